@@ -1,0 +1,80 @@
+# `make demo` and `make test` need Python 3.11 to 3.13, pip and make; nothing else. Both are quick the second time.
+#
+# On Linux without a GPU the smaller build of torch satisfies the same lock:
+#     make demo PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV ?= uv
+
+# The first of these that is new enough, runs, and can make a virtual environment. Looked for only when needed.
+CHECK := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	"$$p" -c "$(CHECK)" >/dev/null 2>&1 && echo "$$p" && break; done)
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+INSTALL := $(BIN)/python -m pip install --quiet
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help venv demo test test-full soak lint format lock clean
+
+help: ## show these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
+
+venv: $(VENV)/dev.stamp ## make .venv with everything that development needs
+
+demo: $(VENV)/run.stamp ## train a translator on the embedded corpus and show what it does
+	$(BIN)/attendo demo
+
+test: lint ## what CI runs: lint, types, layers, tests (at most 10 CPU-minutes)
+	$(BIN)/python -m pytest
+
+test-full: lint ## the same with the large counts (at most 60 CPU-minutes)
+	$(BIN)/python -m pytest -m "not soak"
+
+soak: venv ## hours of it
+	$(BIN)/python -m pytest -m soak
+
+lint: venv ## style, types, layers and the line budget
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports
+	$(BIN)/python tools/count_lines.py
+
+format: venv ## put the code into the project's style
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+# Torch from PyPI pins its own NVIDIA packages and the CPU build has none, so the locks leave them out: with
+# `pip install -r` both builds come out right.
+lock: ## renew both locks (wants uv)
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile pyproject.toml --extra dev --quiet --upgrade \
+		--universal --python-version 3.11 --fork-strategy fewest --annotation-style line \
+		| grep -vE '^(nvidia-|cuda-|triton=)' > requirements-dev.lock
+	UV_CUSTOM_COMPILE_COMMAND="make lock" $(UV) pip compile pyproject.toml --constraint requirements-dev.lock \
+		--quiet --universal --python-version 3.11 --fork-strategy fewest --annotation-style line \
+		| grep -vE '^(nvidia-|cuda-|triton=)' \
+		| sed 's/, -c requirements-dev.lock//; s/-c requirements-dev.lock, //' > requirements.lock
+
+clean: ## remove .venv and caches
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+
+$(VENV)/python.stamp:
+	@"$(PYTHON)" -c "$(CHECK)" || { \
+		echo "error: no Python 3.11 to 3.13 with venv and pip; install one, or say make PYTHON=..." >&2; exit 2; }
+	"$(PYTHON)" -m venv --clear $(VENV)
+	@touch $@
+
+$(VENV)/run.stamp: $(VENV)/python.stamp requirements.lock requirements-dev.lock pyproject.toml
+	@echo "installing requirements.lock (torch is large: this takes minutes, once)"
+	$(INSTALL) -r requirements.lock
+	$(INSTALL) --constraint requirements-dev.lock hatchling
+	$(INSTALL) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
+	$(INSTALL) -r requirements-dev.lock
+	@touch $@

@@ -1,0 +1,217 @@
+"""Strict TOML to frozen dataclasses and back: the one place where settings are parsed.
+
+A config section is a standard-library dataclass beside the code it configures; its cross-field checks stand
+in its `__post_init__` as ValueError. Whatever is wrong with a table comes out as one AttendoError line.
+"""
+
+import dataclasses
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from attendo.errors import AttendoError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
+
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # F.toml [model]
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, as plain values. Raises AttendoError with the line when it isn't TOML."""
+    try:
+        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except (FileNotFoundError, IsADirectoryError):
+        raise AttendoError(f"{path}: no such file; give the path of a TOML file") from None
+    except UnicodeDecodeError as error:
+        raise AttendoError(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise AttendoError(f"{path} is not valid TOML: {error}") from None
+
+
+def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """A copy of `tables` with each `section.key=value` set; the value is read as TOML, else taken as text.
+
+    >>> override({"model": {"d_model": 64}}, ["model.d_model=128", "data.name=a b", "data.columns=[1, 2]"])
+    {'model': {'d_model': 128}, 'data': {'name': 'a b', 'columns': [1, 2]}}
+    """
+    result = _copied(tables)
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        names = path.strip().split(".")
+        if not equals or len(names) < 2 or not all(map(_BARE_KEY.fullmatch, names)):
+            raise AttendoError(
+                f"cannot read the setting {assignment!r}; write section.key=value, as in model.d_model=128"
+            )
+        table = result
+        for depth, name in enumerate(names[:-1], start=1):
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                outer = ".".join(names[:depth])
+                raise AttendoError(f"cannot set {path.strip()}: {outer} is a value, not a table")
+        table[names[-1]] = _value(text.strip())
+    return result
+
+
+def build(section: type[T], table: Mapping[str, Any], where: str) -> T:
+    """The dataclass `section` filled from `table`, strictly: no unknown key, no text for a number.
+
+    `where` names the table and, if there is one, its file: `"model"` or `"F.toml [model]"`. Fields that are
+    dataclasses are filled from sub-tables. Raises AttendoError naming key, value and what was expected; a
+    ValueError of a `__post_init__` becomes one too.
+    """
+    name, place = _placed(where)
+    _refuse_unknown(section, table, name, place)
+    try:
+        # As JSON, since only there the strict mode takes a list for a tuple and a table for a dataclass.
+        return _adapter(section).validate_json(json.dumps(table), strict=True)
+    except ValidationError as error:
+        raise AttendoError(_first_error(section, error, name, place)) from None
+    except TypeError:  # from json.dumps: of what TOML can hold, only dates and times have no JSON form
+        raise AttendoError(f"{name}{place} holds a date or a time; write it in quotes") from None
+
+
+def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], where: str) -> None:
+    """Raise AttendoError for a key of `table` that `section` has no field for; values are not looked at."""
+    _refuse_unknown(section, table, *_placed(where))
+
+
+def to_table(value: "DataclassInstance") -> dict[str, Any]:
+    """A config dataclass as a TOML table that `build` turns back into an equal one; None is left out.
+
+    A field may be None only if None is its default.
+    """
+    return _plain(dataclasses.asdict(value))
+
+
+def dump_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    """Tables as TOML text that `read_toml` reads back unchanged, but for None values, which are left out.
+
+    >>> print(dump_toml({"model": {"d_model": 64, "tie": True}, "data": {"files": ["a.tsv"], "limit": None}}))
+    [model]
+    d_model = 64
+    tie = true
+    <BLANKLINE>
+    [data]
+    files = ["a.tsv"]
+    <BLANKLINE>
+    """
+    blocks = []
+    for name, table in tables.items():
+        rows = [f"{_key(key)} = {_literal(value)}\n" for key, value in table.items() if value is not None]
+        blocks.append(f"[{_key(name)}]\n{''.join(rows)}")
+    return "\n".join(blocks)
+
+
+@cache
+def _adapter(section: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(section)
+
+
+def _placed(where: str) -> tuple[str, str]:
+    """The table's name, and ` in FILE` where the place names one."""
+    in_file = _IN_FILE.fullmatch(where)
+    return (in_file[2], f" in {in_file[1]}") if in_file else (where, "")
+
+
+def _refuse_unknown(section: type, table: Mapping[str, Any], name: str, place: str) -> None:
+    """Raise AttendoError for a key that `section` has no field for, naming the nearest one it has."""
+    fields = [field.name for field in dataclasses.fields(section) if field.init]
+    hints = get_type_hints(section)
+    for key, value in table.items():
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(fields)}"
+            raise AttendoError(f"unknown key {_dotted(name, key)}{place}; {remedy}")
+        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
+            _refuse_unknown(hints[key], value, _dotted(name, key), place)  # pyright: ignore[reportArgumentType]
+
+
+def _first_error(section: type, error: ValidationError, name: str, place: str) -> str:
+    """What pydantic found first, as one line in our words."""
+    first = error.errors(include_url=False)[0]
+    # After the fields, a location goes on with the branches of a union, which say nothing to a user.
+    keys: list[str] = []
+    hint: Any = section
+    for part in first["loc"]:
+        if not dataclasses.is_dataclass(hint):
+            break
+        keys.append(str(part))
+        hint = get_type_hints(hint).get(str(part))
+    path = _dotted(name, *keys)
+    message = first["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if first["type"] == "value_error":  # from a __post_init__: its own words say it all
+        return f"{path}{place}: {message}" if path or place else message
+    message = message[:1].lower() + message[1:]
+    if first["type"] == "missing":
+        return f"{path} is missing{place}; set it"
+    return f"{path} = {json.dumps(first['input'], ensure_ascii=False)}{place} is not right: {message}"
+
+
+def _dotted(*names: str) -> str:
+    return ".".join(filter(None, names))
+
+
+def _copied(value: Any) -> Any:
+    """A deep copy of tables, so that an override never reaches into the caller's."""
+    return {key: _copied(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _value(text: str) -> Any:
+    """One value in TOML's notation, or else the text itself (so that paths and words need no quotes)."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if parsed.keys() == {"value"} else text
+
+
+def _plain(value: Any) -> Any:
+    """Paths as text, tuples as lists and no None: what TOML can hold."""
+    match value:
+        case dict():
+            return {key: _plain(item) for key, item in value.items() if item is not None}
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case Path():
+            return str(value)
+        case _:
+            return value
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _literal(name)
+
+
+def _literal(value: Any) -> str:
+    """One value in TOML's notation."""
+    match value:
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return repr(value)
+        case str():
+            if not _encodable(value):
+                raise AttendoError(f"{value!r} is not valid Unicode, so no TOML file can hold it; rename it")
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list() | tuple():
+            return f"[{', '.join(map(_literal, value))}]"
+        case dict():
+            rows = (f"{_key(key)} = {_literal(item)}" for key, item in value.items() if item is not None)
+            return f"{{{', '.join(rows)}}}"
+        case _:
+            raise TypeError(f"{value!r} has no TOML form")
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,180 @@
+"""Files that are whole or absent: atomic writing, and folders that can be verified.
+
+Everything here uses the standard library only. Whatever the operating system refuses (a full disk, a missing
+right) comes out as the OSError it is, with what stood there before untouched.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+MANIFEST = "manifest.json"
+_CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
+_REMEDY = "restore it or save the folder again"
+
+
+class DamagedFile(OSError):
+    """A file that is missing, cut short or changed since its manifest was written."""
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write `data` (text as UTF-8) so that a reader finds the old file or the new one, never a part.
+
+    The bytes go to a hidden file beside, reach the disk, and replace `path` in one step. A symbolic link is
+    followed. Raises OSError when the system refuses; the old file then stays as it was. A killed process can
+    leave the hidden file `.NAME.….tmp` behind, which nothing reads.
+    """
+    path = path.resolve()
+    temporary = _beside(path)
+    try:
+        _write_synced(temporary, data.encode() if isinstance(data, str) else data)
+        temporary.replace(path)
+    except BaseException as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        if isinstance(error, OSError):  # name the file that was asked for, not the hidden one (or none)
+            raise OSError(error.errno, error.strerror, str(path)) from error
+        raise
+    _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder beside `path`, which becomes `path` when the block ends without an error.
+
+    All files in it reach the disk before the one rename. On an error the folder is removed and nothing else
+    has changed. Raises FileExistsError if `path` is there already with anything in it, at the start or, when
+    another process was quicker, at the end.
+    """
+    path = path.resolve()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise FileExistsError(f"{path} already exists")
+    temporary = _beside(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for folder, _, names in os.walk(temporary, topdown=False):
+            for name in names:
+                _sync_file(Path(folder, name))
+            _sync_folder(Path(folder))
+        try:
+            temporary.rename(path)
+        except OSError as error:
+            if path.exists():
+                raise FileExistsError(f"{path} already exists") from error
+            raise
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def sha256_file(path: Path) -> str:
+    """The SHA-256 of a file's bytes, as 64 hexadecimal digits, in constant memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
+    """Write `manifest.json` into `folder`: size and SHA-256 of each file in it, and `extra` (JSON values).
+
+    Call it after the last file. The last key, `digest`, is the SHA-256 of the rest as canonical JSON, so that
+    the manifest vouches for itself too.
+    """
+    files = {
+        file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": sha256_file(file)}
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file != folder / MANIFEST
+    }
+    manifest = {"files": files, "extra": json.loads(json.dumps(extra))}  # keys that are no text become text
+    manifest["digest"] = _digest(manifest)
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+
+
+def verify_manifest(folder: Path) -> dict[str, Any]:
+    """Check every file that the folder's manifest lists, and return the manifest's `extra`.
+
+    Files it doesn't list are left alone. Raises DamagedFile naming the first file that is missing, of another
+    size or of other content; the manifest itself is such a file.
+    """
+    files, extra = _read_manifest(folder)
+    for name, entry in files.items():
+        file = folder / name
+        if not file.is_file():
+            raise DamagedFile(f"{file} is missing; {_REMEDY}")
+        size = file.stat().st_size
+        if size != entry["size"]:
+            raise DamagedFile(f"{file} has {size} bytes where {entry['size']} were written; {_REMEDY}")
+        if sha256_file(file) != entry["sha256"]:
+            raise DamagedFile(f"{file} is not as it was written; {_REMEDY}")
+    return extra
+
+
+def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """The `files` and `extra` of a folder's manifest, once its digest and its form are found right."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        digest = manifest.pop("digest")
+        files, extra = manifest["files"], manifest["extra"]
+        sound = digest == _digest(manifest) and all(
+            {"size", "sha256"} <= entry.keys() and _inside(name) for name, entry in files.items()
+        )
+    except FileNotFoundError:
+        raise DamagedFile(f"{path} is missing; {_REMEDY}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        sound, files, extra = False, {}, {}
+    if not sound:
+        raise DamagedFile(f"{path} is not as it was written; {_REMEDY}")
+    return files, extra
+
+
+def _inside(name: str) -> bool:
+    """Whether a name from a manifest stays in its folder: nothing outside is read, whoever wrote it."""
+    pure = PurePosixPath(name)
+    return not pure.is_absolute() and ".." not in pure.parts
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    """The SHA-256 of a manifest without its digest: keys sorted, no spaces, ASCII only."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def _beside(path: Path) -> Path:
+    """A fresh hidden name in the same folder, hence on the same file system."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    """Create `path` with these bytes, on the disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest[:_CHUNK]) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file(path: Path) -> None:
+    """Wait until a file that is already written has reached the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    """Wait until the names in a folder have reached the disk (Windows has no such call and needs none)."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

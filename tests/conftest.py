@@ -1,0 +1,25 @@
+"""What every test runs under: checked shapes, one thread, a fixed choice of examples, a cache of its own."""
+
+import os
+import shutil
+import tempfile
+
+import hypothesis
+import jaxtyping
+
+# Before anything imports them: every annotated shape in the core is checked at every call.
+jaxtyping.install_import_hook(["attendo.nn", "attendo.models"], "beartype.beartype")
+
+import torch  # noqa: E402  (after the hook, which must come first)
+
+torch.set_num_threads(1)
+
+# The same examples on every machine and every run, however slow it is.
+hypothesis.settings.register_profile("attendo", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("attendo")
+
+
+def pytest_configure(config):
+    cache = tempfile.mkdtemp(prefix="attendo-cache-")
+    os.environ["ATTENDO_CACHE"] = cache
+    config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))

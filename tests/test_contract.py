@@ -1,0 +1,164 @@
+"""The rules of the house that no linter knows, checked on the syntax tree of every source file."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted((ROOT / "src" / "attendo").rglob("*.py"))
+CORE = [file for file in SOURCES if file.stem == "models" or file.parent.name == "nn"]
+COMMANDS = [file for file in SOURCES if file.parent.name == "cli"]
+
+
+@cache
+def parsed(file):
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def name(file):
+    return file.relative_to(ROOT).as_posix()
+
+
+def imports(nodes):
+    """The dotted names that these statements import."""
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def at_import_time(nodes):
+    """The statements that run when a module is imported: not those in functions or under TYPE_CHECKING."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from at_import_time(
+            child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.ExceptHandler)
+        )
+
+
+def is_dataclass(node):
+    return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def constructors(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and not is_dataclass(node):
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    yield node.name, method.args
+
+
+def test_the_checks_look_at_something():
+    assert len(SOURCES) > 10
+    assert len(CORE) > 5
+    assert COMMANDS
+    two = "class A:\n  def __init__(self, a, *, b): ...\n@dataclass\nclass B:\n  def __init__(self): ..."
+    tree = ast.parse(two)
+    assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(tree)] == [("A", 3)]
+    lazy = "if TYPE_CHECKING:\n  import a\ntry:\n  import b\nexcept E:\n  import c\ndef f():\n  import d"
+    assert imports(at_import_time(ast.parse(lazy).body)) == {"b", "c"}
+
+
+@pytest.mark.parametrize("file", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=name)
+def test_a_file_has_at_most_400_lines(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= 400
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name)
+def test_a_file_is_named_for_what_it_holds(file):
+    assert file.stem not in {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name)
+def test_a_file_has_no_pickle(file):
+    tree = parsed(file)
+    banned = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+    assert not {module.split(".")[0] for module in imports(ast.walk(tree))} & banned
+    calls = {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    assert not calls & {"torch.load", "torch.save"}
+    allowed = [k for k in ast.walk(tree) if isinstance(k, ast.keyword) and k.arg == "allow_pickle"]
+    assert all(ast.unparse(keyword.value) == "False" for keyword in allowed)
+
+
+@pytest.mark.parametrize("file", [file for file in SOURCES if file not in COMMANDS], ids=name)
+def test_only_the_command_line_prints(file):
+    calls = [ast.unparse(node.func) for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)]
+    assert "print" not in calls
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=name)
+def test_a_constructor_takes_at_most_10_arguments_each_by_name(file):
+    for owner, args in constructors(parsed(file)):
+        given = [*args.posonlyargs, *args.args, *args.kwonlyargs][1:]
+        assert len(given) <= 10, owner
+        assert args.kwarg is None, owner
+
+
+@pytest.mark.parametrize("file", CORE, ids=name)
+def test_the_core_imports_only_torch_jaxtyping_and_the_standard_library(file):
+    inside = {"attendo.nn", "attendo.models"}
+    for module in imports(ast.walk(parsed(file))):
+        top = module.split(".")[0]
+        known = top in {"torch", "jaxtyping"} or top in sys.stdlib_module_names
+        assert known or any(module.startswith(room) for room in inside), module
+
+
+@pytest.mark.parametrize("file", COMMANDS, ids=name)
+def test_a_command_module_imports_no_torch_at_its_top(file):
+    tops = {module.split(".")[0] for module in imports(at_import_time(parsed(file).body))}
+    assert "torch" not in tops
+
+
+def test_a_base_class_has_more_than_one_child():
+    """A class made to be inherited from, by one class, is two names for one thing."""
+    classes = [node for file in SOURCES for node in ast.walk(parsed(file)) if isinstance(node, ast.ClassDef)]
+    bases = [ast.unparse(base).split(".")[-1] for node in classes for base in node.bases]
+    ours = {node.name for node in classes}
+    assert [name for name in ours if bases.count(name) == 1] == []
+
+
+def test_importing_attendo_and_its_command_line_loads_no_torch():
+    code = "import sys, attendo, attendo.cli; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_importing_attendo_loads_nothing_else_that_is_installed():
+    code = """
+import sys
+before = set(sys.modules)
+import attendo
+print(*{name.split(".")[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["attendo"]
+
+
+def test_the_public_face_has_what_it_names():
+    import attendo
+
+    for public in attendo.__all__:
+        assert getattr(attendo, public) is not None
+    assert set(attendo.__all__) <= set(dir(attendo))
+    with pytest.raises(AttributeError, match="no attribute 'tanslate'"):
+        attendo.tanslate  # noqa: B018
+
+
+def test_the_layer_contract_names_every_floor():
+    """import-linter ignores a room that it is not told of only where the contract is not exhaustive."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    floors = next(contract for contract in contracts["contracts"] if contract["type"] == "layers")
+    assert floors["exhaustive"]
+    assert "exhaustive_ignores" not in floors
+    assert "ignore_imports" not in floors

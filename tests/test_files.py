@@ -1,0 +1,270 @@
+"""Files are whole or absent: after a full disk, a kill at any system call, a flipped byte."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attendo import files
+from attendo.files import (
+    DamagedFile,
+    atomic_folder,
+    sha256_file,
+    verify_manifest,
+    write_atomic,
+    write_manifest,
+)
+
+# Runs one call of attendo.files and dies, by a signal that cannot be caught, before its n-th system call.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from attendo.files import atomic_folder, write_atomic
+
+def counted(call):
+    def wrapper(*args, **kwargs):
+        global left
+        left -= 1
+        if left == 0:
+            if call is write:
+                write(args[0], bytes(args[1])[:3])  # a part of it still gets through
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **kwargs)
+    return wrapper
+
+path, left, what, write = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], os.write
+os.write, os.fsync, os.replace, os.rename = map(counted, (os.write, os.fsync, os.replace, os.rename))
+if what == "file":
+    write_atomic(path, "the new text")
+else:
+    with atomic_folder(path) as folder:
+        (folder / "a.txt").write_text("whole")
+        (folder / "b.txt").write_text("whole")
+"""
+
+
+def listed(folder):
+    return sorted(file.name for file in folder.iterdir())
+
+
+def killed(path, call, what):
+    return subprocess.run([sys.executable, "-c", KILLED, str(path), str(call), what], check=False).returncode
+
+
+def test_text_and_bytes_replace_what_was_there(tmp_path):
+    path = tmp_path / "a.txt"
+    write_atomic(path, "é\n")
+    assert path.read_bytes() == b"\xc3\xa9\n"
+    write_atomic(path, b"\x00\xff")
+    assert path.read_bytes() == b"\x00\xff"
+    write_atomic(path, b"")
+    assert path.read_bytes() == b""
+    assert listed(tmp_path) == ["a.txt"]
+
+
+def test_a_new_file_has_the_rights_of_any_other(tmp_path):
+    write_atomic(tmp_path / "ours", "")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    (tmp_path / "link").symlink_to("target")
+    write_atomic(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "text"
+
+
+@pytest.mark.parametrize("failing", ["write", "fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_names_it(tmp_path, monkeypatch, failing):
+    path = tmp_path / "model.bin"
+    write_atomic(path, b"old")
+    real_write, calls = os.write, []
+
+    def full(*args):
+        calls.append(args)
+        if failing == "write" and len(calls) == 1:
+            return real_write(args[0], bytes(args[1])[:2])  # the disk takes a part, then no more
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, failing, full)
+    with pytest.raises(OSError, match=r"No space left on device.*model\.bin'$") as caught:
+        write_atomic(path, b"a new and longer text")
+    monkeypatch.undo()
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == b"old"
+    assert listed(tmp_path) == ["model.bin"]
+
+
+def test_a_limit_of_the_system_itself_leaves_the_old_file(tmp_path):
+    pytest.importorskip("resource")
+    path = tmp_path / "model.bin"
+    write_atomic(path, b"old")
+    code = """
+import resource, sys
+from pathlib import Path
+from attendo.files import write_atomic
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    write_atomic(Path(sys.argv[1]), b"x" * 5000)
+except OSError as error:
+    sys.exit(f"{error.strerror}: {error.filename}")
+"""
+    run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert run.stderr.strip() == f"File too large: {path}"
+    assert path.read_bytes() == b"old"
+    assert listed(tmp_path) == ["model.bin"]
+
+
+@pytest.mark.parametrize(("call", "expected"), [(1, "old"), (2, "old"), (3, "old"), (4, "the new text")])
+def test_a_kill_at_any_call_leaves_the_old_file_or_the_new(tmp_path, call, expected):
+    """The calls in order: write, fsync of the file, replace, fsync of the folder."""
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    assert killed(path, call, "file") == -signal.SIGKILL
+    assert path.read_text() == expected
+
+
+def test_that_was_every_call(tmp_path):
+    assert killed(tmp_path / "a.txt", 5, "file") == 0
+    assert killed(tmp_path / "a", 6, "folder") == 0
+
+
+@pytest.mark.parametrize("call", [1, 3, 4, 5])
+def test_a_kill_leaves_no_folder_or_a_whole_one(tmp_path, call):
+    """The calls in order: fsync of a.txt, b.txt and their folder; rename; fsync of the parent."""
+    path = tmp_path / "step-1"
+    assert killed(path, call, "folder") == -signal.SIGKILL
+    if call < 5:
+        assert not path.exists()
+    else:
+        assert [file.read_text() for file in path.iterdir()] == ["whole", "whole"]
+
+
+def test_a_folder_appears_whole(tmp_path):
+    path = tmp_path / "step-1"
+    with atomic_folder(path) as folder:
+        (folder / "deep").mkdir()
+        (folder / "deep" / "a.txt").write_text("text")
+        assert not path.exists()
+    assert (path / "deep" / "a.txt").read_text() == "text"
+    assert listed(tmp_path) == ["step-1"]
+
+
+def test_an_error_leaves_no_folder(tmp_path):
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "step-1") as folder:
+        (folder / "a.txt").write_text("text")
+        raise KeyError
+    assert listed(tmp_path) == []
+
+
+def test_a_folder_with_anything_in_it_is_not_replaced(tmp_path):
+    path = tmp_path / "step-1"
+    with atomic_folder(path):
+        path.mkdir()  # another process, in vain
+    with atomic_folder(path) as folder:
+        (folder / "a.txt").write_text("first")
+    with pytest.raises(FileExistsError, match="step-1 already exists"), atomic_folder(path):
+        raise AssertionError("not reached")
+    other = tmp_path / "step-2"
+    with pytest.raises(FileExistsError, match="step-2 already exists"), atomic_folder(other) as folder:
+        (folder / "a.txt").write_text("late")
+        other.mkdir()
+        (other / "a.txt").write_text("first")  # another process was quicker
+    assert [(tmp_path / name / "a.txt").read_text() for name in listed(tmp_path)] == ["first", "first"]
+
+
+def test_a_digest_is_that_of_the_standard(tmp_path):
+    (tmp_path / "a").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
+    assert sha256_file(tmp_path / "a") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "a.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "deep" / "b.txt").write_text("text")
+    write_manifest(tmp_path, {"step": 3, "name": "é", "none": None})
+    return tmp_path
+
+
+def test_a_manifest_returns_its_extra_and_ends_with_its_digest(folder):
+    assert verify_manifest(folder) == {"step": 3, "name": "é", "none": None}
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert list(manifest) == ["files", "extra", "digest"]
+    assert manifest["files"]["deep/b.txt"]["size"] == 4
+    (folder / "new.txt").write_text("a stranger")
+    verify_manifest(folder)
+    write_manifest(folder, {1: (2,)})
+    assert verify_manifest(folder) == {"1": [2]}
+
+
+def test_what_is_wrong_with_a_folder_is_named(folder):
+    (folder / "a.bin").write_bytes(bytes(255))
+    with pytest.raises(DamagedFile, match=r"a\.bin has 255 bytes where 256 were written; restore it or"):
+        verify_manifest(folder)
+    (folder / "a.bin").write_bytes(bytes(256))
+    with pytest.raises(DamagedFile, match=r"a\.bin is not as it was written"):
+        verify_manifest(folder)
+    (folder / "a.bin").write_bytes(bytes(range(256)))
+    (folder / "deep" / "b.txt").unlink()
+    with pytest.raises(OSError, match=r"b\.txt is missing"):
+        verify_manifest(folder)
+    (folder / "manifest.json").unlink()
+    with pytest.raises(DamagedFile, match=r"manifest\.json is missing"):
+        verify_manifest(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "3", "{}", '{"digest": 1, "files": [], "extra": {}}', "[" * 99_999]
+)
+def test_a_manifest_of_another_form_is_named(folder, text):
+    (folder / "manifest.json").write_text(text)
+    with pytest.raises(DamagedFile, match=r"manifest\.json is not as it was written"):
+        verify_manifest(folder)
+
+
+def test_a_manifest_reads_nothing_outside_its_folder(folder):
+    entry = {"size": 0, "sha256": ""}
+    for name in ("/etc/passwd", "../secret"):
+        manifest = {"files": {name: entry}, "extra": {}}
+        manifest["digest"] = files._digest(manifest)
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(DamagedFile, match=r"manifest\.json is not as it was written"):
+            verify_manifest(folder)
+
+
+def test_any_flipped_bit_is_found_or_means_nothing(folder):
+    sizes = {name: (folder / name).stat().st_size for name in ("manifest.json", "a.bin", "deep/b.txt")}
+
+    @given(st.sampled_from(sorted(sizes)), st.integers(min_value=0), st.integers(0, 7))
+    def flipped(name, position, bit):
+        file = folder / name
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        changed[position % len(whole)] ^= 1 << bit
+        file.write_bytes(changed)
+        try:
+            if name == "manifest.json" and _same(whole, changed):
+                assert verify_manifest(folder)["step"] == 3
+            else:
+                with pytest.raises(DamagedFile, match=file.name):
+                    verify_manifest(folder)
+        finally:
+            file.write_bytes(whole)
+
+    flipped()
+
+
+def _same(whole, changed):
+    """Whether two manifests differ in their white space only."""
+    try:
+        return json.loads(whole) == json.loads(bytes(changed))
+    except (ValueError, RecursionError):
+        return False
