@@ -1,0 +1,201 @@
+"""Keys and values of a decoder that runs token by token.
+
+The caller owns time: nothing about it hides in a module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attendo.nn.masks import Mask
+
+
+@dataclass
+class BlockCache:
+    """What one decoder block keeps: its own past by row, and the projected memory once a source."""
+
+    key: Float[Tensor, "rows kv_heads capacity head_dim"]
+    value: Float[Tensor, "rows kv_heads capacity head_dim"]
+    memory_key: Float[Tensor, "sources kv_heads src_len head_dim"]
+    memory_value: Float[Tensor, "sources kv_heads src_len head_dim"]
+
+
+class DecoderCache:
+    """Preallocated keys and values for rows that may differ in length, and the memory of their sources.
+
+    blocks: each block's projected memory. memory_mask: which memory positions are padding. A source has
+    `rows_per_source` rows (the beam), which stand together. lengths `[rows]`: how many positions each row
+    has; it gives the place of the next write, the positional encoding and the mask.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[tuple[Tensor, Tensor]],
+        memory_mask: Mask | None,
+        rows_per_source: int,
+        capacity: int,
+        *,
+        n_kv_heads: int,
+        head_dim: int,
+    ):
+        first = blocks[0][0]
+        n_sources, self.src_len = first.shape[0], first.shape[2]
+        rows = n_sources * rows_per_source
+        self.blocks = [
+            BlockCache(
+                first.new_zeros(rows, n_kv_heads, capacity, head_dim),
+                first.new_zeros(rows, n_kv_heads, capacity, head_dim),
+                memory_key,
+                memory_value,
+            )
+            for memory_key, memory_value in blocks
+        ]
+        self.memory_lengths = None if memory_mask is None else memory_mask.key_lengths
+        self.lengths: Int[Tensor, " rows"] = torch.zeros(rows, dtype=torch.long, device=first.device)
+        # the host's copy of `lengths` and of each row's source: to choose a fast path, no device is read
+        self.row_lengths = [0] * rows
+        self.row_sources = [source for source in range(n_sources) for _ in range(rows_per_source)]
+        self._look_at_rows()
+
+    def _look_at_rows(self) -> None:
+        self.longest = max(self.row_lengths, default=0)
+        self.same_length = min(self.row_lengths, default=0) == self.longest
+        n_sources = self.blocks[0].memory_key.shape[0]
+        per_source = len(self.row_sources) // max(n_sources, 1)
+        regular = [source for source in range(n_sources) for _ in range(per_source)]
+        self.folded = per_source if self.row_sources == regular else None
+        self._source_index = (
+            None
+            if self.folded
+            else torch.tensor(self.row_sources, dtype=torch.long, device=self.lengths.device)
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.row_lengths)
+
+    @property
+    def capacity(self) -> int:
+        """How many positions a row can hold."""
+        return self.blocks[0].key.shape[2]
+
+    # what a block asks for in a step
+
+    def append(self, block: BlockCache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes `n` new positions behind each row; gives all keys and values so far.
+
+        key, value: `[rows, kv_heads, n, head_dim]`. Raises ValueError when a row is full.
+        """
+        n, end = key.shape[2], self.longest + key.shape[2]
+        if end > self.capacity:
+            raise ValueError(
+                f"the cache holds {self.capacity} positions, {end} are needed; start with a larger capacity"
+            )
+        if self.same_length:
+            block.key[:, :, self.longest : end] = key
+            block.value[:, :, self.longest : end] = value
+        else:
+            rows = torch.arange(self.rows, device=key.device)[:, None]
+            positions = self.lengths[:, None] + torch.arange(n, device=key.device)
+            block.key[rows, :, positions] = key.transpose(1, 2)
+            block.value[rows, :, positions] = value.transpose(1, 2)
+        return block.key[:, :, :end], block.value[:, :, :end]
+
+    def self_mask(self, n: int) -> Mask | None:
+        """The mask of each row's next `n` queries over its past and themselves; None if all is allowed."""
+        if self.same_length:
+            return None if n == 1 else Mask(causal=True)
+        end = self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
+        keys = torch.arange(self.longest + n, device=self.lengths.device)
+        return Mask(allowed=(keys <= end[..., None])[:, None])
+
+    def memory(self, block: BlockCache) -> tuple[Tensor, Tensor, Mask | None]:
+        """Keys, values and mask of the memory as `fold` lays out the queries."""
+        key, value, lengths = block.memory_key, block.memory_value, self.memory_lengths
+        if self._source_index is not None:
+            key, value = key[self._source_index], value[self._source_index]
+            lengths = None if lengths is None else lengths[self._source_index]
+        return key, value, None if lengths is None else Mask(key_lengths=lengths)
+
+    def fold(self, x: Float[Tensor, "rows n d"]) -> Float[Tensor, "sources queries d"]:
+        """Lays the rows of a source side by side as queries: its memory is read once, and never copied."""
+        return x.reshape(x.shape[0] // self.folded, -1, x.shape[2]) if self.folded else x
+
+    def unfold(self, x: Float[Tensor, "sources queries d"]) -> Float[Tensor, "rows n d"]:
+        """The way back from `fold`."""
+        return x.reshape(self.rows, -1, x.shape[2])
+
+    def advance(self, n: int) -> None:
+        """Every row has `n` positions more."""
+        self.lengths = self.lengths + n
+        self.row_lengths = [length + n for length in self.row_lengths]
+        self.longest += n
+
+    # what a search asks for between steps
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
+        """New row i continues old row `rows[i]`; the sources stay."""
+        for block in self.blocks:
+            block.key, block.value = block.key[rows], block.value[rows]
+        self._select(rows)
+
+    def keep(self, rows: Int[Tensor, " kept"]) -> None:
+        """Drops all rows but these, and the memory of sources that no row translates any more."""
+        chosen = rows.tolist()
+        sources = sorted({self.row_sources[row] for row in chosen})
+        index = torch.tensor(sources, dtype=torch.long, device=rows.device)
+        for block in self.blocks:
+            block.memory_key, block.memory_value = block.memory_key[index], block.memory_value[index]
+        self.memory_lengths = None if self.memory_lengths is None else self.memory_lengths[index]
+        renumbered = {old: new for new, old in enumerate(sources)}
+        self.row_sources = [renumbered.get(source, -1) for source in self.row_sources]
+        self.reorder(rows)
+
+    def join(self, other: DecoderCache) -> None:
+        """Takes in the rows and sources of another cache of the same model, behind its own."""
+        src_len, capacity = max(self.src_len, other.src_len), max(self.capacity, other.capacity)
+        n_mine = self.blocks[0].memory_key.shape[0]
+        if (
+            self.src_len != other.src_len
+            or self.memory_lengths is not None
+            or other.memory_lengths is not None
+        ):
+            self.memory_lengths = torch.cat([self._all_memory_lengths(), other._all_memory_lengths()])
+        for mine, theirs in zip(self.blocks, other.blocks, strict=True):
+            mine.key = torch.cat([_lengthen(mine.key, capacity), _lengthen(theirs.key, capacity)])
+            mine.value = torch.cat([_lengthen(mine.value, capacity), _lengthen(theirs.value, capacity)])
+            mine.memory_key = torch.cat(
+                [_lengthen(mine.memory_key, src_len), _lengthen(theirs.memory_key, src_len)]
+            )
+            mine.memory_value = torch.cat(
+                [_lengthen(mine.memory_value, src_len), _lengthen(theirs.memory_value, src_len)]
+            )
+        self.src_len = src_len
+        self.lengths = torch.cat([self.lengths, other.lengths])
+        self.row_lengths = self.row_lengths + other.row_lengths
+        self.row_sources = self.row_sources + [source + n_mine for source in other.row_sources]
+        self._look_at_rows()
+
+    def _select(self, rows: Tensor) -> None:
+        chosen = rows.tolist()
+        self.lengths = self.lengths[rows]
+        self.row_lengths = [self.row_lengths[row] for row in chosen]
+        self.row_sources = [self.row_sources[row] for row in chosen]
+        self._look_at_rows()
+
+    def _all_memory_lengths(self) -> Tensor:
+        if self.memory_lengths is not None:
+            return self.memory_lengths
+        n_sources = self.blocks[0].memory_key.shape[0]
+        return torch.full((n_sources,), self.src_len, device=self.lengths.device)
+
+
+def _lengthen(x: Tensor, length: int) -> Tensor:
+    return F.pad(x, (0, 0, 0, length - x.shape[2])) if x.shape[2] < length else x

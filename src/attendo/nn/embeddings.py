@@ -1,0 +1,52 @@
+"""Token embeddings: from ids to vectors, and the input of a stack: embedding plus position."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attendo.nn.dropout import Dropout
+from attendo.nn.positions import LearnedPositions, SinusoidalPositions
+
+
+class TokenEmbedding(nn.Module):
+    """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4)."""
+
+    def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(vocab_size, d_model))
+        self.scale = d_model**0.5 if scaled else 1.0
+
+    def forward(self, token_ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
+        """One vector an id; the same as the weight times a one-hot column."""
+        return F.embedding(token_ids, self.weight) * self.scale
+
+
+class InputEmbedding(nn.Module):
+    """Token embedding + positional encoding, then dropout: what enters an encoder or a decoder."""
+
+    def __init__(
+        self, tokens: TokenEmbedding, positions: SinusoidalPositions | LearnedPositions, dropout: float = 0.0
+    ):
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        token_ids: Int[Tensor, "batch len"],
+        start: Int[Tensor, " batch"] | None = None,
+        end: int | None = None,
+    ) -> Float[Tensor, "batch len d_model"]:
+        """The tokens stand at positions 0, 1, ... or, behind a cache, at `start[row]`, `start[row] + 1`, ...
+
+        end: with `start`, a number above every position (so that no value need be read back from a device).
+        """
+        n = token_ids.shape[1]
+        positions = torch.arange(n, device=token_ids.device)
+        if start is not None:
+            positions = start[:, None] + positions
+        return self.dropout(self.tokens(token_ids) + self.positions(positions, n if end is None else end))

@@ -1,0 +1,48 @@
+"""How weights start: one pure function a scheme, named in the configuration."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import nn
+
+from attendo.nn.embeddings import TokenEmbedding
+from attendo.nn.positions import LearnedPositions
+
+Initialization = Literal["xavier", "normal"]
+
+
+def xavier(model: nn.Module) -> None:
+    """Matrices uniform with variance 2 / (inputs + outputs), embeddings N(0, 1/d_model), biases 0.
+
+    Glorot & Bengio 2010; embeddings scaled by √d_model then have entries of variance 1.
+    """
+    for module in model.modules():
+        match module:
+            case nn.Linear():
+                nn.init.xavier_uniform_(module.weight)
+            case TokenEmbedding() | LearnedPositions():
+                nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+        _zero_bias(module)
+
+
+def normal(model: nn.Module, std: float = 0.02) -> None:
+    """N(0, std²) for every matrix and embedding, 0 for biases (Radford et al. 2018)."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear | TokenEmbedding | LearnedPositions):
+            nn.init.normal_(module.weight, std=std)
+        _zero_bias(module)
+
+
+def initialize(model: nn.Module, scheme: Initialization) -> None:
+    """Fills the parameters of `model` in place by the named scheme."""
+    match scheme:
+        case "xavier":
+            xavier(model)
+        case "normal":
+            normal(model)
+
+
+def _zero_bias(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)

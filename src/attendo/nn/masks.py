@@ -1,0 +1,131 @@
+"""Who may attend to whom: a small frozen value that is turned into a matrix only where a kernel needs one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor
+
+
+def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[Tensor, "q_len k_len"]:
+    """True where a query may look; the queries are the last `q_len` of `k_len` positions.
+
+    Bottom-right aligned, so that it is right with a cache. Vaswani et al. 2017, section 3.2.3.
+
+    >>> causal(2, 4).int()
+    tensor([[1, 1, 1, 0],
+            [1, 1, 1, 1]], dtype=torch.int32)
+    """
+    return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril(k_len - q_len)
+
+
+def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch k_len"]:
+    """True at the first `lengths[i]` keys of row i: the padding behind them may not be attended to.
+
+    >>> within_lengths(torch.tensor([1, 3]), 3).int()
+    tensor([[1, 0, 0],
+            [1, 1, 1]], dtype=torch.int32)
+    """
+    return torch.arange(k_len, device=lengths.device) < lengths[:, None]
+
+
+def banded(
+    q_len: int, k_len: int, window: int, device: torch.device | None = None
+) -> Bool[Tensor, "q_len k_len"]:
+    """True where query and key are fewer than `window` positions apart (the queries are the last positions).
+
+    Restricted self-attention, Vaswani et al. 2017, section 4.
+
+    >>> banded(3, 3, 2).int()
+    tensor([[1, 1, 0],
+            [1, 1, 1],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+    query_positions = torch.arange(k_len - q_len, k_len, device=device)[:, None]
+    return (query_positions - torch.arange(k_len, device=device)).abs() < window
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Mask:
+    """Conditions that must all hold for a query to attend to a key; None or False means no condition.
+
+    causal: no key after the query (bottom-right aligned). key_lengths `[batch]`: keys at or behind the length
+    are padding. segments `[batch, len]`: queries and keys with equal numbers (self-attention only). window:
+    query and key fewer than `window` positions apart. allowed: any boolean matrix that broadcasts to
+    `[batch, heads, q_len, k_len]`, True = may attend. A query that may attend to no key gets zeros.
+    """
+
+    causal: bool = False
+    key_lengths: Int[Tensor, " batch"] | None = None
+    segments: Int[Tensor, "batch len"] | None = None
+    window: int | None = None
+    allowed: Bool[Tensor, "*batch_heads q_or_1 k_or_1"] | None = None
+
+    def __and__(self, other: Mask) -> Mask:
+        """Both conditions at once.
+
+        >>> (Mask(causal=True) & Mask(window=2)).dense(3, 3)[0, 0].int()
+        tensor([[1, 0, 0],
+                [1, 1, 0],
+                [0, 1, 1]], dtype=torch.int32)
+        """
+        return Mask(
+            causal=self.causal or other.causal,
+            key_lengths=_both(self.key_lengths, other.key_lengths, torch.minimum),
+            segments=_both(self.segments, other.segments, _pair_numbers),
+            window=_both(self.window, other.window, min),
+            allowed=_both(self.allowed, other.allowed, torch.logical_and),
+        )
+
+    @property
+    def only_causal(self) -> bool:
+        """True when causality is the one condition: kernels have a fast path for it."""
+        return self.causal and all(getattr(self, f.name) is None for f in fields(self) if f.name != "causal")
+
+    def dense(
+        self, q_len: int, k_len: int, device: torch.device | None = None
+    ) -> Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"]:
+        """The matrix of all conditions, True = may attend, ready to broadcast over batch and heads.
+
+        Raises ValueError if a part does not fit the lengths.
+        """
+        device = next(
+            (t.device for t in (self.key_lengths, self.segments, self.allowed) if t is not None), device
+        )
+        dense = (
+            causal(q_len, k_len, device)
+            if self.causal
+            else torch.ones(q_len, k_len, dtype=torch.bool, device=device)
+        )
+        if self.window is not None:
+            dense = dense & banded(q_len, k_len, self.window, device)
+        dense = dense[None, None]
+        if self.key_lengths is not None:
+            dense = dense & within_lengths(self.key_lengths, k_len)[:, None, None, :]
+        if self.segments is not None:
+            if self.segments.shape[1] != k_len or q_len > k_len:
+                raise ValueError(
+                    f"segments cover {self.segments.shape[1]} positions, {q_len} queries meet {k_len} keys"
+                )
+            dense = dense & (self.segments[:, None, k_len - q_len :, None] == self.segments[:, None, None, :])
+        if self.allowed is not None:
+            if self.allowed.shape[-2] not in (1, q_len) or self.allowed.shape[-1] not in (1, k_len):
+                raise ValueError(
+                    f"allowed is {tuple(self.allowed.shape)}, but {q_len} queries meet {k_len} keys"
+                )
+            dense = dense & self.allowed
+        return dense
+
+
+def _both(first, second, combine):
+    if first is None or second is None:
+        return second if first is None else first
+    return combine(first, second)
+
+
+def _pair_numbers(first: Tensor, second: Tensor) -> Tensor:
+    """One number for each pair, equal where both parts are."""
+    least, most = second.aminmax()
+    return first * (most - least + 1) + (second - least)

@@ -1,0 +1,156 @@
+"""Attention on examples that can be checked by hand, its module's shapes and refusals."""
+
+import math
+
+import jaxtyping
+import pytest
+import torch
+from torch import nn
+
+from attendo.nn.attention import (
+    Attend,
+    Attention,
+    attention,
+    attention_scores,
+    attention_weights,
+    masked_softmax,
+    share_heads,
+)
+from attendo.nn.masks import Mask
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_weights_by_hand():
+    query, key = torch.tensor([[2.0, 0.0]]), torch.tensor([[1.0, 5.0], [0.0, 5.0]])
+    odds = math.exp(2.0 / math.sqrt(2.0))  # the scores are 2/√2 and 0
+    weights = attention_weights(query, key)
+    torch.testing.assert_close(weights, torch.tensor([[odds / (odds + 1), 1 / (odds + 1)]]))
+
+
+def test_one_query_is_a_mean_of_the_values_term_by_term():
+    query, key, value = randn(1, 4), randn(3, 4, seed=1), randn(3, 2, seed=2)
+    powers = [math.exp(float(query[0] @ key[t]) / 2.0) for t in range(3)]
+    mean = sum(powers[t] / sum(powers) * value[t] for t in range(3))
+    torch.testing.assert_close(attention(query, key, value), mean[None], rtol=1e-12, atol=1e-12)
+
+
+def test_attention_to_a_single_key_gives_its_value():
+    value = randn(1, 5, seed=2)
+    assert attention(randn(3, 4), randn(1, 4, seed=1), value).equal(value.expand(3, 5))
+
+
+def test_scale_and_bias_act_on_the_scores():
+    query, key, bias = randn(2, 4), randn(3, 4, seed=1), randn(2, 3, seed=2)
+    expected = (query @ key.T * 0.25 + bias).softmax(-1)
+    torch.testing.assert_close(attention_weights(query, key, scale=0.25, bias=bias), expected)
+    assert attention_scores(query, key).equal(query @ key.T * 0.5)
+
+
+def test_large_scores_do_not_overflow():
+    assert masked_softmax(torch.tensor([[1e4, 0.0]])).equal(torch.tensor([[1.0, 0.0]]))
+
+
+def test_allowed_keys_with_the_lowest_scores_still_win_over_forbidden_ones():
+    scores = torch.tensor([[-1e30, 5.0]])
+    assert masked_softmax(scores, torch.tensor([[True, False]])).equal(torch.tensor([[1.0, 0.0]]))
+
+
+def test_groups_of_query_heads_share_their_key_head():
+    query, key, value = randn(2, 4, 3, 5), randn(2, 2, 6, 5, seed=1), randn(2, 2, 6, 7, seed=2)
+    mixed = Attend()(query, key, value)
+    for head in range(4):
+        alone = attention(query[:, head], key[:, head // 2], value[:, head // 2])
+        torch.testing.assert_close(mixed[:, head], alone, rtol=1e-12, atol=1e-12)
+    assert share_heads(key, 2) is key
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_forbidden_keys_have_no_part_in_any_precision(dtype):
+    query, key, value = (randn(1, 1, 3, 8, seed=seed).to(dtype) for seed in range(3))
+    mask = Mask(key_lengths=torch.tensor([2]))
+    mixed = Attend()(query, key, value, mask)
+    value[:, :, 2], key[:, :, 2] = 100.0, 30.0
+    assert Attend()(query, key, value, mask).equal(mixed)
+    twin = attention(query, key, value, mask.dense(3, 3))
+    torch.testing.assert_close(mixed, twin, rtol=0.02, atol=0.02)
+
+
+def test_forbidden_keys_have_no_part_however_high_their_scores():
+    query, key = torch.ones(1, 1, 1, 1), torch.tensor([0.0, 1e30]).view(1, 1, 2, 1)
+    value = torch.tensor([3.0, 5.0]).view(1, 1, 2, 1)
+    assert Attend()(query, key, value, Mask(key_lengths=torch.tensor([1]))).item() == 3.0
+
+
+def test_a_source_without_keys_gives_zeros():
+    query, nothing = randn(1, 2, 3, 4), torch.zeros(1, 2, 0, 4, dtype=torch.float64)
+    assert Attend()(query, nothing, nothing).equal(torch.zeros_like(query))
+    assert attention(query, nothing, nothing).equal(torch.zeros_like(query))
+
+
+def test_dropout_falls_on_weights_and_only_in_training():
+    query, key, value = randn(1, 1, 1, 4), randn(1, 1, 64, 4, seed=1), torch.eye(64, dtype=torch.float64)
+    attend = Attend(dropout=0.5)
+    value = value[None, None]
+    weights = attention_weights(query, key)  # the values are one-hot: attention gives its own weights
+    dropped = attend(query, key, value)
+    kept = dropped != 0
+    assert 10 < kept.sum() < 54
+    torch.testing.assert_close(dropped[kept], 2 * weights[kept])
+    torch.testing.assert_close(attend.eval()(query, key, value), weights)
+
+
+def test_the_module_is_the_heads_side_by_side_projected_back():
+    module = Attention(8, 2).double()
+    x, memory = randn(2, 3, 8), randn(2, 5, 8, seed=1)
+    query, key, value = module.q_proj(x), module.k_proj(memory), module.v_proj(memory)
+    heads = [attention(query[..., h], key[..., h], value[..., h]) for h in (slice(0, 4), slice(4, 8))]
+    torch.testing.assert_close(module(x, memory), module.out_proj(torch.cat(heads, -1)))
+
+
+def test_projected_keys_can_be_kept():
+    module = Attention(8, 4, n_kv_heads=2).double()
+    x, memory = randn(2, 3, 8), randn(2, 5, 8, seed=1)
+    key, value = module.keys_values(memory)
+    assert key.shape == value.shape == (2, 2, 5, 2)
+    assert module.attend_to(x, key, value).equal(module(x, memory))
+
+
+def test_heads_and_memory_may_have_widths_of_their_own():
+    module = Attention(8, 2, head_dim=8, d_memory=5, bias=False)
+    assert sum(p.numel() for p in module.parameters()) == 16 * 8 + 2 * 16 * 5 + 8 * 16
+    assert module(torch.randn(2, 3, 8), torch.randn(2, 4, 5)).shape == (2, 3, 8)
+
+
+def test_the_seam_has_a_fixed_place_and_no_parameters():
+    module = Attention(8, 2)
+    assert isinstance(module.get_submodule("attend"), Attend)
+    assert list(module.attend.parameters()) == []
+
+    class Constant(nn.Module):
+        def forward(self, query, key, value, mask, bias=None):
+            return torch.ones_like(query)
+
+    module.attend = Constant()
+    ones = module.out_proj(torch.ones(8))
+    torch.testing.assert_close(module(torch.randn(1, 2, 8), torch.randn(1, 3, 8))[0, 1], ones)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"n_heads": 3}, "d_model=8 is not divisible by n_heads=3"),
+        ({"n_heads": 4, "n_kv_heads": 3}, "n_heads=4 is not a multiple of n_kv_heads=3"),
+        ({"n_heads": 4, "n_kv_heads": 0}, "n_heads=4 is not a multiple of n_kv_heads=0"),
+    ],
+)
+def test_heads_that_do_not_fit_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        Attention(8, **sizes)
+
+
+def test_shapes_are_checked_in_tests():
+    with pytest.raises(jaxtyping.TypeCheckError):
+        Attend()(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5), torch.zeros(1, 2, 3, 4))
