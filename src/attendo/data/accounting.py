@@ -1,0 +1,129 @@
+"""The strict account of a data file: every row read is used, or skipped for a reason that is counted."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from attendo.errors import AttendoError
+
+LINE_CAP = 1_048_576
+"""Most bytes a line (a record, in CSV) may have; a longer one is skipped as "too long" and never held."""
+
+REMEDIES = {
+    "empty line": "delete the line",
+    "empty field": "fill the field or delete the row",
+    "wrong number of columns": "mend the row, or choose the columns with --columns",
+    "invalid UTF-8": "save the file as UTF-8",
+    "NUL character": "remove the character",
+    "too long": f"split the row (a line may have {LINE_CAP:,} bytes)",
+    "broken quoting": "double each quote inside a quoted field and close the field",
+    "invalid JSON": "write one JSON object a line",
+    "missing key": "add the key, or choose the keys with --columns",
+    "not text": "put text into the field",
+    "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
+}
+"""Each reason a reader skips a row for, and what the user can do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a row cannot be used: the reason (a key of `REMEDIES`) and what exactly was found."""
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Skipped:
+    """Rows skipped for one reason: how many, the first three line numbers, and the first detail."""
+
+    count: int = 0
+    lines: list[int] = field(default_factory=list)
+    detail: str = ""
+
+
+@dataclass
+class Account:
+    """The account of one file (or pair of files): `read == used + n_skipped` holds after every row.
+
+    >>> account = Account("train.tsv", read=3, used=2)
+    >>> account.skip(17, Fault("empty field"))
+    >>> account.line()
+    'train.tsv: 3 rows read, 2 used, 1 skipped (1 empty field: line 17)'
+    """
+
+    file: str
+    read: int = 0
+    used: int = 0
+    skipped: dict[str, Skipped] = field(default_factory=dict)
+
+    @property
+    def n_skipped(self) -> int:
+        """Number of rows skipped, for all reasons together."""
+        return sum(entry.count for entry in self.skipped.values())
+
+    def skip(self, number: int, fault: Fault, strict: bool = False) -> None:
+        """Count one skipped row; with `strict`, raise AttendoError naming file, line, reason and remedy."""
+        if strict:
+            detail = f" ({fault.detail})" if fault.detail else ""
+            raise AttendoError(
+                f"{self.file}:{number}: {fault.reason}{detail}; {REMEDIES[fault.reason]}, "
+                "or leave out --strict to skip such rows"
+            )
+        entry = self.skipped.setdefault(fault.reason, Skipped(detail=fault.detail))
+        entry.count += 1
+        if len(entry.lines) < 3:
+            entry.lines.append(number)
+
+    def drop(self, number: int, reason: str) -> None:
+        """Move one row, already counted as used, to the skipped ones (`--drop`)."""
+        self.used -= 1
+        self.skip(number, Fault(reason))
+
+    def require_used(self) -> None:
+        """Raise an AttendoError when the file gave no usable row at all."""
+        if self.read == 0:
+            raise AttendoError(f"{self.file} is empty; give a file with at least one row of data")
+        if self.used == 0:
+            reason, worst = max(self.skipped.items(), key=lambda item: item[1].count)
+            detail = f" ({worst.detail})" if worst.detail else ""
+            remedy = REMEDIES.get(reason, "leave out --drop, or drop less")
+            raise AttendoError(
+                f"{self.file}: none of {plural(self.read, 'row')} can be used: "
+                f"{self._reasons()}{detail}; {remedy}"
+            )
+
+    def line(self) -> str:
+        """The account in one line, for people."""
+        text = f"{self.file}: {plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
+        return f"{text} ({self._reasons()})" if self.skipped else text
+
+    def as_json(self) -> dict[str, Any]:
+        """The account as plain values, for `--json` and the run folder."""
+        skipped = {
+            reason: {"count": entry.count, "lines": entry.lines} for reason, entry in self.skipped.items()
+        }
+        return {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
+
+    def _reasons(self) -> str:
+        return ", ".join(
+            f"{e.count:,} {reason}: {line_list(e.lines, e.count)}" for reason, e in self.skipped.items()
+        )
+
+
+def plural(count: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "row"), plural(2500, "row")
+    ('1 row', '2,500 rows')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def line_list(lines: list[int], count: int) -> str:
+    """The first line numbers of `count` rows, for people.
+
+    >>> line_list([3], 1), line_list([3, 5, 8], 40)
+    ('line 3', 'lines 3, 5, 8, …')
+    """
+    word = "line" if count == 1 else "lines"
+    return f"{word} {', '.join(map(str, lines))}{', …' if count > len(lines) else ''}"

@@ -1,0 +1,157 @@
+"""The doctor's comparing half: what the records of all rows say together, in constant memory."""
+
+import numpy as np
+
+from attendo.data.report import CHECKS, Finding, Side
+from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
+from attendo.data.scripts import HAN, KANA, SCRIPTS
+
+USUAL_SHARE = 0.8
+"""A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
+
+ODD_RATIO = 3.0
+SMOOTHING = 10
+"""Characters added to both lengths before their ratio is judged, so that short texts may vary."""
+
+_RATIO_STEP, _RATIO_BINS = 0.01, 3_000
+
+
+class Statistics:
+    """Running totals over all records: scripts, lengths and a histogram of the length ratio."""
+
+    def __init__(self) -> None:
+        self.n_rows = 0
+        self.last_line = 0
+        self._scripts = {side: np.zeros(len(SCRIPTS), np.int64) for side in ("source", "target")}
+        self._characters = {"source": 0, "target": 0}
+        self._longest = {"source": (0, 0), "target": (0, 0)}  # length, line
+        self._ratios = np.zeros(_RATIO_BINS, np.int64)
+
+    def add(self, records: np.ndarray) -> None:
+        """Count a batch of records."""
+        self.n_rows += len(records)
+        self.last_line = max(self.last_line, int(records["line"].max()))
+        for side in ("source", "target"):
+            lengths = records[f"{side}_length"]
+            at = int(lengths.argmax())
+            if lengths[at] > self._longest[side][0]:
+                self._longest[side] = int(lengths[at]), int(records["line"][at])
+            self._characters[side] += int(lengths.sum())
+            self._scripts[side] += np.bincount(records[f"{side}_script"], minlength=len(SCRIPTS))
+        ratios = np.log(records["target_length"] / records["source_length"])
+        bins = np.rint(ratios / _RATIO_STEP).astype(np.int64) + _RATIO_BINS // 2
+        self._ratios += np.bincount(np.clip(bins, 0, _RATIO_BINS - 1), minlength=_RATIO_BINS)
+
+    def ratio(self, quantile: float) -> float:
+        """A quantile of target length / source length, to 1 %."""
+        reached = np.searchsorted(np.cumsum(self._ratios), quantile * self.n_rows)
+        return float(np.exp((reached - _RATIO_BINS // 2) * _RATIO_STEP))
+
+    def usual_script(self, side: str) -> tuple[int, float]:
+        """The script most texts of a column are in, with their share; code 0 where the share is too small."""
+        counts = self._scripts[side].copy()
+        if counts[KANA] > counts[HAN]:  # a short Japanese text may well hold no Kana
+            counts[KANA] += counts[HAN]
+            counts[HAN] = 0
+        counts[0] = 0
+        code = int(counts.argmax())
+        share = float(counts[code] / max(counts.sum(), 1))
+        return (code, share) if share >= USUAL_SHARE else (0, share)
+
+    def side(self, side: str) -> Side:
+        """What the report says of one column."""
+        code, share = self.usual_script(side)
+        length, line = self._longest[side]
+        mean = self._characters[side] / self.n_rows
+        return Side(SCRIPTS[code] if code else "", share if code else 0.0, mean, length, line)
+
+
+class Comparison:
+    """The checks, applied to one bucket of records after the other: counts, first lines and verdicts."""
+
+    def __init__(self, statistics: Statistics, drop: frozenset[str]) -> None:
+        self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]
+        self.scripts_differ = all(self.usual) and self.usual[0] != self.usual[1]
+        self.verdicts = np.zeros(statistics.last_line + 1 if drop else 0, np.uint8)
+        self._ratio = statistics.ratio(0.5)
+        self._drop = drop
+        self._counts = {check.name: 0 for check in CHECKS}
+        self._lines: dict[str, list[int]] = {check.name: [] for check in CHECKS}
+
+    def add(self, records: np.ndarray, other: np.ndarray) -> None:
+        """Check the records of one bucket, with the records of the other file in the same bucket."""
+        found = self._checked_alone(records)
+        found["duplicates"], found["near-duplicates"] = later_rows(
+            records, ("near_source", "near_target"), ("source", "target")
+        )
+        _, found["several-targets"] = later_rows(records, ("source",), ("target",))
+        found["leaks"] = np.isin(records["source"], other["source"])
+        for position, check in reversed(list(enumerate(CHECKS, 1))):
+            lines = records["line"][found[check.name]]
+            self._counts[check.name] += len(lines)
+            self._lines[check.name] = sorted([*self._lines[check.name], *np.sort(lines)[:3].tolist()])[:3]
+            if check.name in self._drop:
+                self.verdicts[lines] = position
+
+    def findings(self, not_checked: dict[str, str]) -> tuple[Finding, ...]:
+        """The outcome of each check, in the order of CHECKS."""
+        return tuple(
+            Finding(
+                check,
+                self._counts[check.name],
+                tuple(self._lines[check.name]),
+                not_checked.get(check.name, ""),
+            )
+            for check in CHECKS
+        )
+
+    def _checked_alone(self, records: np.ndarray) -> dict[str, np.ndarray]:
+        flags = records["flags"]
+        sides = [records["source_script"].copy(), records["target_script"].copy()]
+        if KANA in self.usual and HAN not in self.usual:
+            for scripts in sides:
+                scripts[scripts == HAN] = KANA
+        copies = ((flags & HAS_LETTERS) > 0) & (records["near_source"] == records["near_target"])
+        swapped = (flags & SOUNDS_SWAPPED) > 0
+        if self.scripts_differ:
+            swapped |= (sides[0] == self.usual[1]) & (sides[1] == self.usual[0])
+        wrong = np.zeros(len(records), bool)
+        for scripts, usual in zip(sides, self.usual, strict=True):
+            if usual:
+                wrong |= (scripts > 0) & (scripts != usual)
+        expected = records["source_length"] + SMOOTHING
+        ratios = np.log((records["target_length"] / self._ratio + SMOOTHING) / expected)
+        return {
+            "untranslated": copies,
+            "swapped": swapped,
+            "wrong-script": wrong & ~swapped & ~copies,
+            "length-ratio": np.abs(ratios) > np.log(ODD_RATIO),
+            "control-characters": (flags & ODD_CHARACTERS) > 0,
+            "normalization": (flags & NOT_NFC) > 0,
+        }
+
+
+def later_rows(
+    records: np.ndarray, outer: tuple[str, ...], inner: tuple[str, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that repeat an earlier one: (equal in outer and inner keys; the first equal in outer keys alone).
+
+    Both are bool [rows]. Per group of equal outer keys, the earliest line is in neither; of the others, the
+    first row of each group of equal inner keys is in the second and the rest is in the first.
+    """
+    order = np.lexsort((records["line"], *(records[key] for key in (*inner, *outer))))
+    changes = np.zeros(len(records), bool)
+    starts = {}
+    for keys in (outer, inner):
+        for key in keys:
+            column = records[key][order]
+            changes[:1] = True
+            changes[1:] |= column[1:] != column[:-1]
+        starts[keys] = changes.copy()
+    equal, variant = np.zeros((2, len(records)), bool)
+    equal[order] = ~starts[inner]
+    lines = records["line"][order]
+    if len(records):
+        earliest = np.minimum.reduceat(lines, np.flatnonzero(starts[outer]))
+        variant[order] = starts[inner] & (lines != earliest[np.cumsum(starts[outer]) - 1])
+    return equal, variant

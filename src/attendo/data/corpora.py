@@ -1,0 +1,230 @@
+"""Reading a user's corpus: pairs, rows and lines, streamed in constant memory and strictly accounted for.
+
+A file is `.tsv` (no quoting; a single `.txt` of pairs is read the same way), `.csv`, `.jsonl` or `.parquet`,
+or a pair is two parallel text files; each may end in `.gz`. Fields keep their content exactly: only the line
+ending and a byte order mark are taken off. A row that cannot be used is skipped and counted under its reason
+(`accounting.REMEDIES`), or stops the reading where `strict` is set; a field of white space alone counts as
+empty.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from attendo.data.accounting import Account, Fault
+from attendo.data.formats import RawRow, read_csv, read_jsonl, read_parquet, read_tsv
+from attendo.data.lines import TOO_LONG, count_lines, decode, physical_lines, require_file, suffix, text_lines
+from attendo.errors import AttendoError
+
+Columns = tuple[str, ...]
+"""Which columns to read, one per role: each a name, or a 1-based number in decimal digits."""
+
+PAIR = ("source", "target")
+
+
+class Row(NamedTuple):
+    """One row: its 1-based line number (where a CSV record starts; the row in Parquet) and its fields."""
+
+    number: int
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PairSource:
+    """Where pairs come from: one file with columns, or two parallel text files.
+
+    `columns` are names or 1-based numbers for source and target; None means columns called source and target,
+    or the only two there are. `header` says that a .tsv file starts with a header; names among the columns
+    imply it. `reverse` swaps the two sides.
+    """
+
+    files: tuple[Path, ...]
+    columns: tuple[str, str] | None = None
+    header: bool = False
+    reverse: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.files) not in (1, 2):
+            raise AttendoError(
+                f"pairs come from one file or from two parallel files, not from {len(self.files)}"
+            )
+        if len(self.files) == 2 and (self.columns or self.header):
+            raise AttendoError(
+                f"{self.name}: two parallel files have no columns; leave out --columns and --header"
+            )
+
+    @property
+    def name(self) -> str:
+        """The file, or both files, as messages name them."""
+        return " + ".join(str(path) for path in self.files)
+
+
+def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
+    """The value of --columns as one column per role: `role=name` in any order, or names or numbers in order.
+
+    Raises AttendoError naming the value and the right form.
+
+    >>> parse_columns("target=ja,source=en"), parse_columns("1,3")
+    (('en', 'ja'), ('1', '3'))
+    """
+    forms = (
+        f"{','.join(f'{role}=NAME' for role in roles)} or {','.join(str(i + 1) for i in range(len(roles)))}"
+    )
+    parts = [part.strip() for part in text.split(",")]
+    named = {
+        role.strip(): name.strip() for role, mark, name in (part.partition("=") for part in parts) if mark
+    }
+    if len(named) == len(parts) and set(named) == set(roles):
+        columns = tuple(named[role] for role in roles)
+    elif not named and len(parts) == len(roles):
+        columns = tuple(parts)
+    else:
+        raise AttendoError(f"--columns {text!r} is not of the form {forms}")
+    if not all(columns) or any(column.isdecimal() and int(column) == 0 for column in columns):
+        raise AttendoError(f"--columns {text!r}: columns are names, or numbers from 1; write {forms}")
+    if len(set(columns)) < len(columns):
+        raise AttendoError(f"--columns {text!r} names one column twice; write {forms}")
+    return columns
+
+
+def read_rows(
+    path: Path,
+    roles: tuple[str, ...] = PAIR,
+    columns: Columns | None = None,
+    header: bool = False,
+    strict: bool = False,
+    account: Account | None = None,
+) -> Iterator[Row]:
+    """The usable rows of one file with columns, one field per role; `account` is kept up to date.
+
+    Raises AttendoError for a missing, empty or unusable file and, with `strict`, at the first bad row.
+    """
+    account = Account(str(path)) if account is None else account
+    yield from _accounted(_raw_rows(path, roles, columns, header), strict, account)
+
+
+def read_pairs(
+    source: PairSource, strict: bool = False, account: Account | None = None
+) -> Iterator[tuple[int, str, str]]:
+    """The usable pairs of a source: (line number, source text, target text), streamed.
+
+    Raises AttendoError as `read_rows` does; two parallel files with unequal numbers of lines are refused with
+    both counts before the first pair.
+    """
+    account = Account(source.name) if account is None else account
+    if len(source.files) == 2:
+        rows = _parallel_rows(source.files[0], source.files[1])
+    else:
+        rows = _raw_rows(source.files[0], PAIR, source.columns, source.header)
+    for number, (first, second) in _accounted(rows, strict, account):
+        yield (number, second, first) if source.reverse else (number, first, second)
+
+
+def read_lines(
+    path: Path,
+    column: str | None = None,
+    header: bool = False,
+    strict: bool = False,
+    account: Account | None = None,
+    keep_empty: bool = False,
+) -> Iterator[tuple[int, str]]:
+    """The usable texts of a file: (line number, text).
+
+    A column is chosen from .tsv, .csv, .jsonl and .parquet; any other file is text, one row a line, tabs
+    included; there, with `keep_empty`, an empty line is a row, too.
+
+    Raises AttendoError as `read_rows` does.
+    """
+    account = Account(str(path)) if account is None else account
+    if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
+        columns = None if column is None else (column,)
+        rows = _raw_rows(path, ("text",), columns, header)
+    elif column is not None or header:
+        raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
+    else:
+        rows = _whole_lines(path)
+    for number, fields in _accounted(rows, strict, account, keep_empty):
+        yield number, fields[0]
+
+
+def _accounted(
+    rows: Iterator[RawRow], strict: bool, account: Account, keep_empty: bool = False
+) -> Iterator[Row]:
+    """The usable ones among raw rows; each row is counted before the next is read."""
+    for number, fields in rows:
+        account.read += 1
+        fault = fields if isinstance(fields, Fault) else _field_fault(fields, keep_empty)
+        if fault is None:
+            assert not isinstance(fields, Fault)
+            account.used += 1
+            yield Row(number, fields)
+        else:
+            account.skip(number, fault, strict)
+    account.require_used()
+
+
+def _field_fault(fields: tuple[str, ...], keep_empty: bool) -> Fault | None:
+    for position, text in enumerate(fields, 1):
+        if "\0" in text:
+            return Fault("NUL character")
+        if (not text or text.isspace()) and not keep_empty:
+            return Fault("empty field", f"field {position}") if len(fields) > 1 else Fault("empty line")
+    return None
+
+
+def _raw_rows(path: Path, roles: tuple[str, ...], columns: Columns | None, header: bool) -> Iterator[RawRow]:
+    require_file(path)
+    match suffix(path):
+        case ".tsv" | ".txt":
+            return read_tsv(path, columns, header, roles)
+        case ".csv":
+            return read_csv(path, columns, roles)
+        case ".jsonl":
+            return read_jsonl(path, columns, roles)
+        case ".parquet":
+            return read_parquet(path, columns, roles)
+        case other:
+            raise AttendoError(
+                f"{path}: unknown format {other!r}; "
+                "use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz"
+            )
+
+
+def _whole_lines(path: Path) -> Iterator[RawRow]:
+    for number, text in text_lines(path):
+        yield number, text if isinstance(text, Fault) else (text,)
+
+
+def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
+    """Line by line from two text files of equally many lines, which are counted first."""
+    for path in (source, target):
+        if suffix(path) in (".csv", ".jsonl", ".parquet"):
+            raise AttendoError(
+                f"{path}: parallel files are plain text, one row a line; give this one as --train"
+            )
+    counts = count_lines(source), count_lines(target)
+    if counts[0] != counts[1]:
+        raise AttendoError(
+            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; "
+            "parallel files need line n of one to belong to line n of the other"
+        )
+    try:
+        for (number, first), (_, second) in zip(physical_lines(source), physical_lines(target), strict=True):
+            yield number, _parallel_fields(source, first, target, second)
+    except ValueError:
+        raise AttendoError(f"{source} or {target} changed while it was read; read them again") from None
+
+
+def _parallel_fields(
+    source: Path, first: bytes | None, target: Path, second: bytes | None
+) -> tuple[str, str] | Fault:
+    if not first and not second and first is not None and second is not None:
+        return Fault("empty line")
+    texts: list[str] = []
+    for path, line in ((source, first), (target, second)):
+        text = TOO_LONG if line is None else decode(line)
+        if isinstance(text, Fault):
+            return Fault(text.reason, f"in {path}{f': {text.detail}' if text.detail else ''}")
+        texts.append(text)
+    return texts[0], texts[1]

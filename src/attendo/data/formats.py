@@ -1,0 +1,298 @@
+"""The file formats, from bytes to rows not yet judged: TSV, CSV, JSONL and Parquet, each optionally gzipped.
+
+Each reader streams and yields `(number, fields)`, or `(number, Fault)` for a row it cannot make out, so that
+the caller can account for every row. Only LF ends a line (a CR before it goes with it); U+2028 and its like
+are text.
+"""
+
+import csv
+import json
+import shutil
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from attendo.data.accounting import LINE_CAP, Fault
+from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
+from attendo.errors import AttendoError
+
+Fields = tuple[str, ...]
+RawRow = tuple[int, Fields | Fault]
+
+
+def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles: Fields) -> list[int]:
+    """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
+
+    Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
+    """
+    found = ", ".join(repr(name[:40]) for name in names[:8]) + (", …" if len(names) > 8 else "")
+    if columns is None:
+        if all(names.count(role) == 1 for role in roles):
+            return [names.index(role) for role in roles]
+        if len(names) == len(roles):
+            return list(range(len(roles)))
+        example = ",".join(f"{role}=NAME" for role in roles)
+        raise AttendoError(f"{path} has {_columns(len(names))} ({found}); choose with --columns {example}")
+    picks = []
+    for column in columns:
+        if column.isdecimal():
+            if int(column) > len(names):
+                raise AttendoError(
+                    f"{path} has no column {column}, only {len(names)} ({found}); mend --columns"
+                )
+            picks.append(int(column) - 1)
+        elif names.count(column) == 1:
+            picks.append(list(names).index(column))
+        else:
+            trouble = "no column" if column not in names else "more than one column"
+            raise AttendoError(
+                f"{path} has {trouble} {column!r} (found: {found}); mend --columns, or use numbers"
+            )
+    return picks
+
+
+def read_tsv(path: Path, columns: Fields | None, header: bool, roles: Fields) -> Iterator[RawRow]:
+    """Rows of a tab-separated file without quoting; a name among the columns implies a header line.
+
+    The number of columns is that of the header; without one, that of the roles where no columns are chosen,
+    else that of the first row wide enough.
+    """
+    lines = text_lines(path)
+    picks: list[int] = []
+    width = 0
+    if header or (columns and not all(column.isdecimal() for column in columns)):
+        names = _header(path, next(lines, None), "\t")
+        picks, width = pick_columns(path, names, columns, roles), len(names)
+    elif columns is None:
+        picks, width = list(range(len(roles))), len(roles)
+    else:
+        picks = [int(column) - 1 for column in columns]
+    for number, text in lines:
+        if isinstance(text, Fault):
+            yield number, text
+            continue
+        fields = text.split("\t")
+        if width == 0 and len(fields) > max(picks):
+            width = len(fields)
+        if len(fields) == 1 and not text.strip():
+            yield number, Fault("empty line")
+        elif len(fields) == width:
+            yield number, tuple([fields[i] for i in picks])
+        else:
+            yield number, _wrong_width(len(fields), width or max(picks) + 1)
+
+
+def read_csv(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+    """Rows of a CSV file (RFC 4180, with header), numbered by the line on which the record starts."""
+    records = csv_records(path)
+    first = next(records, None)
+    if first is None:
+        return
+    if isinstance(first[1], Fault):
+        raise AttendoError(
+            f"{path}:1: no readable header ({first[1].reason}); the first line must name the columns"
+        )
+    picks, width = pick_columns(path, first[1], columns, roles), len(first[1])
+    for number, fields in records:
+        if isinstance(fields, Fault):
+            yield number, fields
+        elif len(fields) == width:
+            yield number, tuple([fields[i] for i in picks])
+        elif not any(field.strip() for field in fields) and len(fields) < 2:
+            yield number, Fault("empty line")
+        else:
+            yield number, _wrong_width(len(fields), width)
+
+
+def csv_records(path: Path) -> Iterator[tuple[int, list[str] | Fault]]:
+    """Records of a CSV file with the line each starts on; quoted fields may hold line breaks.
+
+    A quote that is not closed within LINE_CAP bytes costs its own line only ("broken quoting"): reading goes
+    on with the line after it, so that it cannot swallow the rest of the file.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), LINE_CAP))  # the module's own limit is lower than ours
+    lines = physical_lines(path, keep_ends=True)
+    waiting: deque[tuple[int, bytes | None]] = deque()
+    while (item := waiting.popleft() if waiting else next(lines, None)) is not None:
+        number, line = item
+        if line is None:
+            yield number, TOO_LONG
+            continue
+        fields = _parse_record(line, number)
+        held: list[tuple[int, bytes | None]] = []
+        record, quotes = [line], line.count(b'"')
+        size = len(line)
+        while fields is None:
+            item = waiting.popleft() if waiting else next(lines, None)
+            if item is not None:
+                held.append(item)
+                size += len(item[1] or b"")
+            if item is None or item[1] is None or size > LINE_CAP:
+                fields = Fault("broken quoting", f"a quote opened on line {number} is not closed")
+                break
+            record.append(item[1])
+            quotes += item[1].count(b'"')
+            if quotes % 2 == 0 and b'"' in item[1]:
+                fields = _parse_record(b"".join(record), number)
+        if isinstance(fields, Fault) and fields.reason == "broken quoting":
+            waiting.extendleft(reversed(held))
+        yield number, fields
+
+
+def _parse_record(record: bytes, number: int) -> list[str] | Fault | None:
+    """The fields of a whole record, None if a quoted field is open at its end, or what is wrong with it."""
+    record = record[:-2] if record.endswith(b"\r\n") else record.removesuffix(b"\n")
+    text = decode(record)
+    if isinstance(text, Fault):
+        # Quotes are ASCII, so the end of the record shows even where its text cannot be decoded.
+        as_latin = _parse_record(record.decode("latin-1").encode("utf-8"), number)
+        return text if isinstance(as_latin, list) else as_latin
+    if '"' not in text:
+        return text.split(",") if text else []
+    try:
+        return next(csv.reader([text], strict=True), [])
+    except csv.Error as error:
+        return None if "unexpected end of data" in str(error) else Fault("broken quoting", str(error))
+
+
+def read_jsonl(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+    """Rows of a file with one JSON object a line; a number as column counts the keys of the first one."""
+    keys: list[str] | None = None
+    if columns is not None and not any(column.isdecimal() for column in columns):
+        keys = list(columns)
+    for number, text in text_lines(path):
+        if isinstance(text, Fault):
+            yield number, text
+            continue
+        if not text.strip():
+            yield number, Fault("empty line")
+            continue
+        try:
+            value = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            yield number, Fault("invalid JSON", str(error)[:100])
+            continue
+        if not isinstance(value, dict):
+            yield number, Fault("invalid JSON", f"{type(value).__name__} in place of an object")
+            continue
+        if keys is None:
+            names = list(value)
+            keys = [names[i] for i in pick_columns(path, names, columns, roles)]
+        missing = [key for key in keys if key not in value]
+        if missing:
+            yield number, Fault("missing key", f"no {missing[0]!r} among {', '.join(map(repr, value))[:100]}")
+            continue
+        fields = [as_text(value[key]) for key in keys]
+        if "\\u" in text and any(isinstance(field, str) and has_surrogate(field) for field in fields):
+            yield number, Fault("lone surrogate")
+        else:
+            yield number, _fields_or_fault(fields)
+
+
+def read_parquet(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+    """Rows of a Parquet file, numbered from 1; AttendoError if pyarrow is missing or the file damaged."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise AttendoError(
+            f'{path}: reading Parquet needs pyarrow; run pip install "attendo[data]"'
+        ) from None
+    number = 0
+    with ExitStack() as stack:
+        stream = stack.enter_context(open_binary(path))
+        if path.suffix.lower() == ".gz":  # Parquet is read from its end, gzip only from its start
+            unpacked = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(stream, unpacked)
+            unpacked.seek(0)
+            stream = unpacked
+        if not stream.read(1):
+            return
+        stream.seek(0)
+        try:
+            file = stack.enter_context(
+                pyarrow.parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
+            )
+            names = list(file.schema_arrow.names)
+            wanted = [names[i] for i in pick_columns(path, names, columns, roles)]
+            for batch in file.iter_batches(batch_size=256, columns=wanted):
+                values = [_parquet_column(batch.column(name)) for name in wanted]
+                for row in zip(*values, strict=True):
+                    number += 1
+                    yield number, _fields_or_fault(list(row))
+        except (pyarrow.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0][:100]
+            raise AttendoError(
+                f"{path} is no sound Parquet file after row {number} ({reason}); copy it again"
+            ) from None
+
+
+def as_text(value: Any) -> str | Fault:
+    """A JSON or Parquet value as text: whole numbers and truth values as JSON writes them, null as empty."""
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, int):
+        return json.dumps(value)
+    return Fault("not text", f"{type(value).__name__} in place of text")
+
+
+def has_surrogate(text: str) -> bool:
+    """Whether the text holds half of a surrogate pair, which no UTF-8 file can hold.
+
+    >>> has_surrogate("\\ud83d")
+    True
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _parquet_column(array: Any) -> list[str | Fault]:
+    try:
+        return [as_text(value) for value in array.to_pylist()]
+    except UnicodeDecodeError:
+        return [_parquet_value(value) for value in array]
+
+
+def _parquet_value(value: Any) -> str | Fault:
+    try:
+        return as_text(value.as_py())
+    except UnicodeDecodeError as error:
+        return Fault("invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}")
+
+
+def _fields_or_fault(fields: list[str | Fault]) -> Fields | Fault:
+    """The fields of a row, or the first fault among them; a field longer than LINE_CAP bytes is one."""
+    texts = []
+    for field in fields:
+        if isinstance(field, Fault):
+            return field
+        if len(field) > LINE_CAP // 4 and len(field.encode("utf-8", "surrogatepass")) > LINE_CAP:
+            return TOO_LONG
+        texts.append(field)
+    return tuple(texts)
+
+
+def _header(path: Path, first: tuple[int, str | Fault] | None, separator: str) -> list[str]:
+    if first is None:
+        raise AttendoError(f"{path} is empty; give a file with a header and at least one row of data")
+    if isinstance(first[1], Fault):
+        raise AttendoError(
+            f"{path}:1: no readable header ({first[1].reason}); the first line must name the columns"
+        )
+    return first[1].split(separator)
+
+
+def _wrong_width(found: int, wanted: int) -> Fault:
+    return Fault("wrong number of columns", f"{_columns(found)} where {wanted} are expected")
+
+
+def _columns(count: int) -> str:
+    return f"{count} column" if count == 1 else f"{count} columns"

@@ -1,0 +1,103 @@
+"""Bytes to lines: opening plain and gzipped files, splitting at LF alone, decoding, with a cap on length."""
+
+import gzip
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+
+from attendo.data.accounting import LINE_CAP, Fault
+from attendo.errors import AttendoError
+
+TOO_LONG = Fault("too long")
+_BOM = b"\xef\xbb\xbf"
+
+
+def suffix(path: Path) -> str:
+    """The suffix that names the format, without a closing .gz, in lower case.
+
+    >>> suffix(Path("train.TSV.gz"))
+    '.tsv'
+    """
+    return (Path(path.stem) if path.suffix.lower() == ".gz" else path).suffix.lower()
+
+
+def require_file(path: Path) -> None:
+    """Raise AttendoError unless there is a regular file of that name."""
+    if not path.exists():
+        raise AttendoError(f"{path}: no such file; check the path")
+    if not path.is_file():
+        raise AttendoError(
+            f"{path} is not a regular file; data is read more than once, so save it to a file first"
+        )
+
+
+@contextmanager
+def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
+    """Open a file for reading bytes, unpacked if it ends in .gz; AttendoError if it is missing or damaged."""
+    require_file(path)
+    try:
+        with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as stream:
+            yield stream
+    except EOFError:
+        raise AttendoError(
+            f"{path} is cut short: its gzip data ends too early; copy or download it again"
+        ) from None
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise AttendoError(
+            f"{path} is no sound gzip file ({error}); copy it again or correct its name"
+        ) from None
+
+
+def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, bytes | None]]:
+    """Each line of a file with its 1-based number; None for one longer than LINE_CAP, which is never held.
+
+    A byte order mark is taken off; a UTF-16 one is refused. A last line without LF counts as a line.
+    """
+    with open_binary(path) as stream:
+        number = 0
+        while chunk := stream.readline(LINE_CAP + 2):
+            number += 1
+            if number == 1:
+                if chunk.startswith((b"\xff\xfe", b"\xfe\xff")):
+                    raise AttendoError(f"{path} is UTF-16; save it as UTF-8")
+                chunk = chunk.removeprefix(_BOM)
+            if chunk.endswith(b"\n"):
+                line = chunk[:-2] if chunk.endswith(b"\r\n") else chunk[:-1]
+            else:
+                line = chunk
+                while chunk and not chunk.endswith(b"\n"):  # the rest of an over-long line goes by in pieces
+                    chunk = stream.readline(LINE_CAP)
+            if len(line) > LINE_CAP:
+                yield number, None
+            else:
+                yield number, chunk if keep_ends and chunk else line
+
+
+def count_lines(path: Path) -> int:
+    """Number of lines `physical_lines` yields, counted without splitting them."""
+    count, last = 0, b"\n"
+    with open_binary(path) as stream:
+        while block := stream.read(LINE_CAP):
+            count += block.count(b"\n")
+            last = block[-1:]
+    return count + (last != b"\n")
+
+
+def decode(line: bytes) -> str | Fault:
+    """The text of a line, or the fault "invalid UTF-8" with the first bad byte.
+
+    >>> decode(b"ab\\xff").detail
+    'byte 0xff at position 3'
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Fault("invalid UTF-8", f"byte 0x{line[error.start]:02x} at position {error.start + 1}")
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str | Fault]]:
+    """Each line of a text file, decoded."""
+    for number, line in physical_lines(path):
+        yield number, TOO_LONG if line is None else decode(line)

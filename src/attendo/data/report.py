@@ -1,0 +1,136 @@
+"""What the data doctor found: counts, line numbers and remedies, for the terminal and as JSON."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from attendo.data.accounting import Account, line_list, plural
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing the doctor looks for: its name for `--drop`, the reason of a dropped row, and words."""
+
+    name: str
+    reason: str
+    title: str
+
+
+CHECKS = (
+    Check("duplicates", "duplicate", "exact copies of an earlier row"),
+    Check("near-duplicates", "near duplicate", "an earlier row but for case, digits, signs"),
+    Check("leaks", "leak", "source stands in the other file, too"),
+    Check("several-targets", "source with another target", "source has another target earlier on"),
+    Check("length-ratio", "odd length ratio", "over 3 times longer or shorter than usual"),
+    Check("swapped", "swapped columns", "source and target look swapped"),
+    Check("untranslated", "untranslated copy", "target is a copy of the source"),
+    Check("wrong-script", "wrong script", "a side in another script than its column"),
+    Check("control-characters", "control character", "control or odd invisible characters"),
+    Check("normalization", "not normalized", "not in Unicode form NFC"),
+)
+"""In the order in which a row with several troubles is given its reason when it is dropped."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check: rows found, the first three line numbers, or why it was not made."""
+
+    check: Check
+    count: int = 0
+    lines: tuple[int, ...] = ()
+    not_checked: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One column: its usual script with the share of texts in it ('' and 0 if there is none), its lengths."""
+
+    script: str
+    share: float
+    mean_length: float
+    longest: int
+    longest_line: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `examine` found in one source of pairs.
+
+    `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
+    says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
+    """
+
+    account: Account
+    against: Account | None
+    findings: tuple[Finding, ...]
+    source: Side
+    target: Side
+    ratios: tuple[float, float, float]
+    drop: frozenset[str] = frozenset()
+    verdicts: bytes = b""
+
+    @property
+    def found(self) -> bool:
+        """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
+        return self.account.n_skipped > 0 or any(finding.count for finding in self.findings)
+
+    def summary(self) -> str:
+        """The report in one line, as `attendo train` prints it."""
+        named = [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
+        return f"{self.account.line()}; {', '.join(named) if named else 'nothing else found'}"
+
+    def lines(self) -> list[str]:
+        """The report for the terminal, at most 80 columns wide but for file names."""
+        low, middle, high = self.ratios
+        account = self.account
+        out = [
+            account.file,
+            f"  {plural(account.read, 'row')} read, {account.used:,} used, {account.n_skipped:,} skipped",
+        ]
+        out += [
+            f"    {entry.count:>9,}  {reason}, {line_list(entry.lines, entry.count)}"
+            for reason, entry in account.skipped.items()
+        ]
+        if self.against is not None:
+            out += [f"  against {self.against.file}", f"  {plural(self.against.used, 'row')} of it used"]
+        for name, side in (("source", self.source), ("target", self.target)):
+            script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
+            out.append(
+                f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
+                f"longest {side.longest:,} (line {side.longest_line})"
+            )
+        out.append(
+            f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
+        )
+        for finding in self.findings:
+            if finding.not_checked:
+                out.append(f"          –  {finding.check.name}: not checked, {finding.not_checked}")
+                continue
+            out.append(f"  {finding.count:>9,}  {finding.check.name}: {finding.check.title}")
+            if finding.count:
+                fix = self._dropped(finding) or f"  (--drop {finding.check.name})"
+                out.append(f"             {line_list(list(finding.lines), finding.count)}{fix}")
+        if sum(finding.count > 0 for finding in self.findings) > 1:
+            out.append("  names after --drop can be joined by commas")
+        return out
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            "account": self.account.as_json(),
+            "against": None if self.against is None else self.against.as_json(),
+            "source": vars(self.source),
+            "target": vars(self.target),
+            "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
+            "findings": {
+                finding.check.name: {
+                    "count": finding.count,
+                    "lines": list(finding.lines),
+                    "not_checked": finding.not_checked,
+                    "fix": f"--drop {finding.check.name}",
+                }
+                for finding in self.findings
+            },
+        }
+
+    def _dropped(self, finding: Finding) -> str:
+        return " (dropped)" if finding.check.name in self.drop else ""

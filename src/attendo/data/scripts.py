@@ -1,0 +1,157 @@
+"""What the characters of a text tell about it: its script, odd invisible characters, and a letter profile.
+
+Everything works on a batch of texts at once, on their code points laid end to end, in time linear in
+characters.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+# Blocks of letters per script, first and last code point; digits, punctuation and spaces are in none.
+_BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
+    "Latin": (
+        *((0x41, 0x5A), (0x61, 0x7A), (0xAA, 0xAA), (0xBA, 0xBA), (0xC0, 0xD6), (0xD8, 0xF6), (0xF8, 0x2AF)),
+        *((0x1E00, 0x1EFF), (0x2C60, 0x2C7F), (0xA720, 0xA7FF), (0xAB30, 0xAB6F)),
+        *((0xFF21, 0xFF3A), (0xFF41, 0xFF5A)),
+    ),
+    "Greek": ((0x370, 0x3FF), (0x1F00, 0x1FFF)),
+    "Cyrillic": ((0x400, 0x52F), (0x1C80, 0x1C8F), (0x2DE0, 0x2DFF), (0xA640, 0xA69F)),
+    "Armenian": ((0x530, 0x58F),),
+    "Georgian": ((0x10A0, 0x10FF), (0x1C90, 0x1CBF), (0x2D00, 0x2D2F)),
+    "Han": (
+        *((0x2E80, 0x2FDF), (0x3005, 0x3005), (0x3007, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF)),
+        *((0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
+    ),
+    "Kana": ((0x3041, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
+    "Hangul": ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF)),
+    # From here on scripts in which joiners, direction marks or zero-width spaces have their place.
+    "Hebrew": ((0x590, 0x5FF), (0xFB1D, 0xFB4F)),
+    "Arabic": ((0x600, 0x6FF), (0x750, 0x77F), (0x8A0, 0x8FF), (0xFB50, 0xFDFF), (0xFE70, 0xFEFC)),
+    "Syriac": ((0x700, 0x74F),),
+    "Devanagari": ((0x900, 0x97F), (0xA8E0, 0xA8FF)),
+    "Bengali": ((0x980, 0x9FF),),
+    "Gurmukhi": ((0xA00, 0xA7F),),
+    "Gujarati": ((0xA80, 0xAFF),),
+    "Oriya": ((0xB00, 0xB7F),),
+    "Tamil": ((0xB80, 0xBFF),),
+    "Telugu": ((0xC00, 0xC7F),),
+    "Kannada": ((0xC80, 0xCFF),),
+    "Malayalam": ((0xD00, 0xD7F),),
+    "Sinhala": ((0xD80, 0xDFF),),
+    "Thai": ((0xE00, 0xE7F),),
+    "Lao": ((0xE80, 0xEFF),),
+    "Tibetan": ((0xF00, 0xFFF),),
+    "Myanmar": ((0x1000, 0x109F), (0xA9E0, 0xA9FF), (0xAA60, 0xAA7F)),
+    "Ethiopic": ((0x1200, 0x139F), (0x2D80, 0x2DDF)),
+    "Khmer": ((0x1780, 0x17FF),),
+    "Mongolian": ((0x1800, 0x180D), (0x180F, 0x18AF)),
+}
+SCRIPTS = ("none", *_BLOCKS)
+"""Script names by code; 0, "none", is a text with too few letters, or without one script for most of them."""
+
+FEWEST_LETTERS = 4
+"""A text with fewer letters is given no script: "OK" and "NHK" say nothing about a column."""
+
+HAN, KANA, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Kana"), SCRIPTS.index("Hebrew")
+_EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
+_N_CLASSES = len(SCRIPTS) + 3
+_EMOJI_BLOCKS = ((0x2190, 0x21FF), (0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B00, 0x2BFF), (0x1F000, 0x1FAFF))
+_INVISIBLE_BLOCKS = ((0x200B, 0x200F),)  # zero-width space, joiners, direction marks: fine in some scripts
+_CONTROL_BLOCKS = (
+    *((0x01, 0x08), (0x0B, 0x0D), (0x0E, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x180E, 0x180E)),
+    *((0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFD), (0xFFFE, 0xFFFF)),
+)  # C0 but tab and line feed, C1, soft hyphen, line separators, embedded directions, word joiners, U+FFFD
+
+_BUCKETS = 1 << 16
+_END = "\n\n"  # closes each text, so that no group of three letters reaches from one text into the next
+_LINE_FEED = 10
+
+
+@dataclass(frozen=True)
+class CodePoints:
+    """A batch of texts as code points laid end to end, each text closed by two line feeds.
+
+    `codes` uint32 [chars], `owner` int64 [chars] the text each belongs to, `n_texts` their number.
+    """
+
+    codes: np.ndarray
+    owner: np.ndarray
+    n_texts: int
+
+
+def code_points(texts: Sequence[str]) -> CodePoints:
+    """Lay a batch of texts end to end as code points."""
+    joined = _END.join(texts) + _END
+    codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts)) + len(_END)
+    return CodePoints(codes, np.repeat(np.arange(len(texts)), lengths), len(texts))
+
+
+def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The script code of each text (uint8 [texts]), its number of letters, and whether it has odd characters.
+
+    Han characters count as Kana where at least a tenth of both are Kana, so Japanese is Kana and Chinese is
+    Han. Odd are control characters anywhere, and zero-width or direction marks in a text that has no letter
+    of a script that needs them, and no emoji.
+
+    >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
+    >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
+    (['Latin', 'Kana', 'none'], [7, 4, 2], [False, False, True])
+    """
+    keys = points.owner * _N_CLASSES + _class_table()[points.codes]
+    counts = np.bincount(keys, minlength=points.n_texts * _N_CLASSES).reshape(points.n_texts, _N_CLASSES)
+    joining = counts[:, FIRST_JOINING : _EMOJI + 1].any(1)
+    odd = (counts[:, _CONTROL] > 0) | ((counts[:, _INVISIBLE] > 0) & ~joining)
+    letters = counts[:, : len(SCRIPTS)].copy()
+    letters[:, 0] = 0
+    cjk = letters[:, HAN] + letters[:, KANA]
+    japanese = letters[:, KANA] * 10 >= np.maximum(cjk, 1)
+    letters[:, KANA] = np.where(japanese, cjk, 0)
+    letters[:, HAN] = np.where(japanese, 0, cjk)
+    total = letters.sum(1)
+    winner = letters.argmax(1)
+    clear = (total >= FEWEST_LETTERS) & (letters.max(1) * 2 > total)
+    return np.where(clear, winner, 0).astype(np.uint8), total, odd
+
+
+def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
+    """Weights that tell two columns apart, float64 [65536]: log p(trigram | source) / p(trigram | target).
+
+    Groups of three are hashed into 65,536 buckets, with half a count added to each bucket.
+    """
+    counts = []
+    for texts in (sources, targets):
+        points = code_points(texts)
+        inside = points.codes[:-2] != _LINE_FEED
+        counts.append(np.bincount(_trigram_buckets(points)[inside], minlength=_BUCKETS) + 0.5)
+    return np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())
+
+
+def profile_scores(points: CodePoints, profile: np.ndarray) -> np.ndarray:
+    """How much each text sounds like a source (positive) or a target (negative), in nats; float64 [texts]."""
+    weights = profile[_trigram_buckets(points)]
+    weights[points.codes[:-2] == _LINE_FEED] = 0.0
+    return np.bincount(points.owner[:-2], weights, minlength=points.n_texts)
+
+
+def _trigram_buckets(points: CodePoints) -> np.ndarray:
+    first, second, third = points.codes[:-2], points.codes[1:-1], points.codes[2:]
+    mixed = first * np.uint32(0x9E3779B1)
+    mixed ^= second * np.uint32(0x85EBCA6B)
+    mixed ^= third * np.uint32(0xC2B2AE35)
+    return mixed >> np.uint32(16)
+
+
+@functools.cache
+def _class_table() -> np.ndarray:
+    """The class of each code point, uint8 [0x110000]: a script code, emoji, invisible, control, or 0."""
+    table = np.zeros(0x110000, np.uint8)
+    classes = [(SCRIPTS.index(name), blocks) for name, blocks in _BLOCKS.items()]
+    classes += [(_EMOJI, _EMOJI_BLOCKS), (_INVISIBLE, _INVISIBLE_BLOCKS), (_CONTROL, _CONTROL_BLOCKS)]
+    for code, blocks in classes:
+        for first, last in blocks:
+            table[first : last + 1] = code
+    return table
