@@ -1,0 +1,117 @@
+"""The weather Markov chain: three states (rain, cloud, sun), one transition matrix, its exact best scores.
+
+The smallest sequence task whose best possible score can be worked out by hand: a model that has learned the
+chain reaches the entropy rate and the Bayes accuracy below, and no model can do better.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+
+import numpy as np
+from jaxtyping import Float, Int
+
+STATES = ("rain", "cloud", "sun")
+SYMBOLS = ("🌧️", "☁️", "☀️")
+INITIAL = (0.3, 0.4, 0.3)
+TRANSITION = (  # row: today, column: tomorrow, both in the order of STATES
+    (0.6, 0.3, 0.1),
+    (0.3, 0.4, 0.3),
+    (0.2, 0.3, 0.5),
+)
+
+
+def _cumulative(probabilities: tuple[float, ...]) -> tuple[float, ...]:
+    # Divided by its own end as numpy's `choice` does, so that both turn a random number into the same state.
+    sums = tuple(accumulate(probabilities))
+    return tuple(value / sums[-1] for value in sums)
+
+
+_INITIAL_CUMULATIVE = _cumulative(INITIAL)
+_TRANSITION_CUMULATIVE = tuple(_cumulative(row) for row in TRANSITION)
+
+
+def transition_matrix() -> Float[np.ndarray, "states states"]:
+    """The transition matrix P[today, tomorrow] as a fresh array; each row sums to 1.
+
+    >>> transition_matrix().sum(axis=1).round(12).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return np.array(TRANSITION)
+
+
+def next_state(previous: int | None, rng: np.random.Generator) -> int:
+    """The state after `previous` (None: the first one), an index into STATES; takes one number from `rng`."""
+    cumulative = _INITIAL_CUMULATIVE if previous is None else _TRANSITION_CUMULATIVE[previous]
+    return bisect_right(cumulative, rng.random())
+
+
+def generate(n: int, rng: np.random.Generator, start: int | None = None) -> Int[np.ndarray, " n"]:
+    """`n` successive states as indices into STATES; the first follows `start`, or INITIAL without it.
+
+    The numbers drawn are those of `rng.choice(3, p=row)` in a loop. ValueError: n < 0, or no such `start`.
+
+    >>> rng = np.random.Generator(np.random.PCG64(11111))
+    >>> " ".join(STATES[state][0].upper() for state in generate(20, rng))
+    'C R R R R R R C S R R R C C C S C R C S'
+    """
+    if n < 0:
+        raise ValueError(f"n must be 0 or more, not {n}")
+    if start is not None and not 0 <= start < len(STATES):
+        raise ValueError(f"start must be a state from 0 to {len(STATES) - 1}, not {start}")
+    states = np.empty(n, dtype=np.int64)
+    state = start
+    for position in range(n):
+        states[position] = state = next_state(state, rng)
+    return states
+
+
+def stationary_distribution() -> Float[np.ndarray, " states"]:
+    """The distribution π with π P = π: (7/18, 1/3, 5/18), the share of each state in the long run.
+
+    >>> (stationary_distribution() * 18).round(9).tolist()
+    [7.0, 6.0, 5.0]
+    """
+    # π (P - I) = 0 has one equation too many; Σ π = 1 takes the place of the last.
+    n_states = len(STATES)
+    equations = transition_matrix().T - np.eye(n_states)
+    equations[-1] = 1.0
+    right_side = np.zeros(n_states)
+    right_side[-1] = 1.0
+    return np.linalg.solve(equations, right_side)
+
+
+def entropy(probabilities: Float[np.ndarray, "*batch outcomes"]) -> Float[np.ndarray, "*batch"]:
+    """-Σ p ln p over the last axis, in nats; 0 ln 0 counts as 0.
+
+    >>> round(float(entropy(stationary_distribution())), 5)
+    1.08931
+    """
+    logarithms = np.log(np.where(probabilities > 0, probabilities, 1.0))
+    return np.asarray(-(probabilities * logarithms).sum(axis=-1))
+
+
+def entropy_rate() -> float:
+    """Σ_i π_i H(P_i) in nats: the least mean cross-entropy any model of the next state can have.
+
+    >>> round(entropy_rate(), 5)
+    0.99818
+    """
+    return float(stationary_distribution() @ entropy(transition_matrix()))
+
+
+def bayes_accuracy() -> float:
+    """Σ_i π_i max_j P_ij: the best accuracy of a guess at the next state from all states before it.
+
+    >>> round(bayes_accuracy(), 4)
+    0.5056
+    """
+    return float(stationary_distribution() @ transition_matrix().max(axis=1))
+
+
+def majority_accuracy() -> float:
+    """max_i π_i: the accuracy of always guessing the most frequent state.
+
+    >>> round(majority_accuracy(), 4)
+    0.3889
+    """
+    return float(stationary_distribution().max())
