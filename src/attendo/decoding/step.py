@@ -1,0 +1,103 @@
+"""What a search sees of a model: a step, a cache of rows, and the ids that start and end a text.
+
+A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one source side by side. Row
+`i` belongs to source `i // rows_per_source`. Everything about time lives in the cache that `Start` makes;
+`Step` advances it by one token per row.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """Rows in progress. A search moves rows; it never looks inside."""
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
+        """Make row `i` continue old row `rows[i]`; both belong to the same source."""
+        ...
+
+    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
+        """Make row `i` continue old row `rows[i]`, and drop the sources that have no row any more."""
+        ...
+
+
+CacheT = TypeVar("CacheT", bound=Cache)
+CacheIn = TypeVar("CacheIn", bound=Cache, contravariant=True)
+CacheOut = TypeVar("CacheOut", bound=Cache, covariant=True)
+
+
+@runtime_checkable
+class Step(Protocol[CacheIn]):
+    """Feed one more token to every row, advance the cache, return the logits of what follows."""
+
+    def __call__(
+        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
+    ) -> Float[Tensor, "rows vocab"]: ...
+
+
+@runtime_checkable
+class Start(Protocol[CacheOut]):
+    """Read the sources and make a fresh cache of `len(sources) * rows_per_source` rows.
+
+    `capacity` is the largest number of tokens that will be fed to any row.
+    """
+
+    def __call__(
+        self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /
+    ) -> CacheOut: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """The id fed first, the id that ends a text, and the ids that are never generated."""
+
+    bos_id: int
+    eos_id: int
+    never: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.eos_id in self.never:
+            raise ValueError(f"never contains eos_id {self.eos_id}; a text must be able to end")
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One found text.
+
+    `token_ids` leaves the end token out; `token_log_probs` has one entry per generated token, the end token
+    included if there is one, and `log_prob` is their sum. `score` is `log_prob` normalized by length.
+    `finished` is False where the text stopped at its length limit, or where no token could follow,
+    before the end token.
+    """
+
+    token_ids: tuple[int, ...]
+    log_prob: float
+    score: float
+    token_log_probs: tuple[float, ...]
+    finished: bool
+
+
+def advance_rows(
+    cache: Cache,
+    kept: Int[np.ndarray, " kept_sources"],
+    parents: Int[np.ndarray, "sources beam"],
+    device: torch.device,
+) -> None:
+    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources that are not in `kept`.
+
+    At most one call to the cache, and none where nothing would change: a copy of a cache costs more than
+    the arithmetic of a step on a small model.
+    """
+    n_sources, beam = parents.shape
+    rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
+    if len(kept) < n_sources:
+        cache.keep(rows)
+    elif (parents != np.arange(beam)).any():
+        cache.reorder(rows)

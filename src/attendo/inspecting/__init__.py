@@ -1,0 +1,1 @@
+"""Looking inside a model from outside: the model itself has no line for it."""

@@ -1,0 +1,449 @@
+"""Search on tables that can be added up: against brute force, a plain loop, and forced scores."""
+
+import itertools
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
+from attendo.decoding.engine import decode, decode_as_found, source_batches
+from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.errors import AttendoError
+from attendo.models import EncoderDecoder, ModelConfig
+
+BOS, EOS = 0, 1
+SPECIAL = SpecialIds(bos_id=BOS, eos_id=EOS, never=(BOS,))
+
+
+@dataclass
+class TableCache:
+    """Rows are their own prefixes; `calls` counts what the search asked for."""
+
+    sources: list[tuple[int, ...]]
+    prefixes: list[tuple[int, ...]]
+    calls: list[str] = field(default_factory=list)
+
+    def reorder(self, rows):
+        assert [self.sources[row] for row in rows] == self.sources
+        self.calls.append("reorder")
+        self.prefixes = [self.prefixes[row] for row in rows]
+
+    def keep(self, rows):
+        assert len(rows) < len(self.prefixes)
+        self.calls.append("keep")
+        self.sources = [self.sources[row] for row in rows]
+        self.prefixes = [self.prefixes[row] for row in rows]
+
+
+@dataclass
+class Table:
+    """Logits drawn anew for every (source, prefix); `levels` rounds them, so that many are equal."""
+
+    seed: int = 0
+    vocab: int = 4
+    levels: int | None = None
+    end_bias: float = 0.0
+    entries: dict[tuple, np.ndarray] = field(default_factory=dict)
+    n_rows: list[int] = field(default_factory=list)
+    n_starts_without_gradients: int = 0
+
+    def logits(self, source, prefix):
+        if (source, prefix) not in self.entries:
+            rng = np.random.default_rng([self.seed, len(source), *source, 99, *prefix])
+            logits = rng.normal(0, 2, self.vocab)
+            if self.levels is not None:
+                logits = np.round(logits * self.levels / 4)
+            logits[EOS] += self.end_bias
+            self.entries[source, prefix] = logits
+        return self.entries[source, prefix]
+
+    def start(self, sources, rows_per_source, capacity):
+        self.n_starts_without_gradients += torch.is_inference_mode_enabled()
+        rows = [tuple(source) for source in sources for _ in range(rows_per_source)]
+        return TableCache(rows, [() for _ in rows])
+
+    def step(self, token_ids, cache):
+        assert token_ids.shape == (len(cache.prefixes), 1)
+        self.n_rows.append(len(cache.prefixes))
+        fed = [(*prefix, int(token)) for prefix, token in zip(cache.prefixes, token_ids[:, 0], strict=True)]
+        cache.prefixes = fed
+        rows = zip(cache.sources, fed, strict=True)
+        return torch.from_numpy(np.stack([self.logits(source, prefix[1:]) for source, prefix in rows]))
+
+    def log_probs(self, source, prefix):
+        return torch.from_numpy(self.logits(source, prefix)[None]).log_softmax(-1)[0].tolist()
+
+
+def search(table, sources, limits, config):
+    cache = table.start(sources, config.beam, max(limits))
+    return beam_search(table.step, cache, limits, config, SPECIAL)
+
+
+def every_text(table, source, limit, alpha):
+    """All finished texts of at most `limit` tokens, best first: (ids, log-probability, score)."""
+    found = []
+    for length in range(limit):
+        for ids in itertools.product(range(2, table.vocab), repeat=length):
+            steps = [table.log_probs(source, ids[:i])[token] for i, token in enumerate((*ids, EOS))]
+            found.append((ids, sum(steps), sum(steps) / length_norm(length + 1, alpha)))
+    return sorted(found, key=lambda text: -text[2])
+
+
+def plain_beam(table, source, limit, config):
+    """The definition in `BeamSearch` once more: lists, full sorts, one source, no early stop."""
+    beams, finished = [((), ())], []
+    for length in range(1, limit + 1):
+        candidates = []
+        for number, (ids, steps) in enumerate(beams):
+            for token, log_prob in enumerate(table.log_probs(source, ids)):
+                if token != BOS:
+                    total = float(np.float64(np.add.accumulate((0.0, *steps, log_prob))[-1]))
+                    candidates.append((-total, token, number, log_prob))
+        candidates.sort()
+        ended = [c for c in candidates[: config.beam] if c[1] == EOS]
+        for _, _, number, log_prob in ended:
+            ids, steps = beams[number]
+            log_prob = math.fsum((*steps, log_prob))
+            finished.append((ids, log_prob, log_prob / length_norm(length, config.length_penalty), True))
+        going_on = [c for c in candidates if c[1] != EOS][: config.beam]
+        beams = [((*beams[n][0], token), (*beams[n][1], log_prob)) for _, token, n, log_prob in going_on]
+        if len(finished) >= config.beam:
+            break
+    finished.sort(key=lambda text: -text[2])
+    if len(finished) < config.n_best:
+        sums = [(ids, math.fsum(steps)) for ids, steps in beams]
+        unfinished = [
+            (ids, total, total / length_norm(limit, config.length_penalty), False) for ids, total in sums
+        ]
+        finished += sorted(unfinished, key=lambda text: -text[2])
+    return finished[: config.n_best]
+
+
+def as_tuples(hypotheses):
+    return [(h.token_ids, h.log_prob, h.score, h.finished) for h in hypotheses]
+
+
+def mean_log_prob(hypothesis: Hypothesis) -> float:
+    return hypothesis.log_prob / len(hypothesis.token_log_probs)
+
+
+# the definition
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    limit=st.integers(1, 4),
+    alpha=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
+    n_best=st.integers(1, 15),
+)
+def test_a_beam_as_large_as_the_space_lists_all_texts_in_order(seed, limit, alpha, n_best):
+    table = Table(seed=seed)
+    config = DecodingConfig(beam=32, n_best=n_best, length_penalty=alpha)
+    found = search(table, [(7,)], [limit], config)[0]
+    expected = every_text(table, (7,), limit, alpha)[:n_best]
+    ended = [h for h in found if h.finished]
+    assert [h.token_ids for h in ended] == [ids for ids, _, _ in expected]
+    assert [h.log_prob for h in ended] == pytest.approx([log_prob for _, log_prob, _ in expected], abs=1e-12)
+    assert [h.score for h in ended] == pytest.approx([score for _, _, score in expected], abs=1e-12)
+
+
+@settings(max_examples=250, deadline=None)
+@given(seed=st.integers(0, 10**6), levels=st.sampled_from([None, 0, 1, 3]))
+def test_search_is_its_definition_also_where_scores_are_equal(seed, levels):
+    rng = np.random.default_rng(seed)
+    table = Table(
+        seed=seed, vocab=int(rng.integers(3, 9)), levels=levels, end_bias=float(rng.integers(-1, 2))
+    )
+    beam, alpha = int(rng.integers(1, 7)), float(rng.choice([-1.0, 0.0, 0.6, 2.0]))
+    config = DecodingConfig(beam=beam, n_best=int(rng.integers(1, beam + 1)), length_penalty=alpha)
+    limit = int(rng.integers(1, 8))
+    found = as_tuples(search(table, [(5,)], [limit], config)[0])
+    assert found == plain_beam(table, (5,), limit, config)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), levels=st.sampled_from([None, 1]))
+def test_beam_one_is_greedy(seed, levels):
+    table = Table(seed=seed, vocab=8, levels=levels)
+    ids, total = (), 0.0
+    while len(ids) < 10:
+        log_probs = [p if token != BOS else -math.inf for token, p in enumerate(table.log_probs((3,), ids))]
+        token = log_probs.index(max(log_probs))
+        total += log_probs[token]
+        if token == EOS:
+            break
+        ids = (*ids, token)
+    best = search(table, [(3,)], [10], DecodingConfig(beam=1))[0][0]
+    assert best.token_ids == ids
+    assert best.log_prob == pytest.approx(total, abs=1e-12)
+
+
+def test_the_exercise_of_two_words():
+    """Greedy takes the likelier first half and ends at .04; beam 2 finds the text of probability .06."""
+    table = Table(vocab=4)
+    probabilities = {
+        (): [0.3, 0, 0.4, 0.3],
+        (2,): [0.8, 0, 0.1, 0.1],
+        (3,): [0.7, 0, 0.2, 0.1],
+    } | {ids: [0, 1, 0, 0] for ids in itertools.product((2, 3), repeat=2)}
+    with np.errstate(divide="ignore"):
+        table.entries = {((1,), prefix): np.log(np.array(p)) for prefix, p in probabilities.items()}
+    greedy = search(table, [(1,)], [3], DecodingConfig(beam=1))[0][0]
+    best = search(table, [(1,)], [3], DecodingConfig(beam=2))[0][0]
+    assert (greedy.token_ids, best.token_ids) == ((2, 2), (3, 2))
+    assert math.exp(greedy.log_prob) == pytest.approx(0.04)
+    assert math.exp(best.log_prob) == pytest.approx(0.06)
+
+
+def test_sums_and_scores():
+    for hypothesis in search(Table(seed=4), [(1,)], [6], DecodingConfig(beam=4, n_best=4))[0]:
+        generated = hypothesis.token_ids + (EOS,) * hypothesis.finished
+        expected = [Table(seed=4).log_probs((1,), generated[:i])[token] for i, token in enumerate(generated)]
+        assert hypothesis.token_log_probs == pytest.approx(expected, abs=1e-12)
+        assert hypothesis.log_prob == pytest.approx(sum(expected), abs=1e-12)
+        assert hypothesis.score == pytest.approx(hypothesis.log_prob / ((5 + len(generated)) / 6) ** 0.6)
+
+
+# batches
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), beam=st.integers(1, 4), lengths=st.lists(st.integers(1, 6), max_size=9))
+def test_batch_mates_order_and_budget_change_nothing(seed, beam, lengths):
+    table = Table(seed=seed, vocab=6)
+    rng = np.random.default_rng(seed)
+    sources = [tuple(rng.integers(2, 9, length).tolist()) for length in lengths]
+
+    def found(rows, batch_tokens):
+        config = DecodingConfig(
+            beam=beam, n_best=beam, max_length_ratio=1.0, max_length_extra=2, batch_tokens=batch_tokens
+        )
+        return decode(rows, table.start, table.step, config, SPECIAL, capacity=7)
+
+    together = found(sources, 1000)
+    assert together == [found([source], 1000)[0] for source in sources]
+    assert together == found(sources, 12)
+    assert together[::-1] == found(sources[::-1], 1000)
+    assert len(together) == len(sources)
+
+
+def test_finished_sources_leave_the_batch_and_identity_moves_nothing():
+    table = Table(vocab=4)
+    for source, length in (((1,), 1), ((2,), 3)):
+        for step in range(4):
+            logits = np.full(4, -np.inf)
+            logits[EOS if step == length else 2] = 0.0
+            table.entries[source, (2,) * step] = logits
+    cache = table.start([(1,), (2,)], 1, 9)
+    found = beam_search(table.step, cache, [9, 9], DecodingConfig(beam=1), SPECIAL)
+    assert [h[0].token_ids for h in found] == [(2,), (2, 2, 2)]
+    assert cache.calls == ["keep"]
+    assert table.n_rows == [2, 2, 1, 1]
+
+
+def test_search_stops_when_nothing_can_beat_what_is_finished():
+    sure = np.log(np.array([1e-9, 1 - 1e-6, 5e-7, 5e-7]))
+    table = Table(vocab=4)
+    table.entries = {((1,), ids): sure for n in range(3) for ids in itertools.product((2, 3), repeat=n)}
+    search(table, [(1,)], [50], DecodingConfig(beam=4, n_best=1))
+    assert len(table.n_rows) == 1
+
+
+@pytest.mark.parametrize(
+    ("alpha", "end", "first", "likely", "best"),
+    [(2.0, 0.6, 0.25, 2, (2, 2, 2, 2)), (-1.0, math.exp(-1), math.exp(-0.8), EOS, (2,))],
+)
+def test_search_goes_on_while_a_later_text_can_still_win(alpha, end, first, likely, best):
+    """A longer text wins at last by its length (alpha 2), or a less likely start ends at once (alpha -1)."""
+    table = Table(vocab=4)
+    with np.errstate(divide="ignore"):
+        table.entries[(1,), ()] = np.log([0, end, first, 1 - end - first])
+        for ids in itertools.chain(*(itertools.product((2, 3), repeat=n) for n in range(1, 5))):
+            sure = EOS if len(ids) == 4 else likely
+            table.entries[(1,), ids] = np.log(np.eye(4)[sure if ids[0] == 2 else 3])
+    # beam 3: the text that ends at once is finished first, and two rows live on
+    found = search(table, [(1,)], [5], DecodingConfig(beam=3, length_penalty=alpha))[0]
+    assert found[0].token_ids == best
+
+
+def test_source_batches_hold_every_source_once_within_the_budget():
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 50, 200).tolist()
+    batches = source_batches(lengths, DecodingConfig(beam=4, batch_tokens=800))
+    assert sorted(itertools.chain(*batches)) == list(range(200))
+    for batch in batches:
+        assert len(batch) == 1 or 4 * len(batch) * max(lengths[i] for i in batch) <= 800
+    assert [lengths[i] for i in itertools.chain(*batches)] == sorted(lengths, reverse=True)
+    assert source_batches([], DecodingConfig()) == []
+    assert source_batches([10, 10], DecodingConfig(beam=1, batch_tokens=1)) == [[0], [1]]
+
+
+def test_results_come_as_they_are_found():
+    table, config = Table(vocab=5), DecodingConfig(beam=1, batch_tokens=3)
+    arriving = decode_as_found([(1,), (2, 2, 2)], table.start, table.step, config, SPECIAL, capacity=5)
+    number, hypotheses = next(arriving)
+    assert (number, len(hypotheses)) == (1, 1)
+    assert not torch.is_inference_mode_enabled()
+    assert [number for number, _ in arriving] == [0]
+    assert table.n_starts_without_gradients == 2
+
+
+# edges
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_model_that_never_ends_stops_at_its_limit(beam):
+    table = Table(vocab=5, end_bias=-math.inf)
+    found = search(table, [(1,), (2,)], [4, 7], DecodingConfig(beam=beam, n_best=beam))
+    assert [len(h) for h in found] == [beam, beam]
+    assert [{len(x.token_ids) for x in h} for h in found] == [{4}, {7}]
+    assert not any(x.finished for h in found for x in h)
+    assert len(table.n_rows) == 7
+
+
+def test_pad_and_bos_are_never_generated():
+    table = Table(vocab=6)
+    special = SpecialIds(bos_id=2, eos_id=EOS, never=(0, 2, 5))
+    rng = np.random.default_rng(0)
+    for n in range(5):
+        for ids in itertools.product(range(6), repeat=n):
+            table.entries[(1,), ids] = rng.normal(size=6) + np.array([9, 0, 9, 0, 0, 9.0])
+    config = DecodingConfig(beam=6, n_best=6)
+    found = beam_search(table.step, table.start([(1,)], 6, 5), [5], config, special)[0]
+    assert {token for h in found for token in h.token_ids} <= {3, 4}
+    assert all(mean_log_prob(h) < -8 for h in found)  # what is banned keeps its share of the probability
+
+
+@pytest.mark.parametrize("everywhere", [True, False])
+def test_every_candidate_masked(everywhere):
+    """Where no token may follow, the text so far is returned unfinished."""
+    table = Table(vocab=4)
+    table.entries = {
+        ((1,), ids): np.full(4, -np.inf) for n in range(3) for ids in itertools.product((2, 3), repeat=n)
+    }
+    if not everywhere:
+        table.entries[(1,), ()] = np.array([-np.inf, -np.inf, 1.0, 0.0])
+    found = search(table, [(1,), (2,)], [5, 5], DecodingConfig(beam=2))
+    assert found[0][0].token_ids == (() if everywhere else (2,))
+    assert not found[0][0].finished
+    assert found[1] == search(table, [(2,)], [5], DecodingConfig(beam=2))[0]
+
+
+def test_only_banned_candidates_left_beside_a_finished_text():
+    table = Table(vocab=3)
+    table.entries = {((1,), ()): np.array([0.0, 0.0, 0.0]), ((1,), (2,)): np.array([0.0, -np.inf, -np.inf])}
+    found = search(table, [(1,)], [5], DecodingConfig(beam=4, n_best=4))[0]
+    assert [(h.token_ids, h.finished) for h in found] == [((), True)]
+    assert found[0].log_prob == pytest.approx(-math.log(3))
+
+
+def test_nan_is_an_error_and_not_a_text():
+    table = Table(vocab=4)
+    table.entries[(1,), ()] = np.array([0.0, np.nan, 0.0, 0.0])
+    with pytest.raises(AttendoError, match="NaN"):
+        search(table, [(1,)], [5], DecodingConfig(beam=2))
+
+
+def test_beam_larger_than_the_vocabulary_and_no_sources():
+    found = search(Table(vocab=3), [(1,)], [3], DecodingConfig(beam=50, n_best=50))[0]
+    assert [h.finished for h in found] == [True, True, True, False]
+    assert decode([], Table().start, Table().step, DecodingConfig(), SPECIAL, capacity=5) == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    vocab=st.integers(2, 40),
+    k=st.integers(1, 8),
+    levels=st.sampled_from([0, 1, 3, 1000]),
+    dtype=st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_best_tokens_are_those_of_a_full_stable_sort(seed, vocab, k, levels, dtype):
+    rng = np.random.default_rng(seed)
+    logits = torch.from_numpy(np.round(rng.normal(size=(3, vocab)) * levels)).to(dtype)
+    logits[rng.random((3, vocab)) < 0.2] = -torch.inf
+    logits[:, 0] = 1.0
+    before = logits.clone()
+    tokens, log_probs = best_tokens(logits, k, never=(1,))
+    assert torch.equal(logits, before)
+    full = logits.log_softmax(-1, dtype=torch.promote_types(dtype, torch.float32)).double()
+    full[:, 1] = -torch.inf
+    values, ids = full.sort(dim=1, descending=True, stable=True)
+    assert np.array_equal(log_probs, values[:, :k])
+    possible = log_probs > -np.inf
+    assert np.array_equal(tokens[possible], ids[:, :k].numpy()[possible])
+
+
+@pytest.mark.parametrize(
+    ("settings_", "message"),
+    [
+        ({"beam": 0}, "beam is 0"),
+        ({"beam": 2, "n_best": 3}, "n_best is 3 with beam 2"),
+        ({"n_best": 0}, "n_best is 0"),
+        ({"length_penalty": math.nan}, "length_penalty"),
+        ({"max_length_ratio": -1.0}, "max_length_ratio"),
+        ({"max_length_extra": 0}, "max_length_extra"),
+        ({"batch_tokens": 0}, "batch_tokens"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings_, message):
+    with pytest.raises(ValueError, match=message):
+        DecodingConfig(**settings_)
+    with pytest.raises(ValueError, match="never contains eos_id 3"):
+        SpecialIds(bos_id=2, eos_id=3, never=(0, 3))
+
+
+def test_the_limit_is_the_models_where_that_is_shorter():
+    assert DecodingConfig(max_length_ratio=1.5, max_length_extra=4).max_length(10, 100) == 19
+    assert DecodingConfig().max_length(1000, 64) == 64
+    with pytest.raises(AttendoError, match="limit of 0"):
+        search(Table(), [(1,)], [0], DecodingConfig())
+
+
+# on the model
+
+
+def small_model():
+    torch.manual_seed(2)
+    config = ModelConfig(
+        vocab_size=13, d_model=16, d_ff=24, n_heads=2, n_encoder_layers=1, n_decoder_layers=2
+    )
+    model = EncoderDecoder(config).double().eval()
+    torch.nn.init.normal_(model.output_proj.weight, std=0.3)
+    return model
+
+
+def test_the_models_score_is_the_forced_score_and_padding_changes_nothing():
+    model = small_model()
+    special = SpecialIds(bos_id=2, eos_id=3, never=(0, 1, 2))
+
+    def start(sources, rows_per_source, capacity):
+        lengths = torch.tensor([len(source) for source in sources])
+        src = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
+        return model.start(src, lengths, rows_per_source, capacity)
+
+    def step(token_ids, cache):
+        return model.step(token_ids, cache)[:, -1]
+
+    rng = np.random.default_rng(1)
+    sources = [rng.integers(4, 13, length).tolist() for length in (3, 9, 1, 5, 5)]
+    config = DecodingConfig(beam=3, n_best=3, max_length_ratio=1.0, max_length_extra=6)
+    found = decode(sources, start, step, config, special, capacity=64)
+    for source, hypotheses in zip(sources, found, strict=True):
+        alone = decode([source], start, step, config, special, capacity=64)[0]
+        assert [h.token_ids for h in alone] == [h.token_ids for h in hypotheses]
+        for hypothesis in hypotheses:
+            generated = [*hypothesis.token_ids, *[3] * hypothesis.finished]
+            fed = torch.tensor([[2, *generated[:-1]]])
+            with torch.no_grad():
+                log_probs = model(torch.tensor([source]), fed).log_softmax(-1)[0]
+            forced = log_probs[torch.arange(len(generated)), torch.tensor(generated)]
+            assert hypothesis.log_prob == pytest.approx(forced.sum().item(), abs=1e-10)
+            assert hypothesis.token_log_probs == pytest.approx(forced.tolist(), abs=1e-10)
+    assert {h.finished for hypotheses in found for h in hypotheses} == {True, False}

@@ -1,0 +1,281 @@
+"""Recording: what is recorded is what the model computes, and the model never notices."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from attendo.errors import AttendoError
+from attendo.inspecting.recording import PARTS, recording, view
+from attendo.models import EncoderDecoder, ModelConfig
+from attendo.nn.attention import Attend, Attention, attention_weights, share_heads
+from attendo.nn.masks import Mask
+
+LAYERS = [
+    "encoder.blocks.0.self_attention",
+    "encoder.blocks.1.self_attention",
+    "decoder.blocks.0.self_attention",
+    "decoder.blocks.0.cross_attention",
+    "decoder.blocks.1.self_attention",
+    "decoder.blocks.1.cross_attention",
+]
+
+
+class Pair(nn.Module):
+    """Two attention layers with grouped queries, the second with a bias on its scores."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = Attention(8, 4, n_kv_heads=2)
+        self.second = Attention(8, 2)
+        self.both = nn.ModuleList([self.first, self.second])
+
+    def forward(self, x, mask=None):
+        return self.second(self.first(x, x, mask), x, mask)
+
+
+@pytest.fixture
+def pair():
+    torch.manual_seed(0)
+    return Pair().double().eval()
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    config = ModelConfig(
+        vocab_size=11,
+        d_model=16,
+        d_ff=24,
+        n_heads=4,
+        n_kv_heads=2,
+        n_encoder_layers=2,
+        n_decoder_layers=2,
+        attention_dropout=0.4,
+    )
+    return EncoderDecoder(config).double().eval()
+
+
+@pytest.fixture
+def batch():
+    generator = torch.Generator().manual_seed(0)
+    src = torch.randint(4, 11, (3, 6), generator=generator)
+    return src, torch.randint(4, 11, (3, 5), generator=generator), torch.tensor([6, 2, 4])
+
+
+def state_of(model):
+    """Every module with the identity of all it holds, hooks included."""
+    return [
+        (
+            name,
+            id(module),
+            [(key, id(v), len(v) if isinstance(v, dict) else None) for key, v in vars(module).items()],
+        )
+        for name, module in model.named_modules(remove_duplicate=False)
+    ]
+
+
+def test_a_view_is_another_tree_with_the_same_parameters(model):
+    twin = view(model)
+    assert type(twin) is EncoderDecoder
+    mine, its = (
+        dict(model.named_modules(remove_duplicate=False)),
+        dict(twin.named_modules(remove_duplicate=False)),
+    )
+    assert list(mine) == list(its)
+    assert not {id(module) for module in mine.values()} & {id(module) for module in its.values()}
+    pairs = zip(
+        model.named_parameters(remove_duplicate=False),
+        twin.named_parameters(remove_duplicate=False),
+        strict=True,
+    )
+    assert all(a[0] == b[0] and a[1] is b[1] for a, b in pairs)
+    assert twin.output_proj.weight is model.output_proj.weight
+
+
+def test_what_stands_at_two_places_is_one_on_the_view(pair):
+    twin = view(pair)
+    assert twin.both[0] is twin.first
+    assert twin.first is not pair.first
+
+
+def test_changes_on_a_view_stay_there_but_values_are_shared(pair):
+    before = state_of(pair)
+    twin = view(pair)
+    twin.train()
+    twin.first.register_forward_hook(lambda *_: None)
+    twin.second.attend = nn.Identity()
+    twin.register_buffer("more", torch.zeros(1))
+    assert state_of(pair) == before
+    assert not pair.training
+    with torch.no_grad():
+        pair.first.q_proj.weight.fill_(3.0)
+    assert twin.first.q_proj.weight[0, 0] == 3.0
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        None,
+        Mask(causal=True),
+        Mask(key_lengths=torch.tensor([5, 2])),
+        Mask(causal=True, key_lengths=torch.tensor([0, 3])),  # the first row may attend to nothing
+    ],
+)
+def test_recorded_parts_are_the_layers_own(pair, mask):
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    with recording(pair, keep=["*"]) as record:
+        found = record.model(x, mask)
+    assert torch.allclose(found, pair(x, mask), rtol=0, atol=1e-12)
+    assert list(record) == ["first", "second"]
+    layer = record["first"]
+    key, value = pair.first.keys_values(x)
+    assert torch.equal(layer.key, key)
+    assert torch.equal(layer.value, value)
+    assert layer.query.shape == (2, 4, 5, 2)
+    dense = torch.ones(2, 1, 5, 5, dtype=torch.bool) if mask is None else mask.dense(5, 5).expand(2, 1, 5, 5)
+    assert torch.equal(layer.weights, attention_weights(layer.query, share_heads(key, 4), dense))
+    assert torch.equal(layer.scores, layer.query @ share_heads(key, 4).mT * 2**-0.5)
+    allowed = dense.any(-1).expand(2, 4, 5)
+    assert torch.allclose(layer.weights.sum(-1), allowed.double(), rtol=0, atol=1e-12)
+    assert (layer.weights.masked_select(~dense) == 0).all()
+
+
+def test_scale_and_bias_of_a_leaf_are_kept():
+    class Leaf(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attend = Attend(scale=0.3)
+
+        def forward(self, x, bias):
+            return self.attend(x, x, x, None, bias)
+
+    leaf, x, bias = nn.ModuleDict({"layer": Leaf()}), torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 3)
+    with recording(leaf, keep=["layer.*"]) as record:
+        found = record.model["layer"](x, bias)
+    assert torch.allclose(found, leaf["layer"](x, bias), atol=1e-6)
+    assert torch.allclose(record["layer"].scores, 0.3 * x @ x.mT + bias, atol=1e-6)
+
+
+def test_recorded_forward_is_the_plain_forward(model, batch):
+    src, tgt, lengths = batch
+    with torch.no_grad(), recording(model) as record:
+        found = record.model(src, tgt, lengths)
+        plain = model(src, tgt, lengths)
+    assert torch.allclose(found, plain, rtol=0, atol=1e-12)
+    assert list(record) == LAYERS
+    shapes = {path: tuple(record[path].weights.shape) for path in LAYERS}
+    assert shapes["encoder.blocks.1.self_attention"] == (3, 4, 6, 6)
+    assert shapes["decoder.blocks.0.self_attention"] == (3, 4, 5, 5)
+    cross = record["decoder.blocks.1.cross_attention"].weights
+    assert cross.shape == (3, 4, 5, 6)
+    assert torch.allclose(cross.sum(-1), torch.ones(3, 4, 5, dtype=torch.float64), rtol=0, atol=1e-12)
+    assert (cross[1, :, :, 2:] == 0).all()
+    assert (record["decoder.blocks.0.self_attention"].weights.triu(1) == 0).all()
+
+
+def test_cached_steps_can_be_recorded_too(model, batch):
+    src, tgt, lengths = batch
+    with torch.no_grad(), recording(model, keep=["decoder.*.self_attention.weights"]) as record:
+        cache = record.model.start(src, lengths, 1, 5)
+        for i in range(5):
+            record.model.step(tgt[:, i : i + 1], cache)
+        whole = record.model(src, tgt, lengths)
+    assert whole.shape == (3, 5, 11)
+    *steps, full = record.calls("decoder.blocks.1.self_attention")
+    assert [step.weights.shape[-1] for step in steps] == [1, 2, 3, 4, 5]
+    assert torch.allclose(steps[4].weights[:, :, 0], full.weights[:, :, 4], rtol=0, atol=1e-12)
+
+
+def test_the_model_keeps_its_modules_and_gets_no_hooks(model, batch):
+    before = state_of(model)
+    with recording(model, keep=["*"]) as record:
+        assert state_of(model) == before
+        record.model(*batch)
+    assert state_of(model) == before
+    assert {type(m) for name, m in record.model.named_modules() if name.endswith("attend")} == {Attend}
+    with pytest.raises(RuntimeError, match="stop"), recording(model):
+        raise RuntimeError("stop")
+    assert state_of(model) == before
+
+
+def test_nothing_is_kept_unless_asked(model, batch):
+    with recording(model, keep=["decoder.*.cross_attention.weights", "*.0.cross_attention.key"]) as record:
+        modules = dict(record.model.named_modules())
+        assert type(modules["encoder.blocks.0.self_attention.attend"]) is Attend
+        record.model(*batch)
+    assert list(record) == [LAYERS[3], LAYERS[5]]
+    assert len(record) == 2
+    assert record[LAYERS[3]].parts == ("weights", "key")
+    assert record[LAYERS[5]].parts == ("weights",)
+    with pytest.raises(AttendoError, match=r"cross_attention\.scores was not recorded; add"):
+        _ = record[LAYERS[3]].scores
+    with pytest.raises(
+        AttendoError, match=r"encoder\.blocks\.0\.self_attention is not recorded; recorded are"
+    ):
+        _ = record[LAYERS[0]]
+
+
+def test_every_part_is_a_property(pair):
+    with recording(pair, keep=["first.*"]) as record:
+        record.model(torch.randn(1, 2, 8, dtype=torch.float64))
+    assert record["first"].parts == PARTS
+    assert all(isinstance(getattr(record["first"], part), torch.Tensor) for part in PARTS)
+
+
+def test_what_cannot_be_recorded_is_said(model):
+    with (
+        pytest.raises(AttendoError, match=r"'decoder\.blok\.\*' matches no layer and part"),
+        recording(model, ["decoder.blok.*"]),
+    ):
+        pass
+    with pytest.raises(AttendoError, match="Linear has no attention layer"), recording(nn.Linear(1, 1)):
+        pass
+    with recording(model) as record, pytest.raises(AttendoError, match="has not run yet"):
+        _ = record[LAYERS[0]]
+
+
+def test_gradients_reach_recorded_weights_and_the_model(model, batch):
+    with recording(model, keep=["*.cross_attention.weights"]) as record:
+        record.model(*batch).square().sum().backward(
+            inputs=[record[LAYERS[3]].weights, model.output_proj.weight]
+        )
+    assert record[LAYERS[3]].weights.grad.abs().sum() > 0
+    assert model.output_proj.weight.grad.abs().sum() > 0
+
+
+def test_dropout_falls_on_the_mix_not_on_the_record(pair):
+    pair.train()
+    pair.first.attend.dropout = 0.9
+    x = torch.randn(2, 5, 8, dtype=torch.float64)
+    with recording(pair) as record:
+        first, second = record.model(x), record.model(x)
+    assert not torch.equal(first, second)
+    assert torch.allclose(record["first"].weights.sum(-1), torch.ones(2, 4, 5, dtype=torch.float64))
+
+
+def test_two_threads_record_at_once(model, batch):
+    src, tgt, lengths = batch
+    together, found = threading.Barrier(2), {}
+
+    def record_row(row):
+        with torch.no_grad(), recording(model) as record:
+            together.wait(timeout=30)
+            for _ in range(5):
+                record.model(src[row : row + 1], tgt[row : row + 1], lengths[row : row + 1])
+            together.wait(timeout=30)
+            found[row] = [record.calls(path) for path in LAYERS]
+
+    threads = [threading.Thread(target=record_row, args=(row,)) for row in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with torch.no_grad(), recording(model) as record:
+        record.model(src, tgt, lengths)
+    for row, layers in found.items():
+        for path, calls in zip(LAYERS, layers, strict=True):
+            assert len(calls) == 5
+            for call in calls:
+                assert torch.allclose(call.weights[0], record[path].weights[row], rtol=0, atol=1e-12)
