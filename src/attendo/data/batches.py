@@ -1,0 +1,167 @@
+"""Batches of pairs under a token budget: which rows go together, and their tensors.
+
+The list of batches is a pure function of the lengths, the budget, the seed and the epoch, so a run is resumed
+by its position in the list and nothing else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from attendo.data.store import PairStore
+
+Rows = NDArray[np.int64]
+Lengths = NDArray[np.integer]
+
+_WIDTHS = (1, 2, 4)  # how many source lengths share a bucket; wide ones are for few rows and large batches
+_GOOD_SHARE = 0.025  # of padding: no other width is tried
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step of training sees.
+
+    `inputs` are the arguments of the model's `forward`; `targets` [batch tgt_len] the ids it should predict,
+    pad_id where there is none; `n_targets` how many there are; `ids` [batch] the rows it was made of.
+    """
+
+    inputs: dict[str, Tensor]
+    targets: Tensor
+    n_targets: int
+    ids: Rows
+    pad_id: int = 0
+
+    def to(self, device: torch.device) -> "Batch":
+        """The same batch with its tensors on a device; itself if they are there."""
+        if self.targets.device == device:
+            return self
+        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
+        return replace(self, inputs=inputs, targets=self.targets.to(device, non_blocking=True))
+
+
+def token_batches(
+    source_lengths: Lengths, target_lengths: Lengths, batch_tokens: int, seed: int, epoch: int
+) -> list[Rows]:
+    """The batches of one epoch, each an array of row indices; every row is in exactly one.
+
+    Lengths are without specials; each row takes one position more on either side (eos after the source, bos
+    before the target). A batch of n rows takes n times the longest of them, and that is at most
+    `batch_tokens` on the larger side; a row that alone is longer than that is a batch of its own. Rows of
+    like lengths go together; which of them do, and the order of the batches, is drawn from (seed, epoch).
+    """
+    if batch_tokens < 1:
+        raise ValueError(f"batch_tokens is {batch_tokens}; it must be 1 or more")
+    source, target = _positions(source_lengths, target_lengths)
+    if not len(source):
+        return []
+    random = np.random.default_rng((seed, epoch))
+    shuffled = random.permutation(len(source))
+    best, best_share = [], np.inf
+    for width in _WIDTHS:
+        order = shuffled[_bucketed(source[shuffled], target[shuffled], width)]
+        batches = np.split(order, _cuts(np.maximum(source, target)[order], batch_tokens))
+        share = _share(batches, source, target)
+        if share < best_share:
+            best, best_share = batches, share
+        if share < _GOOD_SHARE:
+            break
+    return [best[i] for i in random.permutation(len(best))]
+
+
+def padding_share(batches: Sequence[Rows], source_lengths: Lengths, target_lengths: Lengths) -> float:
+    """The share of padding among all positions of these batches, both sides together, in [0, 1).
+
+    >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
+    0.125
+    """
+    return _share(batches, *_positions(source_lengths, target_lengths))
+
+
+def pair_batch(store: PairStore, rows: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
+    """The tensors of some rows: `src` = source + eos, `tgt` = bos + target, targets = target + eos, padded.
+
+    `src` [batch src_len], `tgt` and targets [batch tgt_len] are int64; `src_lengths` [batch] counts the real
+    source positions and is None when all rows are full.
+    """
+    sources = [store.source(int(row)) for row in rows]
+    targets = [store.target(int(row)) for row in rows]
+    src, src_lengths = _padded(sources, eos_id, pad_id)
+    wanted, tgt_lengths = _padded(targets, eos_id, pad_id)
+    tgt = np.where(wanted == pad_id, pad_id, np.roll(wanted, 1, axis=1))
+    tgt[:, 0] = bos_id
+    inputs = {"src": torch.from_numpy(src), "tgt": torch.from_numpy(tgt)}
+    if (src_lengths != src.shape[1]).any():
+        inputs["src_lengths"] = torch.from_numpy(src_lengths)
+    return Batch(inputs, torch.from_numpy(wanted), int(tgt_lengths.sum()), np.asarray(rows), pad_id)
+
+
+def pad_rows(
+    rows: Sequence[Sequence[int]], pad_id: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor | None]:
+    """Rows of ids as one tensor [batch longest], padded behind, and their lengths [batch]; None if all are full.
+
+    >>> pad_rows([[5, 6], [7]], 0)
+    (tensor([[5, 6],
+            [7, 0]]), tensor([2, 1]))
+    """
+    lengths = [len(row) for row in rows]
+    longest = max(lengths)
+    padded = torch.tensor([[*row, *[pad_id] * (longest - len(row))] for row in rows], device=device)
+    return padded, None if min(lengths) == longest else torch.tensor(lengths, device=device)
+
+
+def _positions(source_lengths: Lengths, target_lengths: Lengths) -> tuple[Rows, Rows]:
+    """Positions in a batch: the tokens and one special."""
+    if len(source_lengths) != len(target_lengths):
+        raise ValueError(f"{len(source_lengths)} source lengths but {len(target_lengths)} target lengths")
+    return np.asarray(source_lengths, np.int64) + 1, np.asarray(target_lengths, np.int64) + 1
+
+
+def _bucketed(source: Rows, target: Rows, width: int) -> Rows:
+    """The order that sorts rows into buckets of the source length, and by the target length within each.
+
+    Every other bucket runs from long to short targets, so that neighbors at its border are alike too.
+    """
+    bucket = source // width
+    span = int(target.max()) + 1
+    within = np.where(bucket % 2 == 0, target, span - target)
+    return np.argsort(bucket * (span + 1) + within, kind="stable")
+
+
+def _cuts(longest: Rows, batch_tokens: int) -> list[int]:
+    """Where to cut the ordered rows: as many rows to a batch as the budget holds, greedily.
+
+    `longest` [rows] is the larger side of each row. One look per batch, not per row.
+    """
+    cuts, start = [], 0
+    while True:
+        window = longest[start : start + max(1, batch_tokens // int(longest[start])) + 1]
+        taken = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)
+        start += max(1, int(np.searchsorted(taken, batch_tokens, side="right")))
+        if start >= len(longest):
+            return cuts
+        cuts.append(start)
+
+
+def _share(batches: Sequence[Rows], source: Rows, target: Rows) -> float:
+    sizes = np.array([len(batch) for batch in batches], np.int64)
+    if not len(sizes):
+        return 0.0
+    order = np.concatenate(batches)
+    starts = np.cumsum(sizes) - sizes
+    longest = np.maximum.reduceat(source[order], starts) + np.maximum.reduceat(target[order], starts)
+    return float(1 - (source[order].sum() + target[order].sum()) / (sizes * longest).sum())
+
+
+def _padded(rows: Sequence[NDArray[np.integer]], eos_id: int, pad_id: int) -> tuple[Rows, Rows]:
+    """The rows, each with eos after it, as one array [batch longest], and their lengths [batch] with eos."""
+    lengths = np.array([len(row) + 1 for row in rows], np.int64)
+    padded = np.full((len(rows), int(lengths.max())), pad_id, np.int64)
+    places = np.arange(padded.shape[1])
+    padded[places < lengths[:, None] - 1] = np.concatenate(rows)
+    padded[np.arange(len(rows)), lengths - 1] = eos_id
+    return padded, lengths

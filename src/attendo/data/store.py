@@ -1,0 +1,160 @@
+"""A token store: pairs of sentences as ids in memory-mapped files, made once for given files, options and tokenizer.
+
+A store is a folder in the cache, named by its key. It holds flat ids (two bytes each, four if the vocabulary
+needs them) with the offsets of the rows for each side, the row numbers in the file, and a manifest.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.files import DamagedFile, atomic_folder, sha256_file, verify_manifest, write_manifest
+
+_FORMAT = 1
+_CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building takes
+_SIDES = ("source", "target")
+
+Pair = tuple[int, str, str]  # row number in the file, source text, target text
+
+
+class PairStore:
+    """Pairs of token ids, without bos and eos, read from memory-mapped files.
+
+    `source_lengths` and `target_lengths` are int32 arrays [rows] in tokens, `row_numbers` an int64 array
+    [rows] of the rows' numbers in the file they came from.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder}: no such token store")
+        facts = verify_manifest(folder)
+        if facts.get("format") != _FORMAT:
+            raise DamagedFile(f"{folder} has format {facts.get('format')}, not {_FORMAT}")
+        self.key: str = facts["key"]
+        self._ids = {side: _mapped(folder / f"{side}.ids", facts["dtype"]) for side in _SIDES}
+        self._offsets = {side: _mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
+        self.row_numbers: NDArray[np.int64] = _mapped(folder / "rows", "<i8")
+        self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
+        self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.row_numbers)
+
+    def source(self, i: int) -> NDArray[Any]:
+        """The source ids of row i, a view into the file."""
+        return self._row("source", i)
+
+    def target(self, i: int) -> NDArray[Any]:
+        """The target ids of row i, a view into the file."""
+        return self._row("target", i)
+
+    def _row(self, side: str, i: int) -> NDArray[Any]:
+        offsets = self._offsets[side]
+        if not 0 <= i < len(self):
+            raise IndexError(f"row {i} of a store of {len(self)}")
+        return self._ids[side][offsets[i] : offsets[i + 1]]
+
+
+def cache_folder() -> Path:
+    """Where token stores are kept: $ATTENDO_CACHE, or ~/.cache/attendo."""
+    return Path(os.environ.get("ATTENDO_CACHE") or Path.home() / ".cache" / "attendo")
+
+
+def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+    """The key of a store: a SHA-256 over the files' contents, how they are read, and the tokenizer.
+
+    `options` are JSON values: everything besides the files' contents that decides which pairs are read from
+    them. The files' names and places don't count.
+    """
+    parts = {
+        "format": _FORMAT,
+        "files": [sha256_file(file) for file in files],
+        "options": options,
+        "tokenizer": tokenizer.sha256,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def pair_store(pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, cache: Path | None = None) -> PairStore:
+    """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
+
+    It is built in constant memory in a hidden folder and appears at once, whole. Several processes may build
+    the same store at a time: the first one's is used by all. Raises AttendoError if the cache can't be
+    written to.
+    """
+    folder = (cache or cache_folder()) / f"pairs-{key}"
+    try:
+        return PairStore(folder)
+    except FileNotFoundError:
+        pass
+    except DamagedFile:
+        _remove(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_folder(folder) as new:
+            _build(new, pairs, tokenizer, key)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise AttendoError(f"{folder.parent} is not a folder; set ATTENDO_CACHE to one") from None
+        # another process was quicker; its store holds the same
+    except PermissionError as error:
+        raise AttendoError(f"{error}; set ATTENDO_CACHE to a folder that can be written to") from error
+    return PairStore(folder)
+
+
+def _build(folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str) -> None:
+    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    remaining = iter(pairs)
+    ends = dict.fromkeys(_SIDES, 0)
+    with (
+        (folder / "rows").open("wb") as rows,
+        (folder / "source.ids").open("wb") as source,
+        (folder / "target.ids").open("wb") as target,
+        (folder / "source.offsets").open("wb") as source_offsets,
+        (folder / "target.offsets").open("wb") as target_offsets,
+    ):
+        files: dict[str, tuple[IO[bytes], IO[bytes]]] = {
+            "source": (source, source_offsets),
+            "target": (target, target_offsets),
+        }
+        for _, offsets in files.values():
+            offsets.write(np.zeros(1, "<i8").tobytes())
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            numbers, *texts = zip(*chunk, strict=True)
+            rows.write(np.array(numbers, "<i8").tobytes())
+            for side, column in zip(_SIDES, texts, strict=True):
+                ids, offsets = files[side]
+                found = tokenizer.encode_batch(column)
+                positions = ends[side] + np.cumsum([len(row) for row in found], dtype="<i8")
+                ends[side] = int(positions[-1])
+                ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
+                offsets.write(positions.tobytes())
+    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype})
+
+
+def _mapped(path: Path, dtype: str) -> NDArray[Any]:
+    """A file as a read-only array, without reading it; an empty file can't be mapped."""
+    if path.stat().st_size == 0:
+        return np.empty(0, dtype)
+    return np.memmap(path, dtype, mode="r").view(np.ndarray)
+
+
+def _remove(folder: Path) -> None:
+    """Take a damaged store away in one step, so that no other process finds a half-removed one."""
+    aside = folder.with_name(f".{folder.name}.{os.getpid()}.damaged")
+    try:
+        folder.rename(aside)
+    except FileNotFoundError:
+        return  # another process was quicker
+    shutil.rmtree(aside, ignore_errors=True)

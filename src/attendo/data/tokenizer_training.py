@@ -1,0 +1,231 @@
+"""Learning a tokenizer from texts: the same texts give the same file, byte for byte."""
+
+import json
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer as LibraryTokenizer
+from tokenizers.trainers import BpeTrainer
+
+from attendo.data.tokenizers import (
+    BYTES,
+    MARK,
+    SPECIALS,
+    Kind,
+    Tokenizer,
+    keep_to_one_thread,
+    tokenizer_document,
+    well_formed,
+)
+from attendo.data.unigram import train_unigram
+from attendo.errors import AttendoError
+
+_FIXED = len(SPECIALS) + len(BYTES)
+_LONGEST = 16  # characters in a piece
+_STRETCH = 256  # characters without a space
+_IN_MEMORY = 1 << 26  # bytes of text; more goes through a temporary file
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerConfig:
+    """What tokenizer to learn. There is no seed: nothing in the learning is left to chance.
+
+    `vocab_size` counts everything, the 4 specials and the 256 bytes included; texts too small for it give a
+    smaller one. Words and characters may do without: then every one gets an id. `min_count` is the least
+    count of a word or character that gets an id, or of a pair of pieces that BPE joins (there at least 2).
+    `character_coverage` is the share of all characters that BPE and Unigram spell without bytes: the rarest
+    characters are left out, unless an eighth of the vocabulary holds them all.
+    """
+
+    kind: Kind = "bpe"
+    vocab_size: int | None = None
+    min_count: int = 1
+    character_coverage: float = 0.9995
+
+    def __post_init__(self) -> None:
+        if self.vocab_size is not None and self.vocab_size < 1:
+            raise ValueError(f"vocab_size is {self.vocab_size}; it must be 1 or more")
+        if self.min_count < 1:
+            raise ValueError(f"min_count is {self.min_count}; it must be 1 or more")
+        if not 0 < self.character_coverage <= 1:
+            raise ValueError(f"character_coverage is {self.character_coverage}; it must be in (0, 1]")
+
+
+def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+    """A tokenizer of the kind and size that `config` asks for, learned from texts that are read once.
+
+    Memory grows with the number of different words, not with the texts. Raises AttendoError if there is no
+    text, or if the vocabulary can't hold even the characters, naming the least size that can.
+
+    >>> tokenizer = train_tokenizer(["a cat", "a dog"], TokenizerConfig(kind="word"))
+    >>> tokenizer.encode("a dog"), tokenizer.decode([5, 6])
+    ([5, 7], 'a cat')
+    """
+    match config.kind:
+        case "word":
+            model = _words(texts, config)
+        case "character":
+            model = _characters(texts, config)
+        case "bpe" | "unigram":
+            model = _pieces(texts, config)
+    document = tokenizer_document(config.kind, model)
+    return Tokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+
+
+def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
+    """Words by falling count. Each is kept with the space before it, so that the word "</s>" is not the special."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(well_formed(text).split(" ") if text else ())
+    _require_text(counts)
+    del counts[""]  # the empty word between two spaces always has an id
+    fixed = [*SPECIALS, " "]
+    words = [" " + word for word in _frequent(counts, config, len(fixed))]
+    return {"type": "WordLevel", "vocab": _numbered([*fixed, *words]), "unk_token": SPECIALS[1]}
+
+
+def _characters(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
+    """Characters by falling count: BPE that joins nothing."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(well_formed(text))
+    _require_text(counts)
+    return _bpe(_frequent(counts, config, _FIXED), [])
+
+
+def _frequent(counts: Counter[str], config: TokenizerConfig, fixed: int) -> list[str]:
+    """The most frequent entries that the vocabulary has room for beside `fixed` ones; ties in code point order."""
+    room = len(counts) if config.vocab_size is None else config.vocab_size - fixed
+    if room < 1:
+        raise _too_small(config, fixed + 1, f"{fixed} fixed entries and one {config.kind}")
+    return [entry for entry, count in _by_count(counts)[:room] if count >= config.min_count]
+
+
+def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
+    """Train BPE or Unigram in two passes: count characters, then learn pieces of those that are frequent."""
+    size = config.vocab_size
+    if size is None:
+        raise AttendoError(
+            f"a {config.kind} tokenizer needs its size: set tokenizer.vocab_size, e.g. to 8000"
+        )
+    counts: Counter[str] = Counter()
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY, "w+", encoding="utf-8", newline="\n") as file:
+        for text in texts:
+            clean = well_formed(text).replace("\n", " ")
+            counts.update(clean)
+            file.write(clean + "\n")
+        _require_text(counts)
+        alphabet = _alphabet(counts, config, size)
+        file.seek(0)
+        lines = _only(alphabet, file)
+        return _train_bpe(lines, config, size) if config.kind == "bpe" else _train_unigram(lines, size)
+
+
+def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[str]:
+    """The characters that get pieces of their own, the most frequent first; bytes spell the others.
+
+    Left out without loss: the space and its mark, and ASCII control characters, which are one byte piece
+    anyway.
+    """
+    found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
+    goal = config.character_coverage * sum(n for _, n in found)
+    kept, covered = 0, 0
+    while kept < len(found) and covered < goal:
+        covered += found[kept][1]
+        kept += 1
+    least = _FIXED + 1 + kept  # 1 for the mark
+    if size < least:
+        what = f"4 specials, 256 bytes and {kept + 1} characters"
+        raise _too_small(config, least, what)
+    kept = max(kept, min(size // 8, size - _FIXED - 1))
+    return [c for c, _ in found[:kept]]
+
+
+def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
+    """The lines as the trainers should see them: a space for every character outside the alphabet.
+
+    Longer stretches without a space get one, as the time to learn BPE grows with the square of a word.
+    """
+    other = re.compile(f"[^{re.escape(''.join(alphabet))} ]")
+    stretch = re.compile(f"[^ ]{{{_STRETCH}}}")
+    for line in lines:
+        yield stretch.sub(r"\g<0> ", other.sub(" ", line.removesuffix("\n")))
+
+
+def _train_bpe(lines: Iterator[str], config: TokenizerConfig, size: int) -> dict[str, Any]:
+    """Byte-pair encoding, Sennrich et al. 2016. The library breaks ties between pairs by their ids: no chance."""
+    library = _untrained("bpe", {"type": "BPE", "vocab": {}, "merges": []})
+    trainer = BpeTrainer(
+        vocab_size=size - len(BYTES),
+        min_frequency=max(2, config.min_count),
+        special_tokens=list(SPECIALS),
+        initial_alphabet=[MARK],
+        max_token_length=_LONGEST,
+        show_progress=False,
+    )
+    library.train_from_iterator(lines, trainer)
+    model = json.loads(library.to_str())["model"]
+    return _bpe(sorted(model["vocab"], key=model["vocab"].get)[len(SPECIALS) :], model["merges"])
+
+
+def _train_unigram(lines: Iterator[str], size: int) -> dict[str, Any]:
+    """Unigram language model, Kudo 2018: count what the library cuts the lines into, and learn pieces of that."""
+    library = _untrained("unigram", {"type": "Unigram", "vocab": [], "unk_id": None, "byte_fallback": False})
+    cuts = library.pre_tokenizer
+    assert cuts is not None
+    words: Counter[str] = Counter({MARK: 1})
+    for line in lines:
+        words.update(word for word, _ in cuts.pre_tokenize_str(MARK + line))
+    scores = train_unigram(words, size - _FIXED)
+    learned = sorted(((piece, round(score, 4)) for piece, score in scores.items()), key=_falling)
+    vocab = [*((piece, 0.0) for piece in (*SPECIALS, *BYTES)), *learned]
+    return {"type": "Unigram", "unk_id": 1, "vocab": vocab, "byte_fallback": True}
+
+
+def _untrained(kind: Kind, model: dict[str, Any]) -> LibraryTokenizer:
+    keep_to_one_thread()
+    return LibraryTokenizer.from_str(json.dumps(tokenizer_document(kind, model)))
+
+
+def _bpe(pieces: list[str], merges: list[Any]) -> dict[str, Any]:
+    return {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": SPECIALS[1],
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": True,
+        "ignore_merges": False,
+        "vocab": _numbered([*SPECIALS, *BYTES, *pieces]),
+        "merges": merges,
+    }
+
+
+def _numbered(entries: list[str]) -> dict[str, int]:
+    return {entry: number for number, entry in enumerate(entries)}
+
+
+def _by_count(counts: Counter[str]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=_falling)
+
+
+def _falling(item: tuple[str, float]) -> tuple[float, str]:
+    """The highest number first, ties in code point order."""
+    return -item[1], item[0]
+
+
+def _require_text(counts: Counter[str]) -> None:
+    if not any(entry.strip() for entry in counts):
+        raise AttendoError("there is no text to learn a tokenizer from: every row is empty or was skipped")
+
+
+def _too_small(config: TokenizerConfig, least: int, what: str) -> AttendoError:
+    return AttendoError(
+        f"tokenizer.vocab_size {config.vocab_size} is too small for these texts: {what} need at least {least}; "
+        f"raise it to {least} or more"
+    )

@@ -1,0 +1,258 @@
+"""Text to token ids and back without loss: BPE, Unigram, word and character tokenizers, one class for all.
+
+All of a tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which
+no text can produce: they are plain entries of the vocabulary that no cut of a text ever equals, never "added
+tokens" that the library would look for in the text.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+
+Kind = Literal["bpe", "unigram", "word", "character"]
+SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
+BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
+MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
+
+# One cut of a text: characters of one script, one digit, white space, or everything else (punctuation,
+# symbols), each with the mark of the space before it. A character's class doesn't depend on its neighbors, so
+# no piece ever crosses a cut, and a SentencePiece model of the same pieces, which makes no cuts, finds the
+# same pieces. Neither "<0x41>" nor "</s>" is one cut, which is why no text can spell such an entry of the
+# vocabulary.
+_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
+_LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # with the joiners that Indic and Persian words are spelled with
+_CUTS = "|".join(
+    MARK + "?" + group
+    for group in (
+        r"\p{Han}+",
+        r"\p{Hiragana}+",
+        r"[\p{Katakana}ー]+",
+        r"\p{N}",
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
+        r"\s+",
+        rf"[^{_LETTERS}\p{{N}}\s{MARK}]+",
+    )
+)
+
+
+class Tokenizer:
+    """Raw text to ids and back.
+
+    - `bpe`, `unigram`: pieces that start with "▁" where a space was; what has no piece is spelled in UTF-8 bytes.
+    - `character`: one id per character; characters without an id are spelled in bytes.
+    - `word`: one id per word, words being what stands between two spaces (U+0020); unknown words become `unk_id`.
+
+    `decode(encode(text)) == text` for every text, whatever its spaces, control characters, scripts, or
+    specials spelled out in it; with `word`, for every text of known words. One thing is no text, a lone
+    surrogate (half of a UTF-16 pair, as broken JSON may hold): it is read as U+FFFD, and two halves that make
+    a pair as its character.
+    """
+
+    pad_id: Final = 0
+    unk_id: Final = 1
+    bos_id: Final = 2
+    eos_id: Final = 3
+
+    def __init__(self, text: str) -> None:
+        """Take the text of a tokenizer file. Raises AttendoError if it is not one of ours."""
+        keep_to_one_thread()
+        try:
+            self._library = LibraryTokenizer.from_str(text)
+            document = json.loads(text)
+        except Exception as error:
+            raise AttendoError(f"not a tokenizer file: {error}") from error
+        self._text = text
+        self.vocab_size: int = self._library.get_vocab_size()
+        self._entries = [self._library.id_to_token(i) or "" for i in range(self.vocab_size)]
+        self.kind: Kind = _kind(document)
+        self._spaced = self.kind in ("bpe", "unigram")  # a space is written as MARK
+        if tuple(self._entries[:4]) != SPECIALS or document["added_tokens"]:
+            raise AttendoError(
+                f"a tokenizer file of attendo starts with {' '.join(SPECIALS)} and has no added tokens; "
+                f"this one starts with {' '.join(self._entries[:4])}: train one with attendo"
+            )
+        if self.kind != "word" and tuple(self._entries[4:260]) != BYTES:
+            raise AttendoError("a tokenizer file of attendo has the 256 byte pieces as ids 4 to 259")
+        self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the tokenizer file: two tokenizers with the same one do the same."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without bos and eos; [] for the empty text."""
+        text = well_formed(text)
+        if self._spaced and MARK in text:
+            return self._encode_marks(text)
+        return self._library.encode(text, add_special_tokens=False).ids
+
+    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
+        """`encode` of each text, faster.
+
+        One thread does it unless the environment says TOKENIZERS_PARALLELISM=true, which a process that forks
+        later should not.
+        """
+        clean = [well_formed(text) for text in texts]
+        ids = [found.ids for found in self._library.encode_batch_fast(clean, add_special_tokens=False)]
+        if self._spaced:
+            for row, text in enumerate(clean):
+                if MARK in text:
+                    ids[row] = self._encode_marks(text)
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text that `encode` gave these ids for; pad, bos and eos are left out, wherever they are.
+
+        Ids that no text has come from a model: bytes that are no UTF-8 become U+FFFD; `unk_id` is the word
+        `<unk>` for a word tokenizer and nothing for the others. Raises AttendoError for an id out of range.
+        """
+        self._check(ids)
+        data = b"".join([self._bytes[i] for i in ids])
+        if self.kind != "character" and data.startswith(b" "):
+            data = data[1:]  # the space that encode puts before the first word
+        return data.decode("utf-8", errors="replace")
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One readable string per id, for display: "▁the", bytes as "<E3>", specials as "</s>"."""
+        self._check(ids)
+        return [self._readable[i] for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer file, atomically."""
+        write_atomic(path, self._text)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote. Raises AttendoError naming the file if it is missing, cut short or foreign."""
+        try:
+            return cls(path.read_bytes().decode("utf-8"))
+        except FileNotFoundError:
+            raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
+        except UnicodeDecodeError as error:
+            raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
+        except AttendoError as error:
+            raise AttendoError(f"{path}: {error}") from error
+
+    def _encode_marks(self, text: str) -> list[int]:
+        """`encode` where the text itself holds "▁", which is spelled in bytes, as the bare piece is a space."""
+        mark = [4 + byte for byte in MARK.encode()]
+        first, *others = text.split(MARK)
+        ids = self._library.encode(first, add_special_tokens=False).ids
+        found = iter(
+            self._inner.encode_batch_fast([part for part in others if part], add_special_tokens=False)
+        )
+        for part in others:
+            ids += mark
+            if part:
+                ids += next(found).ids
+        return ids
+
+    @cached_property
+    def _inner(self) -> LibraryTokenizer:
+        """The same tokenizer for text that goes on: nothing is put before its first word."""
+        return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
+
+    @cached_property
+    def _readable(self) -> list[str]:
+        return [self._shown(i) for i in range(self.vocab_size)]
+
+    def _spelled(self, i: int) -> bytes:
+        """The UTF-8 bytes that one id stands for in the text."""
+        entry = self._entries[i]
+        if i < len(SPECIALS):
+            return b" <unk>" if i == self.unk_id and self.kind == "word" else b""
+        if self.kind != "word" and i < 260:
+            return bytes([i - 4])
+        return (entry.replace(MARK, " ") if self._spaced else entry).encode()
+
+    def _shown(self, i: int) -> str:
+        entry = self._entries[i]
+        if i < len(SPECIALS):
+            return entry
+        if self.kind != "word" and i < 260:
+            return f"<{i - 4:02X}>"
+        if self.kind == "word":
+            entry = entry[1:]  # each word is kept with the space before it
+        entry = entry.replace(" ", MARK) or MARK
+        return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in entry)
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if len(ids) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
+            raise AttendoError(f"token id {wrong} is not one of 0 to {self.vocab_size - 1}")
+
+
+def well_formed(text: str) -> str:
+    r"""The text as UTF-8 can hold it: U+FFFD for each lone surrogate; everything else stays as it is.
+
+    >>> well_formed("a\ud800b") == "a\ufffdb", well_formed("\ud83d\ude00") == "\U0001f600"
+    (True, True)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
+    """The tokenizer file, as JSON values, of a model of the `tokenizers` library: how texts are cut and joined.
+
+    Nothing is normalized; the `Prepend` puts the mark of a space before the first word, always, which makes
+    `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
+    """
+    fuse = {"type": "Fuse"}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    normalizer, cuts, joins = None, None, [{"type": "ByteFallback"}, fuse]
+    if kind in ("bpe", "unigram"):
+        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": True}
+        split = {"type": "Split", "pattern": {"Regex": _CUTS}, "behavior": "Isolated", "invert": False}
+        normalizer = {"type": "Prepend", "prepend": MARK}
+        cuts = {"type": "Sequence", "pretokenizers": [metaspace, split]}
+        joins = [{"type": "Replace", "pattern": {"String": MARK}, "content": " "}, *joins, strip]
+    elif kind == "word":
+        normalizer = {"type": "Prepend", "prepend": " "}
+        cuts = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
+        joins = [fuse, strip]
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": normalizer,
+        "pre_tokenizer": cuts,
+        "post_processor": None,
+        "decoder": {"type": "Sequence", "decoders": joins},
+        "model": model,
+    }
+
+
+def _kind(document: dict[str, Any]) -> Kind:
+    """The kind of a tokenizer file: the library refuses keys of ours in it, but how it cuts texts tells."""
+    kinds: dict[str, Kind] = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "word"}
+    kind = kinds.get(document["model"]["type"])
+    if kind == "bpe" and document["normalizer"] is None:
+        kind = "character"
+    if kind is None:
+        raise AttendoError(
+            f"a {document['model']['type']} tokenizer is none of bpe, unigram, word, character"
+        )
+    cuts = tokenizer_document(kind, {})
+    if any(document[part] != cuts[part] for part in ("normalizer", "pre_tokenizer", "post_processor")):
+        raise AttendoError("this tokenizer cuts texts in another way than attendo's: train one with attendo")
+    return kind
+
+
+def keep_to_one_thread() -> None:
+    """Keep the library to one thread unless the user says otherwise: its threads do not survive a fork."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

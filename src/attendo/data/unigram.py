@@ -1,0 +1,181 @@
+"""Learning the pieces of a Unigram tokenizer from words and their counts, Kudo 2018, arXiv:1804.10959, section 3.2.
+
+Our own, as the trainer of the `tokenizers` library sums in the order of a randomly keyed hash map, so that no
+two runs write the same file, and starts without pieces that are whole words. Nothing here is left to chance.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LONGEST_PIECE = 16  # characters, as in SentencePiece
+_LONGEST_WORD = 24  # longer ones are cut; the probability of 24 rare characters is still a normal float
+_WORDS = 200_000  # the most frequent words are learned from
+_SEEDS = 100_000  # candidates to start with, or 4 for each piece wanted
+_SHRINK = 0.75  # share of the candidates that survives a round
+_LEAST = 0.5  # expected count that a character has at the least, so that none gets probability 0
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """All ways to cut the words into candidate pieces: one node between any two characters, an edge per piece.
+
+    `start`, `end`, `piece`, `place` [edges], sorted by `place`, the end's distance from its word's first
+    node; `first`, `last` [words] nodes and `counts` [words].
+    """
+
+    start: Ints
+    end: Ints
+    piece: Ints
+    place: Ints
+    first: Ints
+    last: Ints
+    counts: Floats
+
+    def expected_counts(self, probabilities: Floats) -> Floats:
+        """How often each piece [pieces] is used, over all ways to cut, weighted by probability (the E step)."""
+        ends = np.searchsorted(self.place, np.arange(1, _LONGEST_WORD + 2))
+        steps = [slice(*pair) for pair in pairwise(ends.tolist())]
+        weight = probabilities[self.piece]
+        forward = np.zeros(int(self.last[-1]) + 1)
+        forward[self.first] = 1
+        for step in steps:
+            np.add.at(forward, self.end[step], forward[self.start[step]] * weight[step])
+        backward = np.zeros_like(forward)
+        backward[self.last] = self.counts / forward[self.last]
+        for step in reversed(steps):
+            np.add.at(backward, self.start[step], backward[self.end[step]] * weight[step])
+        flow = forward[self.start] * weight * backward[self.end]
+        return np.bincount(self.piece, flow, minlength=len(probabilities)).astype(np.float64)
+
+    def keep(self, kept: NDArray[np.bool_]) -> Self:
+        """The lattice with only the `kept` [pieces], numbered anew in their order."""
+        edges = kept[self.piece]
+        piece = (np.cumsum(kept) - 1)[self.piece[edges]]
+        return type(self)(
+            self.start[edges], self.end[edges], piece, self.place[edges], self.first, self.last, self.counts
+        )
+
+
+def train_unigram(counts: Mapping[str, int], size: int) -> dict[str, float]:
+    """At most `size` pieces and their log-probabilities: every character of the words, and the best longer ones.
+
+    Expectation-maximization, twice a round; then the quarter of the candidates goes whose loss would lower
+    the likelihood least, each being replaced by the best way to spell it with the others. Which of two equal
+    ones goes is decided by length and code points.
+    """
+    words = _words(counts)
+    lattice, pieces, probabilities = _candidates(words, max(_SEEDS, 4 * size))
+    single = np.array([len(piece) == 1 for piece in pieces])
+    room = max(0, size - int(single.sum()))
+    while True:
+        expected = _expected(lattice, single, probabilities)
+        expected = _expected(lattice, single, expected / expected.sum())
+        probabilities = expected / expected.sum()
+        longer = int(len(pieces) - single.sum())
+        if longer <= room:
+            break
+        loss = np.where(single, np.inf, expected * _worth(pieces, probabilities))
+        left = max(room, int(longer * _SHRINK)) + int(single.sum())
+        kept = np.zeros(len(pieces), bool)
+        kept[np.argsort(-loss, kind="stable")[:left]] = True
+        lattice = lattice.keep(kept)
+        pieces = [piece for piece, stays in zip(pieces, kept, strict=True) if stays]
+        probabilities, single = probabilities[kept] / probabilities[kept].sum(), single[kept]
+    useful = single | (expected >= 1)
+    found = zip(pieces, np.log(np.maximum(probabilities, 1e-300)).tolist(), useful, strict=True)
+    return {piece: score for piece, score, stays in found if stays}
+
+
+def _expected(lattice: Lattice, single: NDArray[np.bool_], probabilities: Floats) -> Floats:
+    """The expected counts of all pieces; divided by their sum they are the new probabilities (the M step)."""
+    return np.where(single, _LEAST, 0) + lattice.expected_counts(probabilities)
+
+
+def _words(counts: Mapping[str, int]) -> dict[str, int]:
+    """The most frequent words, in a fixed order, long ones cut, with every character of the others as a word."""
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    words: dict[str, int] = {}
+    for word, count in order[:_WORDS]:
+        for i in range(0, len(word), _LONGEST_WORD):
+            part = word[i : i + _LONGEST_WORD]
+            words[part] = words.get(part, 0) + count
+    for word, count in order[_WORDS:]:
+        for character in word:
+            words[character] = words.get(character, 0) + count
+    return words
+
+
+def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str], Floats]:
+    """All characters and the `most` most telling substrings that occur twice: lattice, pieces, first guess.
+
+    A substring's first score is its count times its length, as in SentencePiece. Substrings are found length
+    by length: one of n characters is a frequent one of n-1 and a character more.
+    """
+    text = "".join(words)
+    lengths = np.array([len(word) for word in words])
+    first = np.cumsum(lengths + 1) - lengths - 1
+    counts = np.array(list(words.values()), np.float64)
+    word = np.repeat(np.arange(len(lengths)), lengths)
+    node = np.arange(len(text)) + word
+    rest = np.repeat(first + lengths, lengths) - node
+    _, character = np.unique(np.frombuffer(text.encode("utf-32-le"), "<u4"), return_inverse=True)
+    n_characters = int(character.max()) + 1
+
+    at, numbers = np.arange(len(text)), np.zeros(len(text), np.int64)
+    pieces: list[str] = []
+    scores, edges = [], []
+    for length in range(1, _LONGEST_PIECE + 1):
+        long_enough = rest[at] >= length
+        at = at[long_enough]
+        if not len(at):
+            break
+        keys = numbers[long_enough] * n_characters + character[at + length - 1]
+        _, example, numbers = np.unique(keys, return_index=True, return_inverse=True)
+        total = np.bincount(numbers, counts[word[at]])
+        kept = (total >= 2) | (length == 1)
+        examples = at[example[kept]]
+        stays = kept[numbers]
+        at, numbers = at[stays], (np.cumsum(kept) - 1)[numbers[stays]]
+        edges.append(
+            (node[at], node[at] + length, len(pieces) + numbers, node[at] - first[word[at]] + length)
+        )
+        scores.append(total[kept] * length)
+        pieces += [text[i : i + length] for i in examples.tolist()]
+    start, end, piece, place = (np.concatenate(part) for part in zip(*edges, strict=True))
+    order = np.argsort(place, kind="stable")
+    lattice = Lattice(start[order], end[order], piece[order], place[order], first, first + lengths, counts)
+
+    score = np.concatenate(scores)
+    rank = np.where(np.arange(len(score)) < n_characters, np.inf, score)
+    chosen = np.zeros(len(score), bool)
+    chosen[np.argsort(-rank, kind="stable")[: n_characters + most]] = True
+    pieces = [piece for piece, stays in zip(pieces, chosen, strict=True) if stays]
+    return lattice.keep(chosen), pieces, score[chosen] / score[chosen].sum()
+
+
+def _worth(pieces: Iterable[str], probabilities: Floats) -> Floats:
+    """For each longer piece [pieces], by how much its log-probability beats the best way to spell it without it."""
+    with np.errstate(divide="ignore"):  # a candidate that is never used: log 0
+        scores = dict(zip(pieces, np.log(probabilities).tolist(), strict=True))
+    worth = np.zeros(len(scores))
+    for i, (piece, score) in enumerate(scores.items()):
+        if len(piece) > 1 and score > -np.inf:
+            worth[i] = score - _best_spelling(piece, scores)
+    return worth
+
+
+def _best_spelling(piece: str, scores: Mapping[str, float]) -> float:
+    """The log-probability of the best way to spell a piece by two or more others."""
+    best = [0.0]
+    for end in range(1, len(piece) + 1):
+        starts = range(1 if end == len(piece) else 0, end)
+        best.append(max(best[s] + scores.get(piece[s:end], -np.inf) for s in starts))
+    return best[-1]
