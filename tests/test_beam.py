@@ -105,15 +105,14 @@ def plain_beam(table, source, limit, config):
                     total = float(np.float64(np.add.accumulate((0.0, *steps, log_prob))[-1]))
                     candidates.append((-total, token, number, log_prob))
         candidates.sort()
-        ended = [c for c in candidates[: config.beam] if c[1] == EOS]
+        placed = candidates[: config.beam - len(finished)]
+        ended = [c for c in placed if c[1] == EOS]
         for _, _, number, log_prob in ended:
             ids, steps = beams[number]
             log_prob = math.fsum((*steps, log_prob))
             finished.append((ids, log_prob, log_prob / length_norm(length, config.length_penalty), True))
-        going_on = [c for c in candidates if c[1] != EOS][: config.beam]
+        going_on = [c for c in placed if c[1] != EOS]
         beams = [((*beams[n][0], token), (*beams[n][1], log_prob)) for _, token, n, log_prob in going_on]
-        if len(finished) >= config.beam:
-            break
     finished.sort(key=lambda text: -text[2])
     if len(finished) < config.n_best:
         sums = [(ids, math.fsum(steps)) for ids, steps in beams]
@@ -122,6 +121,17 @@ def plain_beam(table, source, limit, config):
         ]
         finished += sorted(unfinished, key=lambda text: -text[2])
     return finished[: config.n_best]
+
+
+def test_a_likely_text_is_not_crowded_out_by_unlikely_ones_that_end_sooner():
+    table, vocab = Table(vocab=8), 8
+    for length in range(7):
+        for ids in itertools.product((4, 5), repeat=length):
+            likely = EOS if length == 6 else 5
+            table.entries[(5,), ids] = np.log(np.where(np.arange(vocab) == likely, 0.9, 0.1 / (vocab - 1)))
+    for beam in (1, 2, 3):
+        found = search(table, [(5,)], [9], DecodingConfig(beam=beam, length_penalty=0.6))[0][0]
+        assert found.token_ids == (5,) * 6
 
 
 def as_tuples(hypotheses):

@@ -44,6 +44,16 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
     return _score("BLEU", metric, hypotheses, references)
 
 
+def bleu_tokenizer(references: Sequence[str]) -> str:
+    """sacreBLEU's tokenizer for these texts: "char" where words are not written apart, else its default, "13a".
+
+    >>> bleu_tokenizer(["der Regen fällt"]), bleu_tokenizer(["明日の札幌は、雪が降るでしょう。"])
+    ('13a', 'char')
+    """
+    n_words = sum(len(text.split()) for text in references)
+    return "char" if sum(map(len, references)) > 15 * n_words else "13a"
+
+
 def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Corpus chrF2 in percent by sacreBLEU (Popović 2015): F-score of character 1- to 6-grams.
 

@@ -138,12 +138,13 @@ class BeamSearch(Generic[CacheT]):
     """A batch of sources being searched; `advance` takes one step and returns the sources that are done.
 
     At every step the candidates of a source (its rows times the vocabulary) are ranked by log-probability,
-    then by lower token id, then by lower beam. Those among the first `beam` that end the text are finished;
-    the first `beam` that do not end it go on. A source is done when `beam` hypotheses are finished, when it
-    reaches its limit, when no token can follow, or before that when no row can still beat the `n_best`-th
-    finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses are
-    returned by falling score, and at the limit unfinished ones after them where fewer than `n_best`
-    have finished.
+    then by lower token id, then by lower beam. A source has `beam` places: a finished hypothesis keeps one, the
+    best candidates take the others. Those that end the text are finished, the others go on, so a likely text
+    is never crowded out by unlikely ones that happen to end sooner. A source is done when all its places are
+    finished, when it reaches its limit, when no token can follow, or before that when no row can still beat the
+    `n_best`-th finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses
+    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have
+    finished.
     """
 
     def __init__(
@@ -178,8 +179,7 @@ class BeamSearch(Generic[CacheT]):
         n_sources = len(self.sources)
         last = np.take_along_axis(self.tokens, self.lengths[:, None, None], 2).reshape(-1, 1)
         logits = self.step(torch.from_numpy(last).to(self.device), self.cache)
-        # One row can give the first `beam` candidates and, beside them, one that ends the text.
-        row_tokens, row_log_probs = best_tokens(logits, beam + 1, self.special.never)
+        row_tokens, row_log_probs = best_tokens(logits, beam, self.special.never)
         tokens = row_tokens.reshape(n_sources, -1)
         token_log_probs = row_log_probs.reshape(n_sources, -1)
         parents = np.repeat(np.arange(beam), row_tokens.shape[1])[None].repeat(n_sources, 0)
@@ -189,13 +189,15 @@ class BeamSearch(Generic[CacheT]):
             order, tokens, token_log_probs, parents, log_probs
         )
         ends = tokens == self.special.eos_id
-        for source, rank in np.argwhere(ends[:, :beam] & (log_probs[:, :beam] > -np.inf)).tolist():
+        places = beam - np.array([len(finished) for finished in self.finished])
+        placed = (np.arange(tokens.shape[1]) < places[:, None]) & (log_probs > -np.inf)
+        for source, rank in np.argwhere(ends & placed).tolist():
             self._finish(source, int(parents[source, rank]), float(token_log_probs[source, rank]))
-        going_on = np.argsort(ends, axis=1, kind="stable")[:, :beam]
+        log_probs = np.where(ends | ~placed, -np.inf, log_probs)
+        going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :beam]
         tokens, token_log_probs, parents, log_probs = _take(
             going_on, tokens, token_log_probs, parents, log_probs
         )
-        log_probs = np.where(tokens == self.special.eos_id, -np.inf, log_probs)
         stuck = ~(log_probs > -np.inf).any(1)
         done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
         # Rows that lead nowhere stay as they are, to spare a reordering.
