@@ -1,0 +1,122 @@
+"""A model on disk: config.toml, model.safetensors, tokenizer.json and card.json, which belong together and say so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import nn
+
+from attendo.config import build, dump_toml, read_toml
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+from attendo.models import EncoderDecoder, ModelConfig
+
+FORMAT = 1
+
+
+@dataclass
+class Bundle:
+    """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card."""
+
+    tables: dict[str, dict[str, Any]]
+    tokenizer: Tokenizer
+    card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def model_config(self) -> ModelConfig:
+        """The [model] table."""
+        return build(ModelConfig, self.tables["model"], "config.toml [model]")
+
+    def new_model(self) -> EncoderDecoder:
+        """A freshly initialized model of this shape, on the CPU."""
+        return EncoderDecoder(self.model_config)
+
+
+def save_description(folder: Path, bundle: Bundle) -> None:
+    """Writes config.toml, tokenizer.json and card.json, each whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle.tokenizer.save(folder / "tokenizer.json")
+    write_atomic(folder / "config.toml", dump_toml(bundle.tables))
+    save_card(folder, bundle.card)
+
+
+def save_card(folder: Path, card: dict[str, Any]) -> None:
+    """Replaces card.json."""
+    write_atomic(
+        folder / "card.json", json.dumps({"format": FORMAT, **card}, indent=1, ensure_ascii=False) + "\n"
+    )
+
+
+def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
+    """Replaces model.safetensors in one step; its header names the config and tokenizer that it belongs to."""
+    tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
+    header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
+    write_atomic(folder / "model.safetensors", save(tensors, header))
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Reads and checks config.toml, tokenizer.json and card.json. Raises AttendoError naming what is missing or damaged."""
+    if not folder.is_dir():
+        raise AttendoError(
+            f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
+        )
+    for name in ("config.toml", "tokenizer.json", "card.json"):
+        if not (folder / name).is_file():
+            raise AttendoError(
+                f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
+            )
+    tables = read_toml(folder / "config.toml")
+    if "model" not in tables:
+        raise AttendoError(f"{folder / 'config.toml'} has no [model] table; it was cut short: copy it back")
+    try:
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    except ValueError:
+        raise AttendoError(f"{folder / 'card.json'} is damaged (no valid JSON); copy it back") from None
+    if card.get("format") != FORMAT:
+        raise AttendoError(
+            f"{folder / 'card.json'}: format {card.get('format')!r} is unknown to this version, which reads {FORMAT};"
+            " upgrade attendo"
+        )
+    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card)
+
+
+def load_model(folder: Path, bundle: Bundle) -> EncoderDecoder:
+    """The model with its trained weights, in evaluation mode. Raises AttendoError if they do not belong or are damaged."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        raise AttendoError(
+            f"{folder} has no model.safetensors yet; let training reach its first evaluation, or resume"
+        )
+    model = bundle.new_model()
+    parameters = dict(model.named_parameters())
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            for key, value in _hashes(bundle).items():
+                if header.get(key) != value:
+                    part = key.removesuffix("_sha256")
+                    raise AttendoError(
+                        f"{path} was trained with another {part} than the one beside it; copy it back"
+                    )
+            if differing := sorted(parameters.keys() ^ set(file.keys())):
+                raise AttendoError(f"{path}: {differing[0]} is in the file or the model, but not in both")
+            for name, parameter in parameters.items():
+                parameter.data = file.get_tensor(name)
+    except SafetensorError as error:
+        raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
+    return model.eval()
+
+
+def _hashes(bundle: Bundle) -> dict[str, str]:
+    model = json.dumps(bundle.tables["model"], sort_keys=True)
+    return {
+        "config_sha256": hashlib.sha256(model.encode()).hexdigest(),
+        "tokenizer_sha256": bundle.tokenizer.sha256,
+    }

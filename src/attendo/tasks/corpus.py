@@ -1,0 +1,129 @@
+"""From the files a run names to a token store and validation pairs, with every row accounted for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from attendo.data import forecasts
+from attendo.data.accounting import Account
+from attendo.data.corpora import PairSource, read_pairs
+from attendo.data.doctor import examine, filtered
+from attendo.data.held_out import HeldOut, held_out
+from attendo.data.report import Report
+from attendo.data.store import PairStore, pair_store, store_key
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.tasks.settings import FORECASTS, DataConfig
+
+Say = Callable[[str], None]
+TOKENIZER_ROWS = 1_000_000
+"""A tokenizer learns from at most that many pairs: more change its pieces no further."""
+
+FORECAST_PAIRS = 30_000
+FORECAST_VALIDATION_PAIRS = 500
+
+
+@dataclass
+class Corpus:
+    """The training and validation pairs of a run, read in streams as often as needed."""
+
+    data: DataConfig
+    say: Say
+
+    @cached_property
+    def report(self) -> Report | None:
+        """What the doctor found; its one-line summary is said. None for the embedded corpus."""
+        if self.embedded:
+            self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
+            return None
+        report = examine(
+            self.data.training_source(), self.data.validation_source(), self.data.drops(), self.data.strict
+        )
+        self.say(report.summary())
+        return report
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the pairs come from the built-in grammar of weather forecasts."""
+        return self.data.train == (FORECASTS,)
+
+    @cached_property
+    def held(self) -> HeldOut | None:
+        """The sources split off for validation, where no validation file is given."""
+        if self.embedded or self.data.valid:
+            return None
+        held = held_out((source for _, source, _ in self._usable()), self.data.training_source().name)
+        self.say(
+            f"{held.n_held_out:,} of {held.n_rows:,} pairs are split off for validation (by a hash of the source)"
+        )
+        return held
+
+    @cached_property
+    def n_pairs(self) -> int:
+        """How many training pairs there are."""
+        if self.embedded:
+            return FORECAST_PAIRS
+        held, report = self.held, self.report
+        if held is not None:
+            return held.n_rows - held.n_held_out
+        assert report is not None
+        return report.account.used if not report.drop else sum(1 for _ in self.pairs())
+
+    def pairs(self) -> Iterator[tuple[int, str, str]]:
+        """The training pairs: (line number, source, target)."""
+        held = self.held
+        for number, source, target in self._usable():
+            if held is None or source not in held:
+                yield number, source, target
+
+    def validation(self, most: int) -> list[tuple[str, str]]:
+        """At most `most` validation pairs, at equal distances over all there are."""
+        rows = list(self._all_validation())
+        step = max(1, -(-len(rows) // most))
+        return rows[::step]
+
+    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
+        """Learns a tokenizer from both sides of the training pairs."""
+        rows = itertools.islice(self.pairs(), TOKENIZER_ROWS)
+        return train_tokenizer((text for _, source, target in rows for text in (source, target)), config)
+
+    def store(self, tokenizer: Tokenizer) -> PairStore:
+        """The training pairs as token ids, made once and cached."""
+        data = self.data
+        options = {"columns": data.columns, "header": data.header, "reverse": data.reverse, "drop": data.drop}
+        if self.embedded:
+            options |= {"embedded": FORECASTS, "pairs": FORECAST_PAIRS}
+            files: tuple = ()
+        else:
+            files = data.training_source().files
+            source = data.validation_source()
+            options["split"] = source is None
+            if source is not None and "leaks" in data.drops():
+                files = (*files, *source.files)
+        return pair_store(self.pairs(), tokenizer, store_key(files, options, tokenizer))
+
+    def _usable(self) -> Iterator[tuple[int, str, str]]:
+        if self.embedded:
+            for number, (source, target) in enumerate(forecasts.pairs(FORECAST_PAIRS, "train"), 1):
+                yield number, source, target
+            return
+        account = Account(self.data.training_source().name)
+        pairs = read_pairs(self.data.training_source(), self.data.strict, account)
+        yield from filtered(pairs, self.report, account) if self.report and self.report.drop else pairs
+
+    def _all_validation(self) -> Sequence[tuple[str, str]]:
+        if self.embedded:
+            return forecasts.pairs(FORECAST_VALIDATION_PAIRS, "valid")
+        source: PairSource | None = self.data.validation_source()
+        if source is not None:
+            return [(s, t) for _, s, t in read_pairs(source, self.data.strict)]
+        held = self.held
+        assert held is not None
+        rows = [(s, t) for _, s, t in self._usable() if s in held]
+        if not rows:
+            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
+        return rows

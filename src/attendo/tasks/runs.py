@@ -1,0 +1,254 @@
+"""Training runs: from settings to a run folder, and on from where a run stopped."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attendo.bundle import Bundle, load_bundle, save_card, save_description, save_weights
+from attendo.data.store import PairStore
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+from attendo.metrics import bleu_tokenizer
+from attendo.models import parameter_count
+from attendo.tasks.choice import choose_tokenizer, choose_training
+from attendo.tasks.corpus import Corpus, Say
+from attendo.tasks.settings import DataConfig, RunConfig, Tables, check_tables, section
+from attendo.tasks.translation import TranslationTask
+from attendo.tasks.translator import Translator
+from attendo.training.clock import Clock
+from attendo.training.loop import Report, Run, train
+from attendo.training.state import load_checkpoint, newest_checkpoint
+
+LOG_EVERY = 20
+"""Steps whose mean loss makes one line of metrics.jsonl."""
+
+
+@dataclass
+class TranslationRun:
+    """A run folder at work: its loop, its bundle, and its log."""
+
+    folder: Path
+    run: Run
+    bundle: Bundle
+    _losses: list[float] = field(default_factory=list)
+
+    def reports(self) -> Iterator[Report]:
+        """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card."""
+        try:
+            for report in train(self.run):
+                self._keep(report)
+                yield report
+        except OSError as error:
+            raise AttendoError(
+                f"{error}; the last checkpoint is intact: free some space, then `attendo resume {self.folder}`"
+            ) from error
+
+    def _keep(self, report: Report) -> None:
+        progress = report.progress
+        line: dict[str, Any] = {"kind": report.kind, "step": progress.step, "epoch": progress.epoch}
+        clock = {
+            "cpu_seconds": round(progress.cpu_seconds, 2),
+            "wall_seconds": round(progress.wall_seconds, 2),
+        }
+        match report.kind:
+            case "step":
+                self._losses.append(report.loss)
+                if progress.step % LOG_EVERY:
+                    return
+                line |= {"loss": sum(self._losses) / len(self._losses), "rate": report.rate}
+                line |= {"gradient_norm": report.gradient_norm, "tokens": progress.tokens, **clock}
+                self._losses.clear()
+            case "evaluation":
+                assert report.evaluation is not None
+                line |= report.evaluation.measures | {"best": report.is_best, "note": report.note, **clock}
+                if report.is_best:
+                    self._save_best(report)
+            case "checkpoint" | "end":
+                line |= {"note": report.note, **clock}
+                line |= {"decay_start": progress.horizon.decay_start, "end": progress.horizon.end}
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def _save_best(self, report: Report) -> None:
+        assert report.evaluation is not None
+        save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
+        self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
+        save_card(self.folder, self.bundle.card)
+
+
+def new_translation_run(
+    tables: Tables,
+    folder: Path,
+    say: Say = lambda line: None,
+    clock: Clock | None = None,
+    device: str = "auto",
+) -> TranslationRun:
+    """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
+
+    Raises AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
+    """
+    clock = Clock() if clock is None else clock
+    require_no_run(folder)
+    check_tables(tables, "the settings")
+    corpus = Corpus(section(DataConfig, tables, "data", "the settings"), say)
+    tables, tokenizer = choose_tokenizer(tables, corpus, say)
+    store = corpus.store(tokenizer)
+    where = pick_device(device)
+    tables = choose_training(tables, store, where, say)
+    config = RunConfig.from_tables(tables, "the settings")
+    bundle = Bundle(config.tables(), tokenizer, new_card(config))
+    run = loop_run(folder, bundle, config, corpus, store, clock, where)
+    bundle.card |= {
+        "parameters": parameter_count(run.model),
+        "data": run.task.describe() | {"store": store.key},
+    }
+    save_description(folder, bundle)
+    data = bundle.card["data"]
+    say(
+        f"{bundle.card['parameters']:,} parameters; {data['target_tokens']:,} target tokens in"
+        f" {data['batches_per_epoch']:,} batches an epoch, {data['padding_share']:.1%} padding"
+    )
+    return TranslationRun(folder, run, bundle)
+
+
+def resumed_run(
+    folder: Path,
+    changes: dict[str, Any] | None = None,
+    say: Say = lambda line: None,
+    device: str = "auto",
+    threads: int | None = None,
+) -> TranslationRun:
+    """The run of a folder, where its newest sound checkpoint left it, with as many threads.
+
+    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
+    is nothing to resume from, or where the data have changed since.
+    """
+    bundle = load_bundle(folder)
+    path, damaged = newest_checkpoint(folder / "checkpoints")
+    for line in damaged:
+        say(line)
+    if path is None:
+        raise AttendoError(f"{folder} has no checkpoint to resume from; start again with `attendo train`")
+    config = RunConfig.from_tables(bundle.tables, f"{folder / 'config.toml'}")
+    corpus = Corpus(config.data, say)
+    store = corpus.store(bundle.tokenizer)
+    if store.key != bundle.card["data"]["store"]:
+        raise AttendoError(
+            f"{', '.join(config.data.train)}: the data have changed since the run began (store {store.key[:12]}, was"
+            f" {bundle.card['data']['store'][:12]}); restore the files, or start a new run with --init-from"
+        )
+    run = loop_run(folder, bundle, config, corpus, store, Clock(), pick_device(device))
+    run.progress = load_checkpoint(path, run.model, run.optimizer)
+    set_threads(threads, run.progress.threads, say)
+    if changes:
+        _prolong(run, changes)
+        bundle.tables["training"] = RunConfig(**{**vars(config), "training": run.training}).tables()[
+            "training"
+        ]
+        save_description(folder, bundle)
+    cut_metrics(folder / "metrics.jsonl", run.progress.step)
+    say(f"resumed {path.name} of {folder}")
+    return TranslationRun(folder, run, bundle)
+
+
+def _prolong(run: Run, changes: dict[str, Any]) -> None:
+    """Moves the end of a run; a decay that had begun is taken back."""
+    if more := changes.pop("more_steps", None):
+        changes["steps"] = run.progress.step + more
+    ends = {"steps": None, "epochs": None, "minutes": None, "cpu_minutes": None}
+    try:
+        run.training = replace(run.training, **(ends | changes))
+    except ValueError as error:
+        raise AttendoError(str(error)) from None
+    run.progress = replace(run.progress, ended=None, horizon=type(run.progress.horizon)())
+
+
+def loop_run(
+    folder: Path,
+    bundle: Bundle,
+    config: RunConfig,
+    corpus: Corpus,
+    store: PairStore,
+    clock: Clock,
+    device: torch.device,
+) -> Run:
+    """The loop's state at step 0, its weights drawn from the seed."""
+    torch.manual_seed(config.training.seed)
+    model = bundle.new_model().to(device)
+    validation = corpus.validation(config.training.evaluate_rows)
+    tokenize = bleu_tokenizer([target for _, target in validation])
+    translator = Translator.from_bundle(bundle, model)
+    task = TranslationTask(store, translator, validation, config.training.batch_tokens, tokenize)
+    return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)
+
+
+def require_no_run(folder: Path) -> None:
+    """Raises AttendoError if the folder holds a run, or anything else that training would mix with."""
+    if (folder / "config.toml").exists():
+        raise AttendoError(
+            f"{folder} already holds a run; give another --out, or go on with `attendo resume {folder}`"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise AttendoError(f"{folder} is a file; give --out a folder that is new or empty")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise AttendoError(f"{folder} is not empty; give --out a folder that is new or empty")
+
+
+def set_threads(wanted: int | None, before: int, say: Say) -> None:
+    """Goes on with as many threads as before, unless told otherwise: then the run is no longer bit-equal."""
+    if wanted is not None and wanted != before:
+        say(
+            f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
+        )
+    torch.set_num_threads(wanted or before)
+
+
+def cut_metrics(path: Path, step: int) -> None:
+    """Takes out of metrics.jsonl what was logged after a step: it will be done, and logged, again."""
+    if not path.exists():
+        return
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    kept = [line for line in lines if (entry := json.loads(line))["step"] <= step and entry["kind"] != "end"]
+    write_atomic(path, "".join(line + "\n" for line in kept))
+
+
+def pick_device(name: str) -> torch.device:
+    """The device of that name; "auto" is the first GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise AttendoError(f"--device {name!r} is unknown; use auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise AttendoError(
+            "--device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch"
+        )
+    return torch.device(name)
+
+
+def new_card(config: RunConfig) -> dict[str, Any]:
+    """What the model is, before it has learned anything."""
+    return {
+        "task": "translation",
+        "languages": {"source": config.data.source_language, "target": config.data.target_language},
+        "decoding": config.tables()["decoding"],
+        "versions": {
+            "attendo": _version(),
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "system": sys.platform,
+        },
+    }
+
+
+def _version() -> str:
+    from attendo import __version__
+
+    return __version__

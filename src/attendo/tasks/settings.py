@@ -1,0 +1,118 @@
+"""RunConfig: the sections of a run's config.toml, joined; and the section about its data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from attendo.config import build, check_keys, to_table
+from attendo.data.corpora import PairSource, parse_columns
+from attendo.data.doctor import parse_drop
+from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.decoding.beam import DecodingConfig
+from attendo.errors import AttendoError
+from attendo.models import ModelConfig
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.state import CheckpointConfig
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORECASTS = "forecasts"
+"""The name of the embedded corpus, where a file is expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    train, valid: one file with columns, or two parallel ones; without `valid` some rows are split off. columns:
+    as on the command line. source_language, target_language: codes for the card. drop: checks of the doctor
+    whose rows are left out.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    columns: str | None = None
+    header: bool = False
+    reverse: bool = False
+    strict: bool = False
+    drop: str = ""
+    source_language: str | None = None
+    target_language: str | None = None
+
+    def __post_init__(self):
+        if not self.train:
+            raise ValueError("train names no file; give --train F, or --train-source F --train-target F")
+
+    def training_source(self) -> PairSource:
+        """Where the training pairs are read from."""
+        return self._source(self.train)
+
+    def validation_source(self) -> PairSource | None:
+        """Where the validation pairs are read from, if files were given."""
+        return self._source(self.valid) if self.valid else None
+
+    def drops(self) -> frozenset[str]:
+        """The checks of the doctor whose rows are left out."""
+        return parse_drop(self.drop)
+
+    def _source(self, files: tuple[str, ...]) -> PairSource:
+        columns = None
+        if self.columns is not None and len(files) == 1:
+            first, second = parse_columns(self.columns)
+            columns = (first, second)
+        return PairSource(
+            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All sections of a translation run, complete."""
+
+    model: ModelConfig
+    tokenizer: TokenizerConfig
+    data: DataConfig
+    training: TrainingConfig
+    checkpoint: CheckpointConfig
+    decoding: DecodingConfig
+
+    @classmethod
+    def from_tables(cls, tables: Tables, where: str) -> RunConfig:
+        """Parses every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
+        check_tables(tables, where)
+        return cls(**{name: section(kind, tables, name, where) for name, kind in SECTIONS.items()})
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """The sections as plain values; `from_tables` is the way back."""
+        return {name: to_table(getattr(self, name)) for name in SECTIONS}
+
+
+Tables = Mapping[str, Mapping[str, Any]]
+T = TypeVar("T", bound="DataclassInstance")
+SECTIONS: dict[str, type[Any]] = {
+    "model": ModelConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "checkpoint": CheckpointConfig,
+    "decoding": DecodingConfig,
+}
+
+
+def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
+    """One table as its dataclass."""
+    return build(kind, tables.get(name, {}), f"{where} [{name}]")
+
+
+def check_tables(tables: Mapping[str, Any], where: str) -> None:
+    """Raises AttendoError for a table or a key that no section has, before anything slow begins."""
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(SECTIONS)}")
+        if not isinstance(table, Mapping):
+            raise AttendoError(f"{name} in {where} is a value; it must be a table, [{name}]")
+        check_keys(SECTIONS[name], table, f"{where} [{name}]")

@@ -1,0 +1,1 @@
+"""Training: losses, schedules, the one loop, and the state that a checkpoint holds."""

@@ -1,0 +1,44 @@
+"""What a run has spent, over all its sittings: CPU time of all threads and wall time."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from attendo.training.optimizer import TrainingConfig
+    from attendo.training.state import Progress
+
+
+@dataclass
+class Clock:
+    """Counts from its making, or from `cpu_start` and `wall_start`: a command counts from the process's start."""
+
+    cpu_start: float = field(default_factory=time.process_time)
+    wall_start: float = field(default_factory=time.monotonic)
+    _before: tuple[float, float] = (0.0, 0.0)
+    _first_step: tuple[int, float] | None = None
+
+    def resume(self, progress: Progress) -> None:
+        """Adds what earlier sittings spent."""
+        self._before = (progress.cpu_seconds, progress.wall_seconds)
+        self._first_step = None
+
+    def note(self, progress: Progress) -> None:
+        """Writes the time spent so far into the progress."""
+        progress.cpu_seconds = self._before[0] + time.process_time() - self.cpu_start
+        progress.wall_seconds = self._before[1] + time.monotonic() - self.wall_start
+
+    def spent(self, progress: Progress, config: TrainingConfig) -> float:
+        """Seconds spent on the clock that the budget names (CPU unless `minutes` was given)."""
+        self.note(progress)
+        return progress.wall_seconds if config.minutes is not None else progress.cpu_seconds
+
+    def seconds_per_step(self, progress: Progress, config: TrainingConfig) -> float | None:
+        """The pace of this sitting, evaluations and checkpoints included; None before it can be told."""
+        spent = self.spent(progress, config)
+        if self._first_step is None:
+            self._first_step = (progress.step, spent)
+        steps = progress.step - self._first_step[0]
+        return (spent - self._first_step[1]) / steps if steps >= 5 else None

@@ -1,0 +1,104 @@
+"""The settings of training, and the optimizer they describe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from attendo.training.precision import Precision
+from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_stable_decay
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingConfig:
+    """How a model is trained. One of steps, epochs, minutes (wall time) and cpu_minutes (all threads) ends it.
+
+    batch_tokens: tokens in a batch, on its longer side. accumulation: batches in one update. learning_rate: the
+    peak (with "noam", a factor on the formula). schedule: "wsd" = warm-up, constant, linear decay over the last
+    `decay_share`. clip_norm: 0 = off. evaluate_every: steps between evaluations. patience: evaluations without a
+    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share:
+    of a time budget, kept for the last evaluation and saving.
+    """
+
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+    cpu_minutes: float | None = None
+    seed: int = 1
+    batch_tokens: int = 2048
+    accumulation: int = 1
+    learning_rate: float = 1e-3
+    schedule: Schedule = "wsd"
+    warmup_steps: int = 400
+    decay_share: float = 0.25
+    label_smoothing: float = 0.1
+    clip_norm: float = 1.0
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.01
+    precision: Precision = "float32"
+    evaluate_every: int = 500
+    evaluate_rows: int = 500
+    patience: int = 0
+    average_last: int = 1
+    reserve_share: float = 0.02
+
+    def __post_init__(self):
+        budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]
+        if len(budgets) != 1:
+            raise ValueError(
+                f"give exactly one of steps, epochs, minutes and cpu_minutes, not {budgets or 'none'}"
+            )
+        for name in (
+            *budgets,
+            "batch_tokens",
+            "accumulation",
+            "learning_rate",
+            "evaluate_every",
+            "average_last",
+        ):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be above 0")
+        for name in ("label_smoothing", "decay_share", "reserve_share", "beta1", "beta2"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        if self.schedule == "cosine" and self.seconds is not None:
+            raise ValueError(
+                "schedule='cosine' needs its end in steps; give steps or epochs, or schedule='wsd'"
+            )
+
+    @property
+    def seconds(self) -> float | None:
+        """The budget of time in seconds, if that is what ends the run."""
+        minutes = self.minutes if self.minutes is not None else self.cpu_minutes
+        return None if minutes is None else 60.0 * minutes
+
+
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+    """AdamW (Loshchilov & Hutter 2019); biases and norms do not decay."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(
+        [
+            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ],
+        lr=config.learning_rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        fused=True,
+    )
+
+
+def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Horizon) -> float:
+    """The rate of update number `step`, counted from 1."""
+    match config.schedule:
+        case "noam":
+            return config.learning_rate * noam(step, d_model, config.warmup_steps)
+        case "cosine":
+            assert horizon.end is not None, "the config refuses cosine without an end in steps"
+            return cosine(step, config.learning_rate, config.warmup_steps, horizon.end)
+        case "wsd":
+            return warmup_stable_decay(step, config.learning_rate, config.warmup_steps, horizon)
