@@ -2,96 +2,18 @@
 
 import itertools
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from search_table import BOS, EOS, SPECIAL, Table, every_text, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
-from attendo.decoding.engine import decode, decode_as_found, source_batches
+from attendo.decoding.engine import decode
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
-from attendo.models import EncoderDecoder, ModelConfig
-
-BOS, EOS = 0, 1
-SPECIAL = SpecialIds(bos_id=BOS, eos_id=EOS, never=(BOS,))
-
-
-@dataclass
-class TableCache:
-    """Rows are their own prefixes; `calls` counts what the search asked for."""
-
-    sources: list[tuple[int, ...]]
-    prefixes: list[tuple[int, ...]]
-    calls: list[str] = field(default_factory=list)
-
-    def reorder(self, rows):
-        assert [self.sources[row] for row in rows] == self.sources
-        self.calls.append("reorder")
-        self.prefixes = [self.prefixes[row] for row in rows]
-
-    def keep(self, rows):
-        assert len(rows) < len(self.prefixes)
-        self.calls.append("keep")
-        self.sources = [self.sources[row] for row in rows]
-        self.prefixes = [self.prefixes[row] for row in rows]
-
-
-@dataclass
-class Table:
-    """Logits drawn anew for every (source, prefix); `levels` rounds them, so that many are equal."""
-
-    seed: int = 0
-    vocab: int = 4
-    levels: int | None = None
-    end_bias: float = 0.0
-    entries: dict[tuple, np.ndarray] = field(default_factory=dict)
-    n_rows: list[int] = field(default_factory=list)
-    n_starts_without_gradients: int = 0
-
-    def logits(self, source, prefix):
-        if (source, prefix) not in self.entries:
-            rng = np.random.default_rng([self.seed, len(source), *source, 99, *prefix])
-            logits = rng.normal(0, 2, self.vocab)
-            if self.levels is not None:
-                logits = np.round(logits * self.levels / 4)
-            logits[EOS] += self.end_bias
-            self.entries[source, prefix] = logits
-        return self.entries[source, prefix]
-
-    def start(self, sources, rows_per_source, capacity):
-        self.n_starts_without_gradients += torch.is_inference_mode_enabled()
-        rows = [tuple(source) for source in sources for _ in range(rows_per_source)]
-        return TableCache(rows, [() for _ in rows])
-
-    def step(self, token_ids, cache):
-        assert token_ids.shape == (len(cache.prefixes), 1)
-        self.n_rows.append(len(cache.prefixes))
-        fed = [(*prefix, int(token)) for prefix, token in zip(cache.prefixes, token_ids[:, 0], strict=True)]
-        cache.prefixes = fed
-        rows = zip(cache.sources, fed, strict=True)
-        return torch.from_numpy(np.stack([self.logits(source, prefix[1:]) for source, prefix in rows]))
-
-    def log_probs(self, source, prefix):
-        return torch.from_numpy(self.logits(source, prefix)[None]).log_softmax(-1)[0].tolist()
-
-
-def search(table, sources, limits, config):
-    cache = table.start(sources, config.beam, max(limits))
-    return beam_search(table.step, cache, limits, config, SPECIAL)
-
-
-def every_text(table, source, limit, alpha):
-    """All finished texts of at most `limit` tokens, best first: (ids, log-probability, score)."""
-    found = []
-    for length in range(limit):
-        for ids in itertools.product(range(2, table.vocab), repeat=length):
-            steps = [table.log_probs(source, ids[:i])[token] for i, token in enumerate((*ids, EOS))]
-            found.append((ids, sum(steps), sum(steps) / length_norm(length + 1, alpha)))
-    return sorted(found, key=lambda text: -text[2])
 
 
 def plain_beam(table, source, limit, config):
@@ -220,90 +142,6 @@ def test_sums_and_scores():
         assert hypothesis.score == pytest.approx(hypothesis.log_prob / ((5 + len(generated)) / 6) ** 0.6)
 
 
-# batches
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=st.integers(0, 10**6), beam=st.integers(1, 4), lengths=st.lists(st.integers(1, 6), max_size=9))
-def test_batch_mates_order_and_budget_change_nothing(seed, beam, lengths):
-    table = Table(seed=seed, vocab=6)
-    rng = np.random.default_rng(seed)
-    sources = [tuple(rng.integers(2, 9, length).tolist()) for length in lengths]
-
-    def found(rows, batch_tokens):
-        config = DecodingConfig(
-            beam=beam, n_best=beam, max_length_ratio=1.0, max_length_extra=2, batch_tokens=batch_tokens
-        )
-        return decode(rows, table.start, table.step, config, SPECIAL, capacity=7)
-
-    together = found(sources, 1000)
-    assert together == [found([source], 1000)[0] for source in sources]
-    assert together == found(sources, 12)
-    assert together[::-1] == found(sources[::-1], 1000)
-    assert len(together) == len(sources)
-
-
-def test_finished_sources_leave_the_batch_and_identity_moves_nothing():
-    table = Table(vocab=4)
-    for source, length in (((1,), 1), ((2,), 3)):
-        for step in range(4):
-            logits = np.full(4, -np.inf)
-            logits[EOS if step == length else 2] = 0.0
-            table.entries[source, (2,) * step] = logits
-    cache = table.start([(1,), (2,)], 1, 9)
-    found = beam_search(table.step, cache, [9, 9], DecodingConfig(beam=1), SPECIAL)
-    assert [h[0].token_ids for h in found] == [(2,), (2, 2, 2)]
-    assert cache.calls == ["keep"]
-    assert table.n_rows == [2, 2, 1, 1]
-
-
-def test_search_stops_when_nothing_can_beat_what_is_finished():
-    sure = np.log(np.array([1e-9, 1 - 1e-6, 5e-7, 5e-7]))
-    table = Table(vocab=4)
-    table.entries = {((1,), ids): sure for n in range(3) for ids in itertools.product((2, 3), repeat=n)}
-    search(table, [(1,)], [50], DecodingConfig(beam=4, n_best=1))
-    assert len(table.n_rows) == 1
-
-
-@pytest.mark.parametrize(
-    ("alpha", "end", "first", "likely", "best"),
-    [(2.0, 0.6, 0.25, 2, (2, 2, 2, 2)), (-1.0, math.exp(-1), math.exp(-0.8), EOS, (2,))],
-)
-def test_search_goes_on_while_a_later_text_can_still_win(alpha, end, first, likely, best):
-    """A longer text wins at last by its length (alpha 2), or a less likely start ends at once (alpha -1)."""
-    table = Table(vocab=4)
-    with np.errstate(divide="ignore"):
-        table.entries[(1,), ()] = np.log([0, end, first, 1 - end - first])
-        for ids in itertools.chain(*(itertools.product((2, 3), repeat=n) for n in range(1, 5))):
-            sure = EOS if len(ids) == 4 else likely
-            table.entries[(1,), ids] = np.log(np.eye(4)[sure if ids[0] == 2 else 3])
-    # beam 3: the text that ends at once is finished first, and two rows live on
-    found = search(table, [(1,)], [5], DecodingConfig(beam=3, length_penalty=alpha))[0]
-    assert found[0].token_ids == best
-
-
-def test_source_batches_hold_every_source_once_within_the_budget():
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 50, 200).tolist()
-    batches = source_batches(lengths, DecodingConfig(beam=4, batch_tokens=800))
-    assert sorted(itertools.chain(*batches)) == list(range(200))
-    for batch in batches:
-        assert len(batch) == 1 or 4 * len(batch) * max(lengths[i] for i in batch) <= 800
-    assert [lengths[i] for i in itertools.chain(*batches)] == sorted(lengths, reverse=True)
-    assert source_batches([], DecodingConfig()) == []
-    assert source_batches([10, 10], DecodingConfig(beam=1, batch_tokens=1)) == [[0], [1]]
-
-
-def test_results_come_as_they_are_found():
-    table, config = Table(vocab=5), DecodingConfig(beam=1, batch_tokens=3)
-    arriving = decode_as_found([(1,), (2, 2, 2)], table.start, table.step, config, SPECIAL, capacity=5)
-    number, hypotheses = next(arriving)
-    assert (number, len(hypotheses)) == (1, 1)
-    assert not torch.is_inference_mode_enabled()
-    assert [number for number, _ in arriving] == [0]
-    assert table.n_starts_without_gradients == 2
-
-
 # edges
 
 
@@ -414,46 +252,3 @@ def test_the_limit_is_the_models_where_that_is_shorter():
     assert DecodingConfig().max_length(1000, 64) == 64
     with pytest.raises(AttendoError, match="limit of 0"):
         search(Table(), [(1,)], [0], DecodingConfig())
-
-
-# on the model
-
-
-def small_model():
-    torch.manual_seed(2)
-    config = ModelConfig(
-        vocab_size=13, d_model=16, d_ff=24, n_heads=2, n_encoder_layers=1, n_decoder_layers=2
-    )
-    model = EncoderDecoder(config).double().eval()
-    torch.nn.init.normal_(model.output_proj.weight, std=0.3)
-    return model
-
-
-def test_the_models_score_is_the_forced_score_and_padding_changes_nothing():
-    model = small_model()
-    special = SpecialIds(bos_id=2, eos_id=3, never=(0, 1, 2))
-
-    def start(sources, rows_per_source, capacity):
-        lengths = torch.tensor([len(source) for source in sources])
-        src = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
-        return model.start(src, lengths, rows_per_source, capacity)
-
-    def step(token_ids, cache):
-        return model.step(token_ids, cache)[:, -1]
-
-    rng = np.random.default_rng(1)
-    sources = [rng.integers(4, 13, length).tolist() for length in (3, 9, 1, 5, 5)]
-    config = DecodingConfig(beam=3, n_best=3, max_length_ratio=1.0, max_length_extra=6)
-    found = decode(sources, start, step, config, special, capacity=64)
-    for source, hypotheses in zip(sources, found, strict=True):
-        alone = decode([source], start, step, config, special, capacity=64)[0]
-        assert [h.token_ids for h in alone] == [h.token_ids for h in hypotheses]
-        for hypothesis in hypotheses:
-            generated = [*hypothesis.token_ids, *[3] * hypothesis.finished]
-            fed = torch.tensor([[2, *generated[:-1]]])
-            with torch.no_grad():
-                log_probs = model(torch.tensor([source]), fed).log_softmax(-1)[0]
-            forced = log_probs[torch.arange(len(generated)), torch.tensor(generated)]
-            assert hypothesis.log_prob == pytest.approx(forced.sum().item(), abs=1e-10)
-            assert hypothesis.token_log_probs == pytest.approx(forced.tolist(), abs=1e-10)
-    assert {h.finished for hypotheses in found for h in hypotheses} == {True, False}

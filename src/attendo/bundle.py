@@ -62,7 +62,7 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
 
 
 def load_bundle(folder: Path) -> Bundle:
-    """Reads and checks config.toml, tokenizer.json and card.json. Raises AttendoError naming what is missing or damaged."""
+    """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged."""
     if not folder.is_dir():
         raise AttendoError(
             f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
@@ -88,7 +88,7 @@ def load_bundle(folder: Path) -> Bundle:
 
 
 def load_model(folder: Path, bundle: Bundle) -> EncoderDecoder:
-    """The model with its trained weights, in evaluation mode. Raises AttendoError if they do not belong or are damaged."""
+    """The model with its trained weights, in evaluation mode. AttendoError says if they are damaged or another's."""
     path = folder / "model.safetensors"
     if not path.is_file():
         raise AttendoError(

@@ -1,0 +1,33 @@
+"""Files to read in tests, and the check that every row read is accounted for."""
+
+from pathlib import Path
+
+import pytest
+
+from attendo.data.accounting import Account
+from attendo.data.corpora import PairSource, read_pairs
+from attendo.errors import AttendoError
+
+SEPARATORS = "\u2028\u2029\x0b\x0c\x1c\x1d\x1e\x85\r"  # each splits a line in str.splitlines, none may here
+
+
+def write(path: Path, data: bytes | str) -> Path:
+    path.write_bytes(data.encode("utf-8") if isinstance(data, str) else data)
+    return path
+
+
+def read(*files: Path, **options) -> tuple[list[tuple[int, str, str]], dict[str, tuple[int, list[int]]]]:
+    """All pairs, and the skipped rows by reason; checks that the account adds up."""
+    strict = options.pop("strict", False)
+    account = Account(str(files[0]))
+    pairs = list(read_pairs(PairSource(files, **options), strict, account))
+    assert account.used == len(pairs)
+    assert account.read == account.used + account.n_skipped
+    return pairs, {reason: (entry.count, entry.lines) for reason, entry in account.skipped.items()}
+
+
+def refusal(*files: Path, **options) -> str:
+    with pytest.raises(AttendoError) as caught:
+        read(*files, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

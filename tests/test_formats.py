@@ -1,0 +1,189 @@
+"""TSV columns, CSV, JSONL and Parquet: each rule on a file that breaks it."""
+
+import gzip
+import sys
+
+import pytest
+from corpus_files import read, refusal, write
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attendo.data import formats
+from attendo.data.accounting import LINE_CAP
+from attendo.data.corpora import parse_columns
+from attendo.errors import AttendoError
+
+# --- columns ----------------------------------------------------------------------------------------------
+
+
+def test_parse_columns():
+    assert parse_columns("source=en,target=ja") == ("en", "ja")
+    assert parse_columns(" target = ja , source = en ") == ("en", "ja")
+    assert parse_columns("2,1") == ("2", "1")
+    assert parse_columns("en,ja") == ("en", "ja")
+    assert parse_columns("label=1,text=3", roles=("text", "label")) == ("3", "1")
+    for bad in (
+        "",
+        "1",
+        "1,2,3",
+        "source=en",
+        "source=en,goal=ja",
+        "0,1",
+        "1,1",
+        "source=,target=ja",
+        "source=en,2",
+    ):
+        with pytest.raises(AttendoError, match="source=NAME,target=NAME or 1,2"):
+            parse_columns(bad)
+
+
+def test_columns_of_a_tsv_file(tmp_path):
+    path = write(tmp_path / "a.tsv", "id\ten\tja\n1\tone\tichi\n2\ttwo\tni\n3\tthree\n")
+    wanted = [(2, "one", "ichi"), (3, "two", "ni")]
+    assert read(path, columns=("en", "ja")) == (wanted, {"wrong number of columns": (1, [4])})
+    assert read(path, columns=("2", "3"), header=True)[0] == wanted
+    assert read(path, columns=("2", "3"))[0] == [(1, "en", "ja"), *wanted]
+    assert read(path, columns=("3", "2"), header=True, reverse=True)[0] == wanted
+    assert "no column 'de' (found: 'id', 'en', 'ja')" in refusal(path, columns=("en", "de"))
+    assert "no column 4, only 3" in refusal(path, columns=("1", "4"), header=True)
+    assert "has 3 columns ('id', 'en', 'ja'); choose with --columns" in refusal(path, header=True)
+    assert read(path) == ([(4, "3", "three")], {"wrong number of columns": (3, [1, 2, 3])})
+    twice = write(tmp_path / "b.tsv", "en\ten\tja\na\tb\tc\n")
+    assert "more than one column 'en'" in refusal(twice, columns=("en", "ja"))
+
+
+def test_columns_called_source_and_target_are_found(tmp_path):
+    path = write(tmp_path / "a.csv", "id,target,source\n1,ichi,one\n")
+    assert read(path)[0] == [(2, "one", "ichi")]
+
+
+def test_a_header_alone_is_an_empty_file(tmp_path):
+    assert "is empty" in refusal(write(tmp_path / "a.tsv", "en\tja\n"), header=True)
+    assert "is empty" in refusal(write(tmp_path / "a.csv", "en,ja\n"))
+    assert "is empty" in refusal(write(tmp_path / "b.tsv", ""), header=True)
+
+
+# --- csv --------------------------------------------------------------------------------------------------
+
+
+def test_csv_quoting_line_breaks_and_numbers(tmp_path):
+    text = 'en,ja\r\n"a, ""b""",c\r\n"two\r\nlines\n",d\r\n\r\ne,"f"\r\n'
+    pairs, skipped = read(write(tmp_path / "a.csv", b"\xef\xbb\xbf" + text.encode()))
+    assert pairs == [(2, 'a, "b"', "c"), (3, "two\r\nlines\n", "d"), (7, "e", "f")]
+    assert skipped == {"empty line": (1, [6])}
+
+
+def test_a_quote_that_is_never_closed_costs_one_line(tmp_path):
+    path = write(tmp_path / "a.csv", 'en,ja\na,b\n"open,c\n' + "d,e\n" * 50)
+    pairs, skipped = read(path)
+    assert [number for number, _, _ in pairs] == [2, *range(4, 54)]
+    assert skipped == {"broken quoting": (1, [3])}
+    message = refusal(path, strict=True)
+    assert f"{path}:3: broken quoting (a quote opened on line 3 is not closed)" in message
+
+
+def test_csv_faults_are_accounted_for(tmp_path):
+    body = b'en,ja\n"a"x,b\na,b,c\n\xff,b\n"\xff\n",b\n' + b"x" * (LINE_CAP + 1) + b",b\ngood,gut\n"
+    pairs, skipped = read(write(tmp_path / "a.csv", body))
+    assert pairs == [(8, "good", "gut")]
+    assert skipped == {
+        "broken quoting": (1, [2]),
+        "wrong number of columns": (1, [3]),
+        "invalid UTF-8": (2, [4, 5]),
+        "too long": (1, [7]),
+    }
+
+
+def test_a_quoted_field_may_be_longer_than_the_csv_module_likes(tmp_path):
+    path = write(tmp_path / "a.csv", 'en,ja\n"' + "x" * 200_000 + '",b\n')
+    assert len(read(path)[0][0][1]) == 200_000
+
+
+def test_a_long_record_is_not_parsed_anew_at_each_of_its_lines(tmp_path, monkeypatch):
+    parsed = []
+    parse = formats._parse_record
+    monkeypatch.setattr(formats, "_parse_record", lambda record, n: parsed.append(n) or parse(record, n))
+    path = write(tmp_path / "a.csv", 'en,ja\n"' + '""x""\n' * 1000 + '",b\n')
+    assert read(path)[0] == [(2, '"x"\n' * 1000, "b")]
+    assert len(parsed) == 3  # the header, the first line of the record, the whole record
+
+
+@given(st.lists(st.tuples(st.text('ab",\n\r\t é', max_size=6), st.text('xy",\n\r ', max_size=6)), min_size=1))
+def test_csv_round_trip(tmp_path_factory, rows):
+    def quoted(field: str) -> str:
+        return '"' + field.replace('"', '""') + '"'
+
+    text = "en,ja\n" + "".join(f"{quoted(a)},{quoted(b)}\n" for a, b in rows)
+    path = write(tmp_path_factory.mktemp("csv") / "a.csv", text)
+    usable = [row for row in rows if row[0].strip() and row[1].strip()]
+    if usable:
+        pairs, _ = read(path)
+        assert [(source, target) for _, source, target in pairs] == usable
+    else:
+        assert "none of" in refusal(path)
+
+
+# --- jsonl ------------------------------------------------------------------------------------------------
+
+
+def test_jsonl_rows_and_faults(tmp_path):
+    lines = [
+        '{"en": "one", "ja": "ichi\\u2028", "n": 1.5}',
+        '{"ja": "ni", "en": "two"}',
+        "",
+        "{",
+        '["one", "two"]',
+        '{"en": "three"}',
+        '{"en": 3, "ja": true}',
+        '{"en": 0.5, "ja": "x"}',
+        '{"en": null, "ja": "x"}',
+        r'{"en": "\ud83d", "ja": "x"}',
+        r'{"en": "\ud83d\ude00", "ja": "x"}',
+        r'{"en": "a\u0000", "ja": "x"}',
+        "[" * 100_000,
+    ]
+    pairs, skipped = read(write(tmp_path / "a.jsonl", "\n".join(lines)), columns=("en", "ja"))
+    assert pairs == [(1, "one", "ichi\u2028"), (2, "two", "ni"), (7, "3", "true"), (11, "\U0001f600", "x")]
+    assert skipped == {
+        "empty line": (1, [3]),
+        "invalid JSON": (3, [4, 5, 13]),
+        "missing key": (1, [6]),
+        "not text": (1, [8]),
+        "empty field": (1, [9]),
+        "lone surrogate": (1, [10]),
+        "NUL character": (1, [12]),
+    }
+
+
+def test_jsonl_keys(tmp_path):
+    two = write(tmp_path / "two.jsonl", '{"en": "one", "ja": "ichi"}\n')
+    assert read(two)[0] == [(1, "one", "ichi")]
+    three = write(tmp_path / "three.jsonl", '{"id": 7, "en": "one", "ja": "ichi"}\n')
+    assert "choose with --columns source=NAME,target=NAME" in refusal(three)
+    assert read(three, columns=("2", "3"))[0] == [(1, "one", "ichi")]
+    assert "no 'de' among" in refusal(three, columns=("en", "de"))
+
+
+# --- parquet ----------------------------------------------------------------------------------------------
+
+
+def test_parquet_rows_and_faults(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    bad = pyarrow.array([b"x", b"x", b"x", b"\xff"], pyarrow.binary()).view(pyarrow.string())
+    table = pyarrow.table({"id": [1, 2, 3, 4], "en": ["one", None, "x" * (LINE_CAP + 1), "four"], "ja": bad})
+    parquet.write_table(table, path)
+    pairs, skipped = read(path, columns=("en", "ja"))
+    assert pairs == [(1, "one", "x")]
+    assert skipped == {"empty field": (1, [2]), "too long": (1, [3]), "invalid UTF-8": (1, [4])}
+    packed = write(tmp_path / "b.parquet.gz", gzip.compress(path.read_bytes()))
+    assert read(packed, columns=("2", "1"))[0][0] == (1, "one", "1")
+    assert "choose with --columns" in refusal(path)
+    assert "no sound Parquet file" in refusal(write(tmp_path / "cut.parquet", path.read_bytes()[:-10]))
+    assert "is empty" in refusal(write(tmp_path / "none.parquet", b""))
+
+
+def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert 'pip install "attendo[data]"' in refusal(write(tmp_path / "a.parquet", b"PAR1"))
