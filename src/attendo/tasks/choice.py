@@ -20,7 +20,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder, ModelConfig
 from attendo.tasks.corpus import Corpus, Say
-from attendo.tasks.settings import Tables, section
+from attendo.tasks.settings import BUDGETS, Tables, section
 from attendo.training.loop import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.precision import autocast, fastest_precision
@@ -110,7 +110,7 @@ def choose_training(
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
-    if not any(name in training for name in ("steps", "epochs", "minutes", "cpu_minutes")):
+    if not BUDGETS & training.keys():
         training["epochs"] = DEFAULT_EPOCHS
     training.setdefault("precision", fastest_precision(device))
     training.setdefault("batch_tokens", batch_tokens_for(int(store.target_lengths.sum()) + len(store)))

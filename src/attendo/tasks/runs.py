@@ -16,7 +16,6 @@ from attendo.bundle import Bundle, load_bundle, save_card, save_description, sav
 from attendo.data.store import PairStore
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.metrics import bleu_tokenizer
 from attendo.models import parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.corpus import Corpus, Say
@@ -184,9 +183,8 @@ def loop_run(
     torch.manual_seed(config.training.seed)
     model = bundle.new_model().to(device)
     validation = corpus.validation(config.training.evaluate_rows)
-    tokenize = bleu_tokenizer([target for _, target in validation])
     translator = Translator.from_bundle(bundle, model)
-    task = TranslationTask(store, translator, validation, config.training.batch_tokens, tokenize)
+    task = TranslationTask(store, translator, validation, config.training.batch_tokens)
     return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)
 
 

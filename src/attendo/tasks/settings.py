@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from attendo.config import build, check_keys, to_table
+from attendo.config import build, check_keys, read_toml, to_table
 from attendo.data.corpora import PairSource, parse_columns
 from attendo.data.doctor import parse_drop
 from attendo.data.tokenizer_training import TokenizerConfig
@@ -20,6 +21,7 @@ from attendo.training.state import CheckpointConfig
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+BUDGETS = {"steps", "epochs", "minutes", "cpu_minutes"}
 FORECASTS = "forecasts"
 """The name of the embedded corpus, where a file is expected."""
 
@@ -109,10 +111,45 @@ def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
 
 
 def check_tables(tables: Mapping[str, Any], where: str) -> None:
-    """Raises AttendoError for a table or a key that no section has, before anything slow begins."""
+    """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
     for name, table in tables.items():
         if name not in SECTIONS:
             raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(SECTIONS)}")
         if not isinstance(table, Mapping):
             raise AttendoError(f"{name} in {where} is a value; it must be a table, [{name}]")
         check_keys(SECTIONS[name], table, f"{where} [{name}]")
+    # what is chosen later is stood in for, so that the values given are checked now
+    build(ModelConfig, {"vocab_size": 1000, **tables.get("model", {})}, f"{where} [model]")
+    training = tables.get("training", {})
+    build(
+        TrainingConfig,
+        training if BUDGETS & training.keys() else {"epochs": 1, **training},
+        f"{where} [training]",
+    )
+    for name in ("tokenizer", "checkpoint", "decoding"):
+        section(SECTIONS[name], tables, name, where)
+
+
+def preset_tables(name: str) -> dict[str, dict[str, Any]]:
+    """The tables of a preset that comes with attendo. Raises AttendoError naming those there are."""
+    folder = Path(str(files("attendo"))) / "presets"
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in folder.glob("*.toml")))
+        raise AttendoError(f"no preset is called {name!r}; there are {known}")
+    return read_toml(path)
+
+
+def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
+    """Tables laid over one another, key by key; the later one wins.
+
+    >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
+    {'model': {'d_model': 128, 'n_heads': 2}}
+    """
+    result: dict[str, dict[str, Any]] = {}
+    for tables in layers:
+        for name, table in tables.items():
+            if not isinstance(table, Mapping):
+                raise AttendoError(f"{name} is a value; it must be a table, [{name}]")
+            result[name] = result.get(name, {}) | dict(table)
+    return result

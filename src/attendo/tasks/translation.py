@@ -13,7 +13,6 @@ from torch import nn
 from attendo.data.batches import Batch, padding_share, pair_batch, token_batches
 from attendo.data.store import PairStore
 from attendo.data.tokenizers import Tokenizer
-from attendo.metrics import bleu, chrf, exact_match, perplexity
 from attendo.tasks.translator import Translator
 from attendo.training.loop import Evaluation
 
@@ -52,15 +51,14 @@ class EpochBatches(Sequence[Batch]):
 class TranslationTask:
     """Batches from a token store; evaluation by translating validation pairs greedily.
 
-    validation: (source, target) texts. tokenize: sacreBLEU's tokenizer for the BLEU shown while training; the
-    deciding measure is chrF, which needs none and suits languages without spaces as well.
+    validation: (source, target) texts. The deciding measure is chrF, which needs no tokenizer and suits
+    languages without spaces as well.
     """
 
     store: PairStore
     translator: Translator
     validation: Sequence[tuple[str, str]]
     batch_tokens: int
-    tokenize: str = "13a"
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
@@ -70,19 +68,11 @@ class TranslationTask:
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Loss in nats a token, perplexity, and BLEU, chrF and exact match of greedy translations."""
         assert model is self.translator.model
-        sources, targets = [s for s, _ in self.validation], [t for _, t in self.validation]
-        scores = self.translator.score(self.validation)
-        n_tokens = sum(len(score.token_log_probs) for score in scores)
-        log_prob = sum(score.log_prob for score in scores)
-        found = [translation.text for translation in self.translator.translate(sources, beam=1)]
-        measures = {
-            "loss": -log_prob / n_tokens,
-            "perplexity": perplexity(log_prob, n_tokens),
-            "bleu": bleu(found, targets, self.tokenize).value,
-            "chrf": chrf(found, targets).value,
-            "exact": exact_match(found, targets).value,
-        }
-        return Evaluation(measures, "chrf", list(zip(sources, targets, found, strict=True))[:N_SAMPLES])
+        found = self.translator.evaluate(self.validation, beam=1)
+        samples = [(s, t, text) for (s, t), text in zip(self.validation, found.texts, strict=True)][
+            :N_SAMPLES
+        ]
+        return Evaluation(found.measures, "chrf", samples)
 
     def better(self, value: float, than: float) -> bool:
         """More chrF is better."""

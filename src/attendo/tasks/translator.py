@@ -21,6 +21,7 @@ from attendo.decoding.engine import decode
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
+from attendo.metrics import Score, bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
@@ -33,6 +34,7 @@ class Candidate:
     """
 
     text: str
+    token_ids: tuple[int, ...]
     log_prob: float
     score: float
     token_log_probs: tuple[float, ...]
@@ -55,6 +57,18 @@ class Translation:
     def score(self) -> float:
         """The best candidate's normalized score."""
         return self.candidates[0].score
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """How good translations are: the texts, sacreBLEU's scores with signatures, and all measures by name.
+
+    measures: loss (nats a target token), perplexity, bleu, chrf, exact (percent).
+    """
+
+    texts: tuple[str, ...]
+    scores: tuple[Score, ...]
+    measures: dict[str, float]
 
 
 @dataclass
@@ -102,7 +116,7 @@ class Translator:
             i for i, (text, ids) in enumerate(zip(texts, encoded, strict=True)) if ids and text.strip()
         ]
         found = self._decode([encoded[i] for i in numbers], config)
-        results = [Translation(text, (Candidate("", 0.0, 0.0, (), True),)) for text in texts]
+        results = [Translation(text, (Candidate("", (), 0.0, 0.0, (), True),)) for text in texts]
         for i, hypotheses in zip(numbers, found, strict=True):
             results[i] = Translation(texts[i], tuple(self._candidate(h) for h in hypotheses))
         if self._record is not None and numbers:
@@ -118,12 +132,38 @@ class Translator:
             sources = [self._encode(source) for source, _ in part]
             targets = [self.tokenizer.encode(target) for _, target in part]
             rows = self._forced_log_probs(sources, targets)
-            for (_, target), row in zip(part, rows, strict=True):
-                total = sum(row)
-                results.append(
-                    Candidate(target, total, total / length_norm(len(row), alpha), tuple(row), True)
-                )
+            for (_, target), ids, row in zip(part, targets, rows, strict=True):
+                score = sum(row) / length_norm(len(row), alpha)
+                results.append(Candidate(target, tuple(ids), sum(row), score, tuple(row), True))
         return results
+
+    def evaluate(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        tokenize: str | None = None,
+    ) -> Assessment:
+        """Translates the sources and compares with the targets; the loss is that of the given targets.
+
+        tokenize: sacreBLEU's for BLEU; if None, "13a", or "char" where words are not written apart.
+        """
+        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+        given = self.score(pairs)
+        n_tokens = sum(len(candidate.token_log_probs) for candidate in given)
+        log_prob = sum(candidate.log_prob for candidate in given)
+        texts = [found.text for found in self.translate(sources, beam=beam, length_penalty=length_penalty)]
+        scores = (
+            bleu(texts, targets, tokenize or bleu_tokenizer(targets)),
+            chrf(texts, targets),
+            exact_match(texts, targets),
+        )
+        measures = {
+            "loss": -log_prob / n_tokens,
+            "perplexity": perplexity(log_prob, n_tokens),
+            **dict(zip(("bleu", "chrf", "exact"), (score.value for score in scores), strict=True)),
+        }
+        return Assessment(tuple(texts), scores, measures)
 
     @contextmanager
     def recording(self) -> Iterator[Recording[EncoderDecoder]]:
@@ -201,6 +241,7 @@ class Translator:
     def _candidate(self, hypothesis: Hypothesis) -> Candidate:
         return Candidate(
             self.tokenizer.decode(hypothesis.token_ids),
+            hypothesis.token_ids,
             hypothesis.log_prob,
             hypothesis.score,
             hypothesis.token_log_probs,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,16 @@ from attendo.training.state import (
     prune_checkpoints,
     save_checkpoint,
 )
+
+
+class Trainable(Protocol):
+    """What the loop knows of a model, beside that it is a module: hidden states, and the layer that reads them."""
+
+    output_proj: nn.Linear
+
+    def hidden(self, **inputs: Tensor) -> Tensor:
+        """States `[batch, len, d_model]` from which each target is predicted."""
+        ...
 
 
 class Task(Protocol):
@@ -141,7 +151,7 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
             f"the loss is not finite at step {progress.step + 1}; train with a lower training.learning_rate"
             f" (now {config.learning_rate}), then resume from the last checkpoint"
         )
-    rate = learning_rate(config, run.model.config.d_model, progress.step + 1, progress.horizon)
+    rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
     for group in run.optimizer.param_groups:
         group["lr"] = rate
     run.optimizer.step()
@@ -154,14 +164,19 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
 
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Tensor:
     """factor times the summed cross-entropy of a batch's real targets; logits of padding are never computed."""
-    device = next(model.parameters()).device
-    batch = batch.to(device)
-    hidden = model.hidden(**batch.inputs).flatten(0, 1)
+    reader = cast(Trainable, model)
+    batch = batch.to(reader.output_proj.weight.device)
+    hidden = reader.hidden(**batch.inputs).flatten(0, 1)
     targets = batch.targets.flatten()
     if batch.n_targets < targets.numel():
         real = (targets != batch.pad_id).nonzero().squeeze(1)
         hidden, targets = hidden[real], targets[real]
-    return linear_cross_entropy(hidden, model.output_proj, targets, label_smoothing, factor)
+    return linear_cross_entropy(hidden, reader.output_proj, targets, label_smoothing, factor)
+
+
+def width(model: nn.Module) -> int:
+    """d_model, as the output layer sees it."""
+    return cast(Trainable, model).output_proj.in_features
 
 
 def groups(batches: Sequence[Batch], size: int) -> Iterator[list[Batch]]:

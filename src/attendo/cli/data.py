@@ -1,0 +1,46 @@
+"""attendo doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_data_commands(app: typer.Typer) -> None:
+    """Adds the commands that look at data."""
+    app.command("doctor")(doctor)
+
+
+def doctor(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="F...", help="Pairs: one file, or two parallel ones.")
+    ],
+    against: Annotated[
+        Path | None, typer.Option(metavar="F", help="A test file whose sources must not be in F.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="source=en,target=ja or 1,2.")] = None,
+    header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> int:
+    """Check training data: bad rows, duplicates, leaks, odd lengths, swapped columns, wrong script, and more.
+
+    Each finding comes with a count, three line numbers and the --drop that leaves those rows out of training. The
+    exit code is 1 if anything was found.
+
+    Example: attendo doctor train.tsv --against test.tsv
+    """
+    from attendo.data.corpora import PairSource, parse_columns
+    from attendo.data.doctor import examine
+
+    chosen = None if columns is None else parse_columns(columns)
+    pair = None if chosen is None else (chosen[0], chosen[1])
+    source = PairSource(tuple(files), pair, header)
+    other = None if against is None else PairSource((against,), pair, header)
+    report = examine(source, other)
+    print(
+        json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines())
+    )
+    return 1 if report.found else 0
