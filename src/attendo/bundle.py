@@ -72,19 +72,37 @@ def load_bundle(folder: Path) -> Bundle:
             raise AttendoError(
                 f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
             )
-    tables = read_toml(folder / "config.toml")
-    if "model" not in tables:
-        raise AttendoError(f"{folder / 'config.toml'} has no [model] table; it was cut short: copy it back")
     try:
         card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
     except ValueError:
         raise AttendoError(f"{folder / 'card.json'} is damaged (no valid JSON); copy it back") from None
+    tables = _whole_config(folder / "config.toml", card)
     if card.get("format") != FORMAT:
         raise AttendoError(
             f"{folder / 'card.json'}: format {card.get('format')!r} is unknown to this version, which reads {FORMAT};"
             " upgrade attendo"
         )
     return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card)
+
+
+def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The tables of config.toml; AttendoError where its end is missing.
+
+    A number may lose its last digits and still be one, so a cut shows in the line break at the very end, or in
+    the keys of [decoding], its last table, which the card holds too.
+    """
+    tables = read_toml(path)
+    lost = [key for key in card.get("decoding", {}) if key not in tables.get("decoding", {})]
+    if "model" not in tables or lost or not path.read_bytes().endswith(b"\n"):
+        what = (
+            f"key decoding.{lost[0]}"
+            if lost
+            else "line break at its end"
+            if "model" in tables
+            else "table [model]"
+        )
+        raise AttendoError(f"{path} was cut short: it has no {what}; copy it back, or add it")
+    return tables
 
 
 def load_model(folder: Path, bundle: Bundle) -> EncoderDecoder:

@@ -94,7 +94,7 @@ def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
     }
     manifest = {"files": files, "extra": json.loads(json.dumps(extra))}  # keys that are no text become text
     manifest["digest"] = _digest(manifest)
-    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    write_atomic(folder / MANIFEST, _text(manifest))
 
 
 def verify_manifest(folder: Path) -> dict[str, Any]:
@@ -120,12 +120,13 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
     """The `files` and `extra` of a folder's manifest, once its digest and its form are found right."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        data = path.read_bytes()
+        manifest = json.loads(data)
+        whole = data == _text(manifest).encode()  # to the last byte, spaces included
         digest = manifest.pop("digest")
         files, extra = manifest["files"], manifest["extra"]
-        sound = digest == _digest(manifest) and all(
-            {"size", "sha256"} <= entry.keys() and _inside(name) for name, entry in files.items()
-        )
+        sound = whole and digest == _digest(manifest)
+        sound = sound and all({"size", "sha256"} <= e.keys() and _inside(name) for name, e in files.items())
     except FileNotFoundError:
         raise DamagedFile(f"{path} is missing; {_REMEDY}") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -133,6 +134,11 @@ def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, A
     if not sound:
         raise DamagedFile(f"{path} is not as it was written; {_REMEDY}")
     return files, extra
+
+
+def _text(manifest: dict[str, Any]) -> str:
+    """A manifest as it stands in its file."""
+    return json.dumps(manifest, indent=1) + "\n"
 
 
 def _inside(name: str) -> bool:

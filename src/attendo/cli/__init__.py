@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from typer.exceptions import TyperException
 
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
+from attendo.cli.reporting import say
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
 
@@ -19,8 +21,7 @@ def build_app() -> typer.Typer:
     """The application with all its commands."""
     app = typer.Typer(
         name="attendo",
-        help="Train, run and look inside your own Transformer.\n\nStart with: attendo demo",
-        no_args_is_help=True,
+        invoke_without_command=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
@@ -35,8 +36,9 @@ def build_app() -> typer.Typer:
 
 
 def options(
+    context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and leave."),
-    debug: bool = typer.Option(False, "--debug", help="Show where an error came from."),
+    debug: bool = typer.Option(False, "--debug", help="Show where an error came from; stands anywhere."),
 ) -> None:
     """Train, run and look inside your own Transformer.
 
@@ -45,32 +47,38 @@ def options(
     if version:
         from attendo import __version__
 
-        typer.echo(f"attendo {__version__}")
-        raise typer.Exit
+        print(f"attendo {__version__}")
+    elif context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; gives its exit code: 0 done, 1 failed or found something, 2 bad usage or input.
+    """Runs one command and gives its exit code.
 
-    Errors come out as one line on stderr, without a traceback unless --debug is among the arguments.
+    0: done. 1: something was found, or the system failed (a full disk, a missing right). 2: bad usage or input,
+    with one line on stderr, and a traceback only where --debug is among the arguments. 130, 143: stopped by
+    Ctrl-C or SIGTERM, after saving.
     """
     # threads that spin while they wait burn the CPU time that a budget counts; torch reads this when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    _speak_utf8()
+    arguments, debug = _without_debug(list(sys.argv[1:] if arguments is None else arguments))
     try:
         result = build_app()(args=arguments, standalone_mode=False, prog_name="attendo")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
-    except BrokenPipeError:  # the reader of our output has left: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (KeyboardInterrupt, typer.Abort):
+    except (typer.Abort, KeyboardInterrupt):
+        say("stopped")
         return 130
-    except typer.Exit as leaving:
-        return leaving.exit_code
-    except Exception as error:  # the one place where every error becomes a line
-        if "--debug" in arguments:
-            raise
+    except SystemExit as leaving:  # a pipe closed under the command; anything else has its code
+        return _leave_quietly() if isinstance(leaving.__context__, BrokenPipeError) else _code(leaving)
+    except BrokenPipeError:
+        return _leave_quietly()
+    except Exception as error:  # noqa: BLE001  (the one place where every error becomes a line)
+        if debug:
+            import traceback
+
+            traceback.print_exc()
         return report(error)
 
 
@@ -79,16 +87,45 @@ def report(error: Exception) -> int:
     from attendo.errors import AttendoError
 
     match error:
-        case AttendoError():
-            text, code = str(error), 2
+        case AttendoError():  # the system's refusals are nobody's wrong input
+            text, code = str(error), 1 if isinstance(error.__cause__, OSError) else 2
         case TyperException():
             text, code = f"{error.format_message().rstrip('.')}; see attendo --help", 2
         case OSError():
-            text, code = f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", 1
+            place = f"{error.filename}: " if error.filename else ""
+            text, code = f"{place}{error.strerror or error}", 1
+        case MemoryError():
+            text, code = "out of memory; take shorter texts, a smaller batch or a smaller model", 1
         case _:
-            text, code = (
-                f"{type(error).__name__}: {error}; run it again with --debug and report it, please",
-                1,
-            )
+            text = f"{type(error).__name__}: {error}; this is a fault in attendo: run it again with --debug, report it"
+            code = 1
     print("error:", " ".join(text.split()), file=sys.stderr)
     return code
+
+
+def _without_debug(arguments: list[str]) -> tuple[list[str], bool]:
+    """The arguments without --debug, wherever it stands before a `--`, and whether it was there."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    kept = [argument for argument in arguments[:end] if argument != "--debug"]
+    return kept + arguments[end:], len(kept) < end
+
+
+def _speak_utf8() -> None:
+    """Texts are UTF-8 and lines end in LF, whatever the system's own habits are."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(
+            stream, "reconfigure", None
+        )  # a test or a notebook may have put something else there
+        if reconfigure is not None:
+            reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
+
+
+def _leave_quietly() -> int:
+    """The reader of our output has left, as `head` does: nothing is wrong. Python's own last flush is spared."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _code(leaving: SystemExit) -> int:
+    return leaving.code if isinstance(leaving.code, int) else 0 if leaving.code is None else 1

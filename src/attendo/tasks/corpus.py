@@ -49,7 +49,7 @@ class Corpus:
     @property
     def embedded(self) -> bool:
         """Whether the pairs come from the built-in grammar of weather forecasts."""
-        return self.data.train == (FORECASTS,)
+        return self.data.embedded
 
     @cached_property
     def held(self) -> HeldOut | None:
@@ -108,16 +108,20 @@ class Corpus:
 
     def _usable(self) -> Iterator[tuple[int, str, str]]:
         if self.embedded:
-            for number, (source, target) in enumerate(forecasts.pairs(FORECAST_PAIRS, "train"), 1):
+            for number, (source, target) in enumerate(self._forecasts(FORECAST_PAIRS, "train"), 1):
                 yield number, source, target
             return
         account = Account(self.data.training_source().name)
         pairs = read_pairs(self.data.training_source(), self.data.strict, account)
         yield from filtered(pairs, self.report, account) if self.report and self.report.drop else pairs
 
+    def _forecasts(self, n: int, split: forecasts.Split) -> list[tuple[str, str]]:
+        pairs = forecasts.pairs(n, split)
+        return [(target, source) for source, target in pairs] if self.data.reverse else pairs
+
     def _all_validation(self) -> Sequence[tuple[str, str]]:
         if self.embedded:
-            return forecasts.pairs(FORECAST_VALIDATION_PAIRS, "valid")
+            return self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
         source: PairSource | None = self.data.validation_source()
         if source is not None:
             return [(s, t) for _, s, t in read_pairs(source, self.data.strict)]

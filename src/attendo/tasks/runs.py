@@ -24,7 +24,7 @@ from attendo.tasks.translation import TranslationTask
 from attendo.tasks.translator import Translator
 from attendo.training.clock import Clock
 from attendo.training.loop import Report, Run, train
-from attendo.training.state import load_checkpoint, newest_checkpoint
+from attendo.training.state import checkpoints, load_checkpoint, newest_checkpoint
 
 LOG_EVERY = 20
 """Steps whose mean loss makes one line of metrics.jsonl."""
@@ -46,9 +46,17 @@ class TranslationRun:
                 self._keep(report)
                 yield report
         except OSError as error:
-            raise AttendoError(
-                f"{error}; the last checkpoint is intact: free some space, then `attendo resume {self.folder}`"
-            ) from error
+            kept = checkpoints(self.run.folder)
+            remedy = (
+                f"{kept[-1].name} is intact: mend that, then `attendo resume {self.folder}`"
+                if kept
+                else (f"nothing was saved: mend that, remove {self.folder}, and train again")
+            )
+            raise AttendoError(f"{error}; {remedy}") from error
+
+    def stop(self) -> None:
+        """Makes `reports` save after the step it is at, and end; a signal handler may call it."""
+        self.run.stopping = True
 
     def _keep(self, report: Report) -> None:
         progress = report.progress
@@ -98,9 +106,10 @@ def new_translation_run(
     require_no_run(folder)
     check_tables(tables, "the settings")
     corpus = Corpus(section(DataConfig, tables, "data", "the settings"), say)
+    corpus.data.check()
+    where = pick_device(device)
     tables, tokenizer = choose_tokenizer(tables, corpus, say)
     store = corpus.store(tokenizer)
-    where = pick_device(device)
     tables = choose_training(tables, store, where, say)
     config = RunConfig.from_tables(tables, "the settings")
     bundle = Bundle(config.tables(), tokenizer, new_card(config))
@@ -124,35 +133,43 @@ def resumed_run(
     say: Say = lambda line: None,
     device: str = "auto",
     threads: int | None = None,
+    clock: Clock | None = None,
 ) -> TranslationRun:
     """The run of a folder, where its newest sound checkpoint left it, with as many threads.
 
     changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
     is nothing to resume from, or where the data have changed since.
     """
+    clock = Clock() if clock is None else clock
     bundle = load_bundle(folder)
     path, damaged = newest_checkpoint(folder / "checkpoints")
     for line in damaged:
         say(line)
     if path is None:
-        raise AttendoError(f"{folder} has no checkpoint to resume from; start again with `attendo train`")
+        raise AttendoError(
+            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
+        )
     config = RunConfig.from_tables(bundle.tables, f"{folder / 'config.toml'}")
     corpus = Corpus(config.data, say)
+    corpus.data.check()
     store = corpus.store(bundle.tokenizer)
     if store.key != bundle.card["data"]["store"]:
         raise AttendoError(
             f"{', '.join(config.data.train)}: the data have changed since the run began (store {store.key[:12]}, was"
             f" {bundle.card['data']['store'][:12]}); restore the files, or start a new run with --init-from"
         )
-    run = loop_run(folder, bundle, config, corpus, store, Clock(), pick_device(device))
+    run = loop_run(folder, bundle, config, corpus, store, clock, pick_device(device))
     run.progress = load_checkpoint(path, run.model, run.optimizer)
     set_threads(threads, run.progress.threads, say)
     if changes:
-        _prolong(run, changes)
+        _prolong(run, dict(changes))
         bundle.tables["training"] = RunConfig(**{**vars(config), "training": run.training}).tables()[
             "training"
         ]
         save_description(folder, bundle)
+    elif run.progress.ended:
+        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
+        return TranslationRun(folder, run, bundle)
     cut_metrics(folder / "metrics.jsonl", run.progress.step)
     say(f"resumed {path.name} of {folder}")
     return TranslationRun(folder, run, bundle)
@@ -167,6 +184,12 @@ def _prolong(run: Run, changes: dict[str, Any]) -> None:
         run.training = replace(run.training, **(ends | changes))
     except ValueError as error:
         raise AttendoError(str(error)) from None
+    done = run.progress.step
+    spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
+    if (run.training.steps or done + 1) <= done:
+        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or --more-steps N")
+    if run.training.seconds is not None and run.training.seconds <= spent:
+        raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
     run.progress = replace(run.progress, ended=None, horizon=type(run.progress.horizon)())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from attendo.config import build, check_keys, read_toml, to_table
 from attendo.data.corpora import PairSource, parse_columns
 from attendo.data.doctor import parse_drop
+from attendo.data.lines import require_file
 from attendo.data.tokenizer_training import TokenizerConfig
 from attendo.decoding.beam import DecodingConfig
 from attendo.errors import AttendoError
@@ -61,6 +63,25 @@ class DataConfig:
         """The checks of the doctor whose rows are left out."""
         return parse_drop(self.drop)
 
+    @property
+    def embedded(self) -> bool:
+        """Whether the pairs come from the built-in grammar of weather forecasts."""
+        return self.train == (FORECASTS,)
+
+    def check(self) -> None:
+        """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
+        if self.embedded:
+            if self.valid or self.drop:
+                raise AttendoError(
+                    f"--train {FORECASTS} brings its own validation rows; leave out --valid and --drop"
+                )
+            return
+        sources = [self.training_source(), self.validation_source()]
+        for file in (file for source in sources if source is not None for file in source.files):
+            require_file(file)
+        if "leaks" in self.drops() and not self.valid:
+            raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")
+
     def _source(self, files: tuple[str, ...]) -> PairSource:
         columns = None
         if self.columns is not None and len(files) == 1:
@@ -110,14 +131,19 @@ def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
     return build(kind, tables.get(name, {}), f"{where} [{name}]")
 
 
-def check_tables(tables: Mapping[str, Any], where: str) -> None:
-    """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
+def check_names(tables: Mapping[str, Any], where: str) -> None:
+    """Raises AttendoError for a table or a key that no section has."""
     for name, table in tables.items():
         if name not in SECTIONS:
             raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(SECTIONS)}")
         if not isinstance(table, Mapping):
             raise AttendoError(f"{name} in {where} is a value; it must be a table, [{name}]")
         check_keys(SECTIONS[name], table, f"{where} [{name}]")
+
+
+def check_tables(tables: Mapping[str, Any], where: str) -> None:
+    """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
+    check_names(tables, where)
     # what is chosen later is stood in for, so that the values given are checked now
     build(ModelConfig, {"vocab_size": 1000, **tables.get("model", {})}, f"{where} [model]")
     training = tables.get("training", {})
@@ -133,15 +159,18 @@ def check_tables(tables: Mapping[str, Any], where: str) -> None:
 def preset_tables(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset that comes with attendo. Raises AttendoError naming those there are."""
     folder = Path(str(files("attendo"))) / "presets"
-    path = folder / f"{name}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(p.stem for p in folder.glob("*.toml")))
-        raise AttendoError(f"no preset is called {name!r}; there are {known}")
-    return read_toml(path)
+    known = sorted(path.stem for path in folder.glob("*.toml"))
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise AttendoError(f"no preset is called {name!r}; {remedy}")
+    return read_toml(folder / f"{name}.toml")
 
 
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
     """Tables laid over one another, key by key; the later one wins.
+
+    The four budgets of [training] are one setting: a later one takes the place of any earlier one.
 
     >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
     {'model': {'d_model': 128, 'n_heads': 2}}
@@ -151,5 +180,8 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
         for name, table in tables.items():
             if not isinstance(table, Mapping):
                 raise AttendoError(f"{name} is a value; it must be a table, [{name}]")
-            result[name] = result.get(name, {}) | dict(table)
+            before = result.get(name, {})
+            if name == "training" and BUDGETS & table.keys():
+                before = {key: value for key, value in before.items() if key not in BUDGETS}
+            result[name] = before | dict(table)
     return result

@@ -90,7 +90,10 @@ class Report:
 
 @dataclass
 class Run:
-    """A model on its way: everything the loop changes. `folder` takes the checkpoints."""
+    """A model on its way: everything the loop changes. `folder` takes the checkpoints.
+
+    stopping: set from outside (by a signal, say), it makes the loop save after the step it is at, and return.
+    """
 
     model: nn.Module
     task: Task
@@ -99,6 +102,7 @@ class Run:
     folder: Path
     progress: Progress = field(default_factory=Progress)
     clock: Clock = field(default_factory=Clock)
+    stopping: bool = False
 
     def __post_init__(self):
         self.optimizer = build_optimizer(self.model, self.training)
@@ -121,10 +125,13 @@ def train(run: Run) -> Iterator[Report]:
                 progress.ended = reason
             if due(progress.step, config.evaluate_every) or progress.ended:
                 yield evaluate(run)
-            if due(progress.step, run.checkpoint.every_steps or config.evaluate_every) or progress.ended:
+            every = run.checkpoint.every_steps or config.evaluate_every
+            if due(progress.step, every) or progress.ended or run.stopping:
                 yield save(run)
             if progress.ended:
                 break
+            if run.stopping:
+                return
         else:
             progress.epoch, progress.batch = progress.epoch + 1, 0
             continue

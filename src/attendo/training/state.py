@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -79,13 +81,19 @@ def save_checkpoint(
         shutil.rmtree(path)
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_folder(path) as temporary:
-        save_file(_weights(model), temporary / "model.safetensors")
-        save_file(
-            _optimizer_tensors(model, optimizer) | _random_states(), temporary / "optimizer.safetensors"
-        )
+        _save_tensors(_weights(model), temporary / "model.safetensors")
+        state = _optimizer_tensors(model, optimizer) | _random_states()
+        _save_tensors(state, temporary / "optimizer.safetensors")
         (temporary / "progress.json").write_text(json.dumps(progress.as_json(), indent=1))
         write_manifest(temporary, {"format": 1, "step": progress.step})
     return path
+
+
+def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:  # a full disk, most often; its words name the system's own error
+        raise OSError(errno.EIO, str(error), str(path)) from error
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:

@@ -1,0 +1,153 @@
+"""The loop: its gradient, its end, its cursor, its best; on a model and a task that are tiny."""
+
+import math
+
+import pytest
+import torch
+from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
+
+from attendo.errors import AttendoError
+from attendo.training.clock import Clock
+from attendo.training.loop import batch_loss, groups, train, update
+from attendo.training.losses import token_losses
+from attendo.training.state import checkpoints
+
+
+def gradients(model, batches, n_targets):
+    model.zero_grad()
+    for batch in batches:
+        batch_loss(model, batch, 0.1, 1.0 / n_targets).backward()
+    return {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("rows_per_batch", [1, 2, 3, 5])
+def test_the_gradient_is_that_of_all_rows_whatever_the_batches_and_the_padding(rows_per_batch):
+    model = tiny_model(dropout=0.0).double()
+    task = TinyTask(n_rows=10)
+    n_targets = sum(len(target) + 1 for _, target in task.rows())
+    alone = [collated([row], [i]) for i, row in enumerate(task.rows())]
+    wanted = gradients(model, alone, n_targets)
+    task.rows_per_batch = rows_per_batch
+    for name, found in gradients(model, task.batches(1, 0, 0), n_targets).items():
+        torch.testing.assert_close(found, wanted[name], rtol=1e-10, atol=1e-10)
+
+
+def test_the_loss_is_the_mean_over_real_targets():
+    model = tiny_model(dropout=0.0).double()
+    (batch,) = TinyTask(n_rows=4, rows_per_batch=4).batches(1, 0, 0)
+    logits = model(**batch.inputs)
+    real = batch.targets != 0
+    wanted = token_losses(logits[real], batch.targets[real], 0.1).mean()
+    assert batch_loss(model, batch, 0.1, 1 / batch.n_targets).item() == pytest.approx(
+        wanted.item(), rel=1e-12
+    )
+    assert batch.n_targets == int(real.sum()) < batch.targets.numel()
+
+
+def test_accumulation_equals_one_large_batch(tmp_path):
+    weights = []
+    for rows, accumulation in ((6, 1), (2, 3)):
+        run = tiny_run(tmp_path, TinyTask(n_rows=6, rows_per_batch=rows), 0.0, accumulation=accumulation)
+        run.model.double()
+        for batches in groups(run.task.batches(1, 0, 0), accumulation):
+            update(run, batches)
+        weights.append(torch.cat([p.detach().flatten() for p in run.model.parameters()]))
+    torch.testing.assert_close(*weights, rtol=1e-7, atol=1e-9)
+
+
+def test_groups_end_with_a_shorter_one():
+    batches = TinyTask(n_rows=7, rows_per_batch=1).batches(1, 0, 0)
+    assert [len(group) for group in groups(batches, 3)] == [3, 3, 1]
+
+
+def test_every_row_is_seen_once_an_epoch_and_the_cursor_says_where(tmp_path):
+    run = tiny_run(tmp_path, TinyTask(n_rows=10, rows_per_batch=3), epochs=2)
+    places = [(r.progress.epoch, r.progress.batch) for r in train(run) if r.kind == "step"]
+    assert places == [(0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2), (1, 3), (1, 4)]
+    assert run.progress.ended == "all 8 steps done"
+    assert run.progress.tokens == 2 * sum(len(target) + 1 for _, target in run.task.rows())
+
+
+def test_steps_end_with_an_evaluation_and_a_checkpoint(tmp_path):
+    reports = list(train(tiny_run(tmp_path, steps=10)))
+    assert [(r.kind, r.progress.step) for r in reports if r.kind != "step"][-3:] == [
+        ("evaluation", 10),
+        ("checkpoint", 10),
+        ("end", 10),
+    ]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-8", "step-10"]
+    rates = [r.rate for r in reports if r.kind == "step"]
+    assert rates[1] == rates[7] == max(rates)
+    assert rates[7] > rates[8] > rates[9]
+
+
+class FakeClock(Clock):
+    """Each look at it takes a tenth of a second."""
+
+    now = 0.0
+
+    def note(self, progress):
+        self.now += 0.1
+        progress.cpu_seconds = self.now
+
+
+def test_a_time_budget_decides_once_when_the_decay_starts_and_ends(tmp_path):
+    run = tiny_run(tmp_path, TinyTask(n_rows=300, rows_per_batch=1), cpu_minutes=1, evaluate_every=1000)
+    run.clock = FakeClock()
+    horizons, rates = [], []
+    for report in train(run):
+        if report.kind == "step":
+            horizons.append(run.progress.horizon)
+            rates.append(report.rate)
+    decided = {horizon for horizon in horizons if horizon.end is not None}
+    assert len(decided) == 1
+    (horizon,) = decided
+    assert horizon.end == run.progress.step
+    assert rates[horizon.decay_start - 1] == pytest.approx(1e-3) and rates[-1] < 1e-4
+    assert run.progress.ended == "time budget used" and run.clock.now < 60
+
+
+def test_patience_ends_a_run_that_gets_no_better(tmp_path):
+    run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 1.5, 1.5, 1.5]), steps=1000, patience=2)
+    best = [r.is_best for r in train(run) if r.kind == "evaluation"]
+    assert best == [True, True, False, False, False]
+    assert run.progress.ended == "no better for 2 evaluations"
+    assert (run.progress.best, run.progress.best_step) == (2.0, 8)
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_average_is_kept_only_if_it_is_the_best(tmp_path, better):
+    values = [1.0, 1.0, 1.0, 2.0 if better else 0.5]
+    run = tiny_run(tmp_path, TinyTask(values=values), steps=12, average_last=3)
+    reports = list(train(run))
+    averaged = reports[-2]
+    assert averaged.note == "mean of the last 3 checkpoints" and averaged.is_best == better
+    own = [p.clone() for p in run.model.parameters()]
+    last = tiny_run(tmp_path / "again", TinyTask(values=[1.0]), steps=12)
+    list(train(last))
+    same = all(torch.equal(a, b) for a, b in zip(own, last.model.parameters(), strict=True))
+    assert same != better
+
+
+def test_an_evaluation_changes_no_random_number(tmp_path):
+    often = tiny_run(tmp_path / "a", evaluate_every=1)
+    list(train(often))
+    rarely = tiny_run(tmp_path / "b", evaluate_every=10)
+    list(train(rarely))
+    for one, other in zip(often.model.parameters(), rarely.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights(tmp_path):
+    run = tiny_run(tmp_path)
+    update(run, run.task.batches(1, 0, 0)[:1])
+    before = [p.detach().clone() for p in run.model.parameters()]
+    run.model.decoder.blocks[0].feed_forward.register_forward_hook(lambda m, i, out: out * math.nan)
+    with pytest.raises(AttendoError, match=r"not finite at step 2.*learning_rate"):
+        update(run, run.task.batches(1, 0, 0)[1:2])
+    assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
+
+
+def test_rows_end_with_the_end_token():
+    batch = collated([([5], [6, 7])], [0])
+    assert batch.targets.tolist() == [[6, 7, EOS]] and batch.inputs["tgt"].tolist() == [[2, 6, 7]]
