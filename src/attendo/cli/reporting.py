@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from attendo.tasks.runs import TranslationRun
     from attendo.training.loop import Report
 
-PLAIN_EVERY = 10.0
-"""Seconds between progress lines in a pipe."""
+LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
+"""Seconds between progress lines on a terminal and in a pipe."""
+
+WIDTH = 79
 
 
 def say(line: str) -> None:
@@ -24,20 +30,25 @@ def say(line: str) -> None:
 class Stopped:
     """Notes SIGINT and SIGTERM, so that a run can save before it leaves; `code` is then the exit code."""
 
-    def __init__(self):
+    def __init__(self, stop: Callable[[], None]):
+        self.stop = stop
         self.code: int | None = None
 
-    def note(self, number: int, frame: object) -> None:
+    def note(self, number: int, frame: FrameType | None) -> None:
         """The handler; a second signal ends the process at once."""
         if self.code is not None:
             raise KeyboardInterrupt
         self.code = 128 + number
+        self.stop()
 
 
 @contextmanager
-def stopping() -> Iterator[Stopped]:
-    """Within it, the two signals are noted instead of ending the process."""
-    stopped = Stopped()
+def stopping(stop: Callable[[], None]) -> Iterator[Stopped]:
+    """Within it, the two signals call `stop` instead of ending the process."""
+    stopped = Stopped(stop)
+    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
+        yield stopped
+        return
     before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stopped
@@ -48,31 +59,47 @@ def stopping() -> Iterator[Stopped]:
 
 def follow(run: TranslationRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
-    from attendo.training.loop import save
-
     screen = Screen()
-    with stopping() as stopped:
-        for report in run.reports():
-            screen.show(report)
-            if stopped.code is not None and report.kind != "end":
-                saved = save(run.run)
-                screen.clear()
-                say(
-                    f"stopped at step {saved.progress.step:,}, saved; go on with: attendo resume {run.folder}"
-                )
-                return stopped.code
-    screen.clear()
+    ended = False
+    with stopping(run.stop) as stopped:
+        try:
+            for report in run.reports():
+                screen.show(report)
+                ended = report.kind == "end"
+        finally:
+            screen.clear()
+    if stopped.code is not None and not ended:
+        step = run.run.progress.step
+        say(f"stopped and saved at step {step:,}; go on with: attendo resume {run.folder}")
+        return stopped.code
     return 0
 
 
-class Screen:
-    """Progress with rate and time left."""
+class Live:
+    """One line on a terminal's stderr that is written over and over; nothing where stderr is no terminal."""
 
     def __init__(self):
-        self.live = sys.stderr.isatty()
-        self.last_line = 0.0
+        self.on = sys.stderr.isatty()
+
+    def show(self, line: str) -> None:
+        """Puts this line in the place of the one before."""
+        if self.on:
+            print(f"\r\x1b[2K{line[:WIDTH]}", end="", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        if self.on:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+
+
+class Screen:
+    """A training run: progress with rate and time left, evaluations, samples."""
+
+    def __init__(self):
+        self.live = Live()
+        self.shown = 0.0
         self.loss: float | None = None
-        self.first: tuple[float, float] | None = None
+        self.first: tuple[float, float, int] | None = None
 
     def show(self, report: Report) -> None:
         """Shows what the loop has done, if it is time to."""
@@ -82,55 +109,80 @@ class Screen:
                 self._progress(report)
             case "evaluation":
                 self.clear()
-                say(evaluation_line(report))
-                assert report.evaluation is not None
-                for source, wanted, given in report.evaluation.samples[:1]:
-                    say(f"    {source}\n    → {given}" + (f"\n    ≠ {wanted}" if given != wanted else ""))
+                for line in evaluation_lines(report):
+                    say(line)
             case "end":
                 self.clear()
                 spent = report.progress
                 say(
-                    f"done: {report.note}; {spent.step:,} steps, {spent.cpu_seconds:,.0f} CPU-seconds,"
-                    f" {spent.wall_seconds:,.0f} seconds"
+                    f"done: {report.note}; {spent.step:,} steps in {duration(spent.wall_seconds)}"
+                    f" ({spent.cpu_seconds:,.0f} CPU-seconds)"
                 )
             case "checkpoint":
                 pass
 
     def clear(self) -> None:
         """Takes the live line away."""
-        if self.live:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+        self.live.clear()
 
     def _progress(self, report: Report) -> None:
         progress = report.progress
-        if self.first is None:
-            self.first = (progress.wall_seconds, report.done)
-        waited = progress.wall_seconds - self.last_line
-        if waited < (0.2 if self.live else PLAIN_EVERY):
+        if self.first is None:  # rate and time left are of this sitting
+            self.first = (progress.wall_seconds, report.done, progress.tokens)
+        if progress.wall_seconds - self.shown < (LIVE_EVERY if self.live.on else PLAIN_EVERY):
             return
-        self.last_line = progress.wall_seconds
+        self.shown = progress.wall_seconds
         elapsed, gained = progress.wall_seconds - self.first[0], report.done - self.first[1]
         left = duration(elapsed / gained * (1 - report.done)) if gained > 0 else "?"
-        rate = progress.tokens / max(progress.wall_seconds, 1e-9)
+        rate = f"{(progress.tokens - self.first[2]) / elapsed:,.0f}" if elapsed > 0 else "?"
         line = (
             f"{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
-            f"  {rate:,.0f} tokens/s  {left} left"
+            f"  {rate} tokens/s  {left} left"
         )
-        if self.live:
-            print(f"\r\x1b[2K{line[:79]}", end="", file=sys.stderr, flush=True)
+        if self.live.on:
+            self.live.show(line)
         else:
             say(line)
 
 
-def evaluation_line(report: Report) -> str:
-    """An evaluation in one line."""
+class Counter:
+    """How many lines a command has done, with the rate, while its results go elsewhere."""
+
+    def __init__(self, what: str):
+        self.live = Live()
+        self.live.on = (
+            self.live.on and not sys.stdout.isatty()
+        )  # results on the same screen are progress enough
+        self.what = what
+        self.began = self.shown = time.monotonic()
+
+    def show(self, done: int) -> None:
+        """Shows it, a few times a second."""
+        now = time.monotonic()
+        if now - self.shown > LIVE_EVERY:
+            self.shown = now
+            self.live.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} a second")
+
+    def clear(self) -> None:
+        """Takes the line away."""
+        self.live.clear()
+
+
+def evaluation_lines(report: Report) -> list[str]:
+    """An evaluation in one line, and its first sample: the source, what was found, what it should be."""
+    from attendo.microscope.terminal import fitted
+
     assert report.evaluation is not None
     m = report.evaluation.measures
-    note = f"  ({report.note})" if report.note else ""
-    return (
+    note = f"  ({report.note})" if report.note else "  best so far" if report.is_best else ""
+    lines = [
         f"step {report.progress.step:,}: BLEU {m['bleu']:.1f}  chrF {m['chrf']:.1f}  exact {m['exact']:.1f} %"
-        f"  perplexity {m['perplexity']:.2f}{'  best so far' if report.is_best else ''}{note}"
-    )
+        f"  perplexity {m['perplexity']:.2f}{note}"
+    ]
+    for source, wanted, given in report.evaluation.samples[:1]:
+        texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
+        lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
+    return lines
 
 
 def duration(seconds: float) -> str:

@@ -3,77 +3,101 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attendo.cli.reporting import follow, say
 
-F = Annotated[
+if TYPE_CHECKING:
+    from attendo.training.clock import Clock
+
+Pairs = Annotated[
     str | None, typer.Option(metavar="F", help="Training pairs: .tsv .csv .jsonl .txt .parquet, or .gz.")
 ]
+Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N updates in all.")]
+Epochs = Annotated[float | None, typer.Option(metavar="E", help="End after E passes over the data.")]
+Minutes = Annotated[float | None, typer.Option(metavar="M", help="End after M minutes, preparation counted.")]
+CpuMinutes = Annotated[float | None, typer.Option(metavar="M", help="The same in CPU time of all threads.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 
 
 def add_training_commands(app: typer.Typer) -> None:
     """Adds `train` with its tasks, and `resume`."""
-    train = typer.Typer(
-        no_args_is_help=True, rich_markup_mode=None, help="Train a model from your own files."
-    )
+    train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+    train.callback()(tasks)
     train.command("translation")(translation)
     app.add_typer(train, name="train")
     app.command("resume")(resume)
 
 
+def tasks(context: typer.Context) -> None:
+    """Train a model from your own files.
+
+    Example: attendo train translation --train pairs.tsv --out runs/mine
+    """
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
 def translation(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="New folder for the run.")],
-    train: F = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="New folder for the run.")] = None,
+    train: Pairs = None,
     valid: Annotated[
         str | None, typer.Option(metavar="F", help="Validation pairs; else some are split off.")
     ] = None,
     train_source: Annotated[
-        str | None, typer.Option(metavar="F", help="With --train-target: parallel files.")
+        str | None, typer.Option(metavar="F", help="Two parallel files instead of --train: line n")
     ] = None,
-    train_target: Annotated[str | None, typer.Option(metavar="F", help="Line n belongs to line n.")] = None,
+    train_target: Annotated[str | None, typer.Option(metavar="F", help="belongs to line n.")] = None,
     valid_source: Annotated[str | None, typer.Option(metavar="F", help="The same for validation.")] = None,
     valid_target: Annotated[str | None, typer.Option(metavar="F", help="The same for validation.")] = None,
     preset: Annotated[
         str | None, typer.Option(metavar="P", help="tiny, small, base or big; else chosen.")
     ] = None,
     config: Annotated[
-        Path | None, typer.Option(metavar="F.toml", help="Settings; see --print-config.")
+        Path | None, typer.Option(metavar="F.toml", help="Settings; --print-config shows the form.")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as model.d_model=128.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="source=en,target=ja or 1,2.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="C", help="source=en,target=ja, or 1,2 by number.")
+    ] = None,
     header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
     from_: Annotated[str | None, typer.Option("--from", metavar="en", help="Source language.")] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="ja", help="Target language.")] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Swap source and target.")] = False,
-    steps: Annotated[int | None, typer.Option(metavar="N", help="End after N updates.")] = None,
-    epochs: Annotated[
-        float | None, typer.Option(metavar="E", help="End after E passes over the data.")
+    steps: Steps = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    cpu_minutes: CpuMinutes = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the weights, the order and the dropout.")
     ] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes.")] = None,
-    cpu_minutes: Annotated[
-        float | None, typer.Option(metavar="M", help="End after M minutes of CPU time.")
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the weights, the order and the dropout.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of the processor; else one a core.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Device = "auto",
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
-    drop: Annotated[str | None, typer.Option(help="Leave rows out: duplicates,leaks,… (see doctor).")] = None,
+    drop: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Leave rows out: duplicates,leaks (see doctor).")
+    ] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Print the settings and leave.")
+        bool, typer.Option("--print-config", help="Print the settings as TOML and leave.")
     ] = False,
 ) -> int:
     """Train a translator from pairs of sentences.
 
-    What you leave open (size, vocabulary, batch, rate) is chosen from your data, this machine's measured speed and
-    the budget, and printed. Every row is accounted for.
+    What you leave open (size, vocabulary, batch, rate) is chosen from your data, this machine's measured speed
+    and the budget, and printed. A preset, then --config, then --set, then the other options: the later wins.
+    Every row is accounted for. Ctrl-C saves; attendo resume goes on.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine --minutes 30
     """
+    from attendo.training.clock import Clock
+
+    clock = Clock.of_process()
     options = {
         "data.train": _files("--train", train, train_source, train_target),
         "data.valid": _files("--valid", valid, valid_source, valid_target),
@@ -85,104 +109,105 @@ def translation(
         "data.strict": strict or None,
         "data.drop": drop,
         "training.seed": seed,
+        **_one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
     }
-    budget = {"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}
-    tables = _tables(preset, config, set_ or [], options, budget)
+    tables = _tables(preset, config, set_ or [], options)
     if print_config:
         from attendo.config import dump_toml
 
-        typer.echo(dump_toml(tables), nl=False)
+        print(dump_toml(tables), end="")
         return 0
-    return _train(tables, out, threads, device)
+    if out is None:
+        raise typer.BadParameter("missing --out DIR, the new folder for the run")
+    if not tables.get("data", {}).get("train"):
+        raise typer.BadParameter("no training data: give --train F, or --train-source F and --train-target F")
+    return _train(tables, out, threads, device, clock)
 
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")],
-    steps: Annotated[int | None, typer.Option(metavar="N", help="End after N updates in all.")] = None,
-    more_steps: Annotated[int | None, typer.Option(metavar="N", help="End after N updates more.")] = None,
-    epochs: Annotated[float | None, typer.Option(metavar="E", help="End after E passes in all.")] = None,
-    minutes: Annotated[float | None, typer.Option(metavar="M", help="End after M minutes in all.")] = None,
-    cpu_minutes: Annotated[float | None, typer.Option(metavar="M", help="The same in CPU time.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of the processor; else as many as before.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    steps: Steps = None,
+    more_steps: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="End after N updates more.")
+    ] = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    cpu_minutes: CpuMinutes = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else as many as before.")
+    ] = None,
+    device: Device = "auto",
 ) -> int:
     """Go on with a run from its newest checkpoint, as if nothing had happened.
 
+    Another end than the run's own counts what is done already, but for --more-steps.
+
     Example: attendo resume runs/mine --more-steps 2000
     """
+    from attendo.training.clock import Clock
+
+    clock = Clock.of_process()
+    ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}
+    ends = _one_end(ends | {"minutes": minutes, "cpu_minutes": cpu_minutes})
     from attendo.tasks.runs import resumed_run
 
-    ends = {
-        "steps": steps,
-        "more_steps": more_steps,
-        "epochs": epochs,
-        "minutes": minutes,
-        "cpu_minutes": cpu_minutes,
-    }
-    changes = {name: value for name, value in ends.items() if value is not None}
-    run = resumed_run(folder, changes, say, device, threads)
-    if run.run.progress.ended:
-        say(f"{folder} has ended: {run.run.progress.ended}; train further with --more-steps N")
-        return 0
-    return follow(run)
+    changes = {name.removeprefix("training."): value for name, value in ends.items()}
+    run = resumed_run(folder, changes, say, device, threads, clock)
+    return 0 if run.run.progress.ended else follow(run)
 
 
-def _train(tables: dict[str, dict[str, Any]], out: Path, threads: int | None, device: str) -> int:
+def _train(
+    tables: dict[str, dict[str, Any]], out: Path, threads: int | None, device: str, clock: Clock
+) -> int:
     import torch
 
     from attendo.tasks.runs import new_translation_run
-    from attendo.training.clock import Clock
 
     if threads is not None:
-        if threads < 1:
-            raise typer.BadParameter(f"--threads {threads} must be at least 1")
         torch.set_num_threads(threads)
-    run = new_translation_run(tables, out, say, Clock(cpu_start=0.0), device)
+    run = new_translation_run(tables, out, say, clock, device)
     say(f"{torch.get_num_threads()} threads; everything is kept in {out}")
     code = follow(run)
     if code == 0:
-        say(f"try it: attendo translate {out}")
+        say(f'try it: attendo translate {out} "your sentence"')
     return code
 
 
 def _files(name: str, one: str | None, source: str | None, target: str | None) -> list[str] | None:
-    """The absolute paths of one file, or of two parallel ones."""
+    """One file, or two parallel ones."""
     if (source is None) != (target is None):
         raise typer.BadParameter(f"{name}-source and {name}-target belong together; give both")
     if one is not None and source is not None:
         raise typer.BadParameter(f"give {name}, or {name}-source and {name}-target, not both")
     files = [one] if one is not None else [source, target] if source is not None else []
-    return [_absolute(file) for file in files if file is not None] or None
+    return [file for file in files if file is not None] or None
 
 
-def _absolute(file: str) -> str:
-    from attendo.tasks.settings import FORECASTS
-
-    return file if file == FORECASTS and not Path(file).exists() else str(Path(file).absolute())
+def _one_end(ends: dict[str, Any]) -> dict[str, Any]:
+    """What ends the run, as a setting; at most one may be given."""
+    given = {name: value for name, value in ends.items() if value is not None}
+    if len(given) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise typer.BadParameter(f"give one of {flags}, not both")
+    return {f"training.{name}": value for name, value in given.items()}
 
 
 def _tables(
-    preset: str | None,
-    config: Path | None,
-    assignments: list[str],
-    options: dict[str, Any],
-    budget: dict[str, Any],
+    preset: str | None, config: Path | None, assignments: list[str], options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
-    """All settings given: the preset's, then the file's, then --set, then the options, each before the one before."""
+    """All settings given: the preset's, then the file's, then --set, then the options; the later wins."""
     from attendo.config import override, read_toml
-    from attendo.errors import AttendoError
-    from attendo.tasks.settings import check_tables, joined, preset_tables
+    from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
 
-    tables = joined(preset_tables(preset) if preset else {}, read_toml(config) if config else {})
-    tables = override(tables, assignments)
+    from_file = read_toml(config) if config else {}
+    from_set = override({}, assignments)
+    check_names(from_file, str(config))
+    check_names(from_set, "--set")
+    from_options: dict[str, dict[str, Any]] = {}
     for path, value in options.items():
         section, key = path.split(".")
         if value is not None:
-            tables.setdefault(section, {})[key] = value
-    if any(value is not None for value in budget.values()):
-        training = {k: v for k, v in tables.get("training", {}).items() if k not in budget}
-        tables["training"] = training | {k: v for k, v in budget.items() if v is not None}
-    check_tables(tables, str(config) if config else "the settings")
-    if not tables.get("data", {}).get("train"):
-        raise AttendoError("no training data: give --train F, or --train-source F and --train-target F")
+            from_options.setdefault(section, {})[key] = value
+    tables = joined(preset_tables(preset) if preset else {}, from_file, from_set, from_options)
+    check_tables(tables, "the settings")
     return tables

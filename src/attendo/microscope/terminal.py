@@ -2,95 +2,89 @@
 
 from __future__ import annotations
 
-import unicodedata
+from itertools import zip_longest
 
+from attendo.errors import AttendoError
 from attendo.microscope.attention_map import AttentionMap
+from attendo.microscope.labels import clusters, columns, fitted, isolated, padded, wrapped
 
-SHADES = " ░▒▓█"
-LONGEST_LABEL = 14
+SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
+"""The smallest weight of each shade; a smaller one leaves the cell blank."""
+CELL = 2
+"""Columns of a cell: a wide character fits, and cells are about square."""
+NARROWEST = 40
 
 
 def map_text(seen: AttentionMap, width: int = 80, layer: int | None = None) -> str:
-    """The map as lines of at most `width` columns: target pieces down, numbered source pieces across.
+    """The map as lines of at most `width` columns: target pieces down, source pieces across, read downward.
 
-    Each cell is a shade of the weight and, on each row, the strongest source piece is named at the end. layer: the
-    sharpest if None; the mean over its heads is drawn.
+    Each cell is a shade of the weight, and each row ends with the source piece it looked at most. A sentence that is
+    too wide comes in blocks of columns. layer: the sharpest if None; the mean over its heads is drawn. No color is
+    needed. Raises AttendoError for a width below 40 columns.
     """
+    if width < NARROWEST:
+        raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
     layer = seen.sharpest_layer if layer is None else layer
     weights = seen.mean(layer)
-    labels = [fitted(piece, LONGEST_LABEL) for piece in seen.target_pieces]
+    longest = width // 5
+    labels = [fitted(piece, longest) for piece in seen.target_pieces]
+    names = [fitted(piece, longest) for piece in seen.source_pieces]
     left = max(map(columns, labels))
-    legend_width = 1 + max(columns(fitted(piece, LONGEST_LABEL)) for piece in seen.source_pieces) + 5
-    room = max(1, (width - left - 2 - legend_width) // 2)
-    title = (
-        f"cross-attention, layer {layer + 1} of {len(seen.weights)}, mean of {seen.weights.shape[1]} heads"
-    )
-    lines = [*wrapped(f"{title}: rows are what was written, columns what it looked at", width), ""]
-    for start in range(0, len(seen.source_pieces), room):
-        part = slice(start, min(start + room, len(seen.source_pieces)))
-        lines += wrapped(source_legend(seen, part), width)
-        tens = "".join(f"{n // 10 or ' ':>2}" for n in range(part.start + 1, part.stop + 1))
-        ones = "".join(f"{n % 10:>2}" for n in range(part.start + 1, part.stop + 1))
-        lines += [f"{'':{left}} {tens}".rstrip(), f"{'':{left}} {ones}"]
-        for label, row in zip(labels, weights, strict=True):
-            cells = "".join(shade(float(weight)) * 2 for weight in row[part])
-            best = int(row.argmax())
-            strongest = ""
-            if part.start <= best < part.stop:
-                strongest = f" {fitted(seen.source_pieces[best], LONGEST_LABEL)} {row[best]:.0%}"
-            lines.append(f"{' ' * (left - columns(label))}{label} {cells}{strongest}".rstrip())
+    strongest = weights.argmax(-1)
+    ends = [f" {isolated(names[s])} {row[s]:.0%}" for s, row in zip(strongest, weights, strict=True)]
+    room = (width - left - 1 - max(map(columns, ends))) // CELL
+    lines = [
+        *wrapped(seen.caption(layer), width),
+        *wrapped(
+            "Down: what was written. Across: the source. Right: where it looked most.", width
+        ),
+        *wrapped(shade_legend(), width),
+    ]
+    for start in range(0, len(names), room):
+        block = range(start, min(start + room, len(names)))
         lines.append("")
-    return "\n".join(lines[:-1])
+        if len(block) < len(names):
+            lines.append(f"source pieces {block.start + 1} to {block.stop} of {len(names)}")
+        lines += [f"{'':{left}} {line}".rstrip() for line in standing(names[block.start : block.stop])]
+        for label, row, best, end in zip(labels, weights, strongest, ends, strict=True):
+            cells = "".join(shade(float(row[s])) * CELL for s in block)
+            lines.append(f"{padded(label, left)} {cells}{end if best in block else ''}".rstrip())
+    return "\n".join(lines)
 
 
-def source_legend(seen: AttentionMap, part: slice) -> str:
-    """The source pieces of some columns with their numbers."""
-    return "  ".join(f"{n}:{seen.source_pieces[n - 1]}" for n in range(part.start + 1, part.stop + 1))
+def standing(labels: list[str]) -> list[str]:
+    """Labels written downward, one cell wide each, so that all of them end in the last line.
+
+    >>> standing(["to", "雨"])
+    ['t', 'o 雨']
+    """
+    marks = [[_in_a_cell(cluster) for cluster in reversed(clusters(label))] for label in labels]
+    lines = [
+        "".join(mark + " " * (CELL - columns(mark)) for mark in line)
+        for line in zip_longest(*marks, fillvalue="")
+    ]
+    return [line.rstrip() for line in reversed(lines)]
+
+
+def _in_a_cell(cluster: str) -> str:
+    """The upright form of what would look wrong in a column of single characters."""
+    return {"…": "⋮"}.get(cluster, isolated(cluster))
 
 
 def shade(weight: float) -> str:
     """A character that is the darker the larger the weight.
 
-    >>> shade(0.0), shade(0.5), shade(1.0)
-    (' ', '▒', '█')
+    >>> [shade(weight) for weight in (0.0, 0.1, 0.5, 1.0)]
+    [' ', '·', '▒', '█']
     """
-    return SHADES[min(len(SHADES) - 1, int(weight * len(SHADES)))]
+    return next((mark for least, mark in SHADES if weight >= least), " ")
 
 
-def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: two for a wide character, none for one that combines.
+def shade_legend() -> str:
+    """Which weight each shade begins at.
 
-    >>> columns("rain"), columns("雨"), columns("e\\u0301")
-    (4, 2, 1)
+    >>> shade_legend()
+    'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'
     """
-    return sum(
-        0
-        if unicodedata.combining(c) or unicodedata.category(c) == "Cf"
-        else 1 + (unicodedata.east_asian_width(c) in "WF")
-        for c in text
-    )
-
-
-def fitted(text: str, width: int) -> str:
-    """The text, cut to so many columns with an ellipsis if it is longer."""
-    if columns(text) <= width:
-        return text
-    while columns(text) > width - 1:
-        text = text[:-1]
-    return text + "…"
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces where there are any."""
-    lines, line = [], ""
-    for word in text.split(" "):
-        if line and columns(f"{line} {word}") > width:
-            lines.append(line.rstrip())
-            line = word
-        else:
-            line = f"{line} {word}" if line else word
-        while columns(line) > width:
-            head = fitted(line, width + 1).removesuffix("…") or line[0]
-            lines.append(head)
-            line = line[len(head) :]
-    return [*lines, line.rstrip()]
+    marks = [f"{mark * CELL} {least * 100:.0f} %" for least, mark in reversed(SHADES)]
+    return "Shades: " + ", ".join(marks).replace(" ", " from ", 1)

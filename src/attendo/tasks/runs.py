@@ -19,7 +19,7 @@ from attendo.files import write_atomic
 from attendo.models import parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.corpus import Corpus, Say
-from attendo.tasks.settings import DataConfig, RunConfig, Tables, check_tables, section
+from attendo.tasks.settings import DataConfig, RunConfig, Tables, check_tables, section, with_absolute_files
 from attendo.tasks.translation import TranslationTask
 from attendo.tasks.translator import Translator
 from attendo.training.clock import Clock
@@ -105,6 +105,7 @@ def new_translation_run(
     clock = Clock() if clock is None else clock
     require_no_run(folder)
     check_tables(tables, "the settings")
+    tables = with_absolute_files(tables)
     corpus = Corpus(section(DataConfig, tables, "data", "the settings"), say)
     corpus.data.check()
     where = pick_device(device)

@@ -156,6 +156,16 @@ def check_tables(tables: Mapping[str, Any], where: str) -> None:
         section(SECTIONS[name], tables, name, where)
 
 
+def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
+    """The tables with every file of [data] named from the root, so that the run resumes from anywhere."""
+    result = {name: dict(table) for name, table in tables.items()}
+    data = result.get("data", {})
+    for name in ("train", "valid"):
+        if isinstance(data.get(name), list | tuple) and list(data[name]) != [FORECASTS]:
+            data[name] = [str(Path(file).absolute()) for file in data[name]]
+    return result
+
+
 def preset_tables(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset that comes with attendo. Raises AttendoError naming those there are."""
     folder = Path(str(files("attendo"))) / "presets"

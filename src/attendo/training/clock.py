@@ -20,6 +20,14 @@ class Clock:
     _before: tuple[float, float] = (0.0, 0.0)
     _first_step: tuple[int, float] | None = None
 
+    @classmethod
+    def of_process(cls) -> Clock:
+        """A clock that started with the process, for a command: loading torch costs the user's time, too.
+
+        When Python itself started is not known to it; the CPU time it has spent since is the nearest to that.
+        """
+        return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
+
     def resume(self, progress: Progress) -> None:
         """Adds what earlier sittings spent."""
         self._before = (progress.cpu_seconds, progress.wall_seconds)

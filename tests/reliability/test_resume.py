@@ -1,0 +1,135 @@
+"""A run that was cut and resumed is the run that was not: weights, optimizer, random states and log, bit for bit."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_corpus import SMALL, pairs_file, small_run
+
+from attendo.errors import AttendoError
+from attendo.tasks.runs import resumed_run
+from attendo.training.state import checkpoints
+
+TIMES = ("cpu_seconds", "wall_seconds")
+
+
+def finished(run):
+    for _ in run.reports():
+        pass
+    return run
+
+
+def cut_at(run, step):
+    """Leaves the loop after the checkpoint of a step, as a killed process does."""
+    for report in run.reports():
+        if report.kind == "checkpoint" and report.progress.step == step:
+            return
+    raise AssertionError(f"no checkpoint at {step}")
+
+
+def final_state(folder):
+    path = checkpoints(folder / "checkpoints")[-1]
+    progress = json.loads((path / "progress.json").read_text())
+    return (
+        load_file(path / "model.safetensors") | load_file(path / "optimizer.safetensors"),
+        {key: value for key, value in progress.items() if key not in TIMES},
+    )
+
+
+def log(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
+
+
+@pytest.mark.parametrize(("step", "every", "accumulation"), [(3, 3, 1), (4, 2, 2), (10, 5, 1)])
+def test_a_cut_run_ends_as_the_unbroken_one(tmp_path, step, every, accumulation):
+    file = pairs_file(tmp_path)
+    settings = {"training": {"accumulation": accumulation}, "checkpoint": {"every_steps": every}}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    finished(small_run(whole, file, **settings))
+    cut_at(small_run(cut, file, **settings), step)
+    torch.manual_seed(12345)  # whatever the new process starts from
+    finished(resumed_run(cut))
+    (tensors, progress), (wanted, wanted_progress) = final_state(cut), final_state(whole)
+    assert progress == wanted_progress and progress["ended"] == "all 12 steps done"
+    assert tensors.keys() == wanted.keys()
+    assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
+    assert [line for line in log(cut) if line["kind"] != "step"] == [
+        line for line in log(whole) if line["kind"] != "step"
+    ]
+
+
+def test_the_cut_may_fall_on_the_end_of_an_epoch(tmp_path):
+    file = pairs_file(tmp_path, 60)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    run = small_run(whole, file, checkpoint={"every_steps": 1})
+    n_batches = len(run.run.task.batches(1, 0, 0))
+    assert n_batches < 12
+    finished(run)
+    cut_at(small_run(cut, file, checkpoint={"every_steps": 1}), n_batches)
+    finished(resumed_run(cut))
+    (tensors, progress), (wanted, wanted_progress) = final_state(cut), final_state(whole)
+    assert progress == wanted_progress
+    assert all(torch.equal(tensors[name], wanted[name]) for name in wanted)
+
+
+@pytest.fixture
+def ended(tmp_path):
+    """A finished run, and the file it learned from."""
+    file = pairs_file(tmp_path)
+    finished(small_run(tmp_path / "run", file))
+    return tmp_path / "run", file
+
+
+def test_a_damaged_newest_checkpoint_is_passed_over_with_a_word(ended):
+    folder, _ = ended
+    newest = checkpoints(folder / "checkpoints")[-1] / "optimizer.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    said = []
+    run = resumed_run(folder, say=said.append)
+    assert run.run.progress.step == 10
+    assert any("passed over step-12" in line for line in said)
+
+
+def test_more_steps_go_on_where_the_run_ended(ended):
+    folder, _ = ended
+    run = finished(resumed_run(folder, {"more_steps": 6}))
+    assert run.run.progress.step == 18
+    steps = [line["step"] for line in log(folder) if line["kind"] == "evaluation"]
+    assert steps == [5, 10, 12, 15, 18]
+    again = resumed_run(folder)
+    assert again.run.progress.ended == "all 18 steps done"
+
+
+def test_changed_data_are_refused_with_both_hashes(ended):
+    folder, file = ended
+    file.write_text(file.read_text(encoding="utf-8") + "one more\tもう一つ\n", encoding="utf-8")
+    with pytest.raises(AttendoError, match=r"data have changed.*store [0-9a-f]{12}, was [0-9a-f]{12}"):
+        resumed_run(folder)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(ended):
+    folder, _ = ended
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(AttendoError, match="no sound checkpoint to resume from"):
+        resumed_run(folder)
+
+
+def test_another_number_of_threads_is_said(ended):
+    folder, _ = ended
+    said = []
+    before = torch.get_num_threads()
+    try:
+        resumed_run(folder, say=said.append, threads=2)
+        assert any("2 threads instead of 1" in line for line in said)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_two_ends_are_refused(ended):
+    folder, _ = ended
+    with pytest.raises(AttendoError, match="exactly one of"):
+        resumed_run(folder, {"steps": 20, "epochs": 3})
+    assert SMALL["training"]["steps"] == 12

@@ -1,0 +1,97 @@
+"""A run folder: whole, it loads to equal logits; damaged in any way, it says what and what to do."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from tiny_corpus import pairs_file, small_run
+
+from attendo.bundle import load_bundle, load_model
+from attendo.errors import AttendoError
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """(folder, model in memory) of a run whose last evaluation was its best, if any was."""
+    folder = tmp_path_factory.mktemp("bundle")
+    run = small_run(folder / "run", pairs_file(folder), training={"steps": 2, "evaluate_every": 2})
+    for _ in run.reports():
+        pass
+    return folder / "run", run.run.model.eval()
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy to damage."""
+    return shutil.copytree(trained[0], tmp_path / "run")
+
+
+def test_what_is_loaded_computes_the_same(trained):
+    folder, model = trained
+    loaded = load_model(folder, load_bundle(folder))
+    src, tgt = torch.tensor([[5, 6, 3]]), torch.tensor([[2, 9]])
+    assert torch.equal(loaded(src, tgt), model(src, tgt))
+    assert loaded.output_proj.weight is loaded.target_embedding.tokens.weight
+    assert not loaded.training
+
+
+def test_the_card_says_what_it_is(trained):
+    card = json.loads((trained[0] / "card.json").read_text())
+    assert card["format"] == 1 and card["task"] == "translation"
+    assert card["data"]["pairs"] == 96 and card["parameters"] == sum(
+        p.numel() for p in trained[1].parameters()
+    )
+    assert {"bleu", "chrf", "exact", "loss", "step"} <= card["validation"].keys()
+
+
+def loading(folder):
+    load_model(folder, load_bundle(folder))
+
+
+@pytest.mark.parametrize("name", ["config.toml", "tokenizer.json", "card.json", "model.safetensors"])
+def test_a_missing_file_is_named(folder, name):
+    (folder / name).unlink()
+    with pytest.raises(AttendoError, match=f"has no {name}"):
+        loading(folder)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "tokenizer.json", "card.json", "model.safetensors"])
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_file_cut_short_is_one_clear_line(folder, name, share):
+    data = (folder / name).read_bytes()
+    (folder / name).write_bytes(data[: int(len(data) * share)])
+    if name == "config.toml" and share == 0.9:
+        pytest.skip(
+            "a TOML file without its last lines is still TOML; what is left is enough to load the model"
+        )
+    with pytest.raises(AttendoError) as caught:
+        loading(folder)
+    assert name in str(caught.value) or "trained with another" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_another_config_or_tokenizer_does_not_fit_the_weights(folder):
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("d_ff = 32", "d_ff = 64"))
+    with pytest.raises(AttendoError, match="trained with another config"):
+        loading(folder)
+
+
+def test_another_tokenizer_is_refused(folder, trained):
+    tokenizer = folder / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    with pytest.raises(AttendoError, match="trained with another tokenizer"):
+        loading(folder)
+
+
+def test_a_later_format_asks_for_an_upgrade(folder):
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps(card | {"format": 2}))
+    with pytest.raises(AttendoError, match="format 2 is unknown"):
+        loading(folder)
+
+
+def test_no_folder_is_said(tmp_path):
+    with pytest.raises(AttendoError, match="no such run folder"):
+        load_bundle(tmp_path / "none")

@@ -1,0 +1,35 @@
+"""A real but tiny translation run: some forecasts in a TSV file, a model of one layer, a few steps."""
+
+from pathlib import Path
+from typing import Any
+
+from attendo.data import forecasts
+from attendo.tasks.runs import TranslationRun, new_translation_run
+from attendo.tasks.settings import joined
+
+SMALL = {
+    "model": {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1},
+    "tokenizer": {"vocab_size": 600},
+    "training": {
+        "steps": 12,
+        "batch_tokens": 512,
+        "evaluate_every": 5,
+        "evaluate_rows": 6,
+        "precision": "float32",
+        "warmup_steps": 2,
+    },
+    "decoding": {"max_length_ratio": 0.0, "max_length_extra": 8},  # what an untrained model says never ends
+}
+
+
+def pairs_file(folder: Path, n: int = 120, name: str = "pairs.tsv") -> Path:
+    """A TSV file of `n` pairs."""
+    path = folder / name
+    rows = forecasts.pairs(n, "train")
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in rows), encoding="utf-8")
+    return path
+
+
+def small_run(folder: Path, file: Path, **tables: dict[str, Any]) -> TranslationRun:
+    """A new run in `folder` on that file; tables laid over SMALL."""
+    return new_translation_run(joined(SMALL, {"data": {"train": [str(file)]}}, tables), folder)
