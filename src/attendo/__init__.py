@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from attendo.errors import AttendoError as AttendoError
     from attendo.tasks import Translator as Translator
     from attendo.tasks import load as load
+    from attendo.tasks import train as train
 
 __version__ = "0.1.0"
 
@@ -18,9 +19,10 @@ _HOMES = {
     "AttendoError": "attendo.errors",
     "Translator": "attendo.tasks",
     "load": "attendo.tasks",
+    "train": "attendo.tasks",
 }
 
-__all__ = ["AttendoError", "Translator", "__version__", "load"]
+__all__ = ["AttendoError", "Translator", "__version__", "load", "train"]
 
 
 def __getattr__(name: str) -> Any:

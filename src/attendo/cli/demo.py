@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,24 +12,30 @@ from attendo.cli.reporting import follow, say
 
 if TYPE_CHECKING:
     from attendo.tasks import Translator
+    from attendo.training.clock import Clock
 
-HELD_OUT = 1000
 SHOWN = 3
 SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the morning."
 
 
 def add_demo(app: typer.Typer) -> None:
     """Adds `demo`."""
-    app.command("demo")(demo)
+    app.command("demo", short_help="See it all work, in a few minutes.")(demo)
 
 
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The run's folder.")] = Path("runs/demo"),
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The run's folder; a finished demo in it is used again.")
+    ] = Path("runs/demo"),
+    fresh: Annotated[bool, typer.Option("--fresh", help="Remove the demo in DIR and train anew.")] = False,
     cpu_minutes: Annotated[float | None, typer.Option(metavar="M", help="CPU time to train for.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Of the processor; else one a core.")] = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Train anew although DIR holds a finished demo.")
-    ] = False,
+    test: Annotated[int, typer.Option(metavar="N", min=1, help="Held-out forecasts to translate.")] = 1000,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as training.seed=2.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")
+    ] = None,
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out ones, and show where it looks.
 
@@ -36,50 +43,92 @@ def demo(
 
     Example: attendo demo
     """
-    import shutil
+    from attendo.training.clock import Clock
+
+    clock = Clock.of_process()
+    import torch
 
     from attendo.tasks import load
 
-    if fresh and out.exists():
-        shutil.rmtree(out)
-    if (out / "model.safetensors").is_file() and (out / "metrics.jsonl").is_file():
-        say(f"{out} holds a finished demo: using it (--fresh trains anew)")
-    elif code := _train(out, cpu_minutes, threads):
+    if threads is not None:
+        torch.set_num_threads(threads)
+    tables = _settings(cpu_minutes, set_ or [])
+    if fresh or not (out / "config.toml").exists():
+        code = _begin(out, fresh, tables, clock)
+    else:
+        if cpu_minutes is not None or set_:
+            raise typer.BadParameter(
+                f"{out} holds a demo; --cpu-minutes and --set need --fresh, which trains anew"
+            )
+        code = _go_on(out, tables, clock)
+    if code:
         return code
     translator = load(out)
-    _test(translator)
+    _test(translator, test)
     _show(translator, out)
+    print("\nNow you:")
+    print(f'  attendo translate {out} "On Monday it will snow in Oslo."')
+    print(f"  attendo info {out}")
+    print("  attendo train translation --train pairs.tsv --out runs/mine --minutes 30")
     return 0
 
 
-def _train(out: Path, cpu_minutes: float | None, threads: int | None) -> int:
-    import torch
+def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, dict[str, Any]]:
+    from attendo.config import override
+    from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
 
-    from attendo.tasks.runs import new_translation_run
-    from attendo.tasks.settings import preset_tables
-    from attendo.training.clock import Clock
-
-    if threads is not None:
-        torch.set_num_threads(max(1, threads))
-    say("Learning to translate weather forecasts from English into Japanese.")
-    tables = preset_tables("demo")
-    if cpu_minutes is not None:
-        tables["training"]["cpu_minutes"] = cpu_minutes
-    return follow(new_translation_run(tables, out, say, Clock(cpu_start=0.0)))
+    chosen = override({}, assignments)
+    check_names(chosen, "--set")
+    budget = {} if cpu_minutes is None else {"training": {"cpu_minutes": cpu_minutes}}
+    tables = joined(preset_tables("demo"), chosen, budget)
+    check_tables(tables, "the settings")
+    return tables
 
 
-def _test(translator: Translator) -> None:
+def _begin(out: Path, fresh: bool, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
+    """Trains a new demo; removes one that is there only if it is one."""
+    from attendo.tasks.runs import new_translation_run, require_no_run
+    from attendo.tasks.settings import data_of
+
+    if fresh and (out / "config.toml").exists() and data_of(out).embedded:
+        say(f"removing the demo in {out}")
+        shutil.rmtree(out)
+    require_no_run(out)
+    say("Learning to translate weather forecasts from English into Japanese, from nothing: first a")
+    say("tokenizer from the embedded corpus, then a small Transformer.")
+    return follow(new_translation_run(tables, out, say, clock))
+
+
+def _go_on(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
+    """Uses a finished demo, goes on with an interrupted one, and begins again where nothing had been saved."""
+    from attendo.tasks.description import last_entry
+    from attendo.tasks.runs import require_no_run, resumed_run
+    from attendo.tasks.settings import data_of
+    from attendo.training.state import newest_checkpoint
+
+    if not data_of(out).embedded:
+        require_no_run(out)  # a run on other data is refused
+    if last_entry(out / "metrics.jsonl").get("kind") == "end":
+        say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")
+        return 0
+    if newest_checkpoint(out / "checkpoints")[0] is None:
+        return _begin(out, True, tables, clock)
+    run = resumed_run(out, None, say, clock=clock)
+    return 0 if run.run.progress.ended else follow(run)
+
+
+def _test(translator: Translator, n_pairs: int) -> None:
     from attendo.data import forecasts
     from attendo.tasks.corpus import FORECAST_PAIRS
 
-    pairs = forecasts.pairs(HELD_OUT, "test")
+    pairs = forecasts.pairs(n_pairs, "test")
     found = translator.evaluate(pairs)
-    print(f"\n{HELD_OUT:,} held-out forecasts, none of them in the training data:")
+    print(f"\n{n_pairs:,} held-out forecasts, none of them in the training data:")
     for (source, target), text in list(zip(pairs, found.texts, strict=True))[:SHOWN]:
-        print(f"  {source}\n  → {text}{'' if text == target else f'  (should be {target})'}")
+        print(f"  {source}\n  → {text}" + ("" if text == target else f"\n  ≠ {target}"))
     nearest = forecasts.nearest_neighbor_baseline(forecasts.pairs(FORECAST_PAIRS, "train"), pairs)
     print(f"\nexact match {found.measures['exact']:.1f} %")
-    print(f"(taking the translation of the most similar training forecast: {nearest:.1f} %)")
+    print(f"(taking the translation of the most similar training forecast: {100 * nearest:.1f} %)")
 
 
 def _show(translator: Translator, out: Path) -> None:
@@ -90,13 +139,11 @@ def _show(translator: Translator, out: Path) -> None:
     from attendo.microscope.terminal import map_text
 
     seen = attention_map(translator, SENTENCE)
-    print(f"\n{map_text(seen)}\n")
+    print(f"\n{SENTENCE}\n→ {seen.target}\n\n{map_text(seen)}\n")
     write_html(seen, out / "map.html")
     print(f"the same as a page: {out / 'map.html'}")
     try:
         write_png(seen, out / "map.png")
         print(f"the same as a picture: {out / 'map.png'}")
-    except AttendoError as error:
+    except AttendoError as error:  # matplotlib is an extra
         print(error)
-    print(f'\nnow you: attendo translate {out} "On Monday it will snow in Oslo."')
-    print("your own: attendo train translation --train pairs.tsv --out runs/mine --minutes 30")

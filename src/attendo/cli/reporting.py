@@ -170,7 +170,7 @@ class Counter:
 
 def evaluation_lines(report: Report) -> list[str]:
     """An evaluation in one line, and its first sample: the source, what was found, what it should be."""
-    from attendo.microscope.terminal import fitted
+    from attendo.microscope.labels import fitted
 
     assert report.evaluation is not None
     m = report.evaluation.measures

@@ -35,9 +35,7 @@ def map_text(seen: AttentionMap, width: int = 80, layer: int | None = None) -> s
     room = (width - left - 1 - max(map(columns, ends))) // CELL
     lines = [
         *wrapped(seen.caption(layer), width),
-        *wrapped(
-            "Down: what was written. Across: the source. Right: where it looked most.", width
-        ),
+        *wrapped("Down: what was written. Across: the source. Right: where it looked most.", width),
         *wrapped(shade_legend(), width),
     ]
     for start in range(0, len(names), room):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from attendo.tasks.translator import Candidate, Translation, Translator
+from attendo.tasks.translator import Assessment, Candidate, Translation, Translator
 
-__all__ = ["Candidate", "Translation", "Translator", "load"]
+__all__ = ["Assessment", "Candidate", "Translation", "Translator", "load", "train"]
 
 
 def load(folder: str | Path, device: str = "cpu") -> Translator:
@@ -15,3 +17,31 @@ def load(folder: str | Path, device: str = "cpu") -> Translator:
     Raises AttendoError naming what is missing or damaged.
     """
     return Translator.load(Path(folder), device)
+
+
+def train(
+    train: str | Path | tuple[str | Path, str | Path],
+    out: str | Path,
+    *,
+    valid: str | Path | tuple[str | Path, str | Path] | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> Translator:
+    """Trains a translator as `attendo train translation` does, and gives its best state.
+
+    train, valid: a file of pairs, or two parallel files. settings: tables as in config.toml, which win over the
+    preset's: `{"training": {"minutes": 30}, "data": {"reverse": True}}`. say: takes the lines that the command
+    prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises AttendoError for
+    wrong settings, unusable data, and a folder that holds a run already.
+    """
+    from attendo.tasks.runs import new_translation_run
+    from attendo.tasks.settings import joined, preset_tables
+
+    files = {"train": train} if valid is None else {"train": train, "valid": valid}
+    data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
+    tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
+    for _ in new_translation_run(tables, Path(out), say, device=device).reports():
+        pass
+    return load(out, "cpu" if device == "auto" else device)

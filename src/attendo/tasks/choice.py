@@ -117,13 +117,17 @@ def choose_training(
     steps_per_epoch = len(_batches(store, training["batch_tokens"])) / training.get("accumulation", 1)
     model, steps = _fitting_size(chosen["model"], training, steps_per_epoch, store, device)
     chosen["model"] = model
+    model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
     training.setdefault("learning_rate", learning_rate_for(model["d_model"]))
     training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
     training.setdefault("evaluate_every", max(20, steps // 12))
     say(
         f"model: {model['n_encoder_layers']}+{model['n_decoder_layers']} layers, d_model {model['d_model']},"
-        f" {training['precision']}; about {steps:,} steps of {training['batch_tokens']:,} tokens,"
-        f" {steps / steps_per_epoch:.1f} epochs; peak rate {training['learning_rate']:.2g}"
+        f" dropout {model['dropout']}, {training['precision']}"
+    )
+    say(
+        f"about {steps:,} steps of {training['batch_tokens']:,} tokens, {steps / steps_per_epoch:.1f} epochs;"
+        f" peak rate {training['learning_rate']:.2g}"
     )
     return chosen
 
@@ -162,6 +166,15 @@ def learning_rate_for(d_model: int) -> float:
     (0.002, 0.00141)
     """
     return 2e-3 * (256 / d_model) ** 0.5
+
+
+def dropout_for(epochs: float) -> float:
+    """The more often a model sees the same rows, the more it must be kept from learning them by heart.
+
+    >>> dropout_for(5), dropout_for(18), dropout_for(60)
+    (0.1, 0.2, 0.3)
+    """
+    return 0.1 if epochs < 10 else 0.2 if epochs < 30 else 0.3
 
 
 def batch_tokens_for(n_tokens: int) -> int:

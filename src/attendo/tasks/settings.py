@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
@@ -58,6 +58,19 @@ class DataConfig:
     def validation_source(self) -> PairSource | None:
         """Where the validation pairs are read from, if files were given."""
         return self._source(self.valid) if self.valid else None
+
+    def source(
+        self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
+    ) -> PairSource:
+        """Where other pairs are read from in the run's direction; columns and header as in training unless given."""
+        data = replace(
+            self,
+            columns=self.columns if columns is None else columns,
+            header=self.header if header is None else header,
+        )
+        if len(files) == 2 and (columns or header):
+            raise AttendoError("two parallel files have no columns; leave out --columns and --header")
+        return data._source(tuple(map(str, files)))
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""
@@ -154,6 +167,12 @@ def check_tables(tables: Mapping[str, Any], where: str) -> None:
     )
     for name in ("tokenizer", "checkpoint", "decoding"):
         section(SECTIONS[name], tables, name, where)
+
+
+def data_of(folder: Path) -> DataConfig:
+    """The [data] of a run folder."""
+    path = folder / "config.toml"
+    return section(DataConfig, read_toml(path), "data", str(path))
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
