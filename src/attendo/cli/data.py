@@ -11,7 +11,7 @@ import typer
 
 def add_data_commands(app: typer.Typer) -> None:
     """Adds the commands that look at data."""
-    app.command("doctor")(doctor)
+    app.command("doctor", short_help="Check pairs before training on them.")(doctor)
 
 
 def doctor(

@@ -53,14 +53,14 @@ def demo(
     if threads is not None:
         torch.set_num_threads(threads)
     tables = _settings(cpu_minutes, set_ or [])
-    if fresh or not (out / "config.toml").exists():
-        code = _begin(out, fresh, tables, clock)
+    if fresh or not _is_begun(out):
+        code = _begin(out, tables, clock)
+    elif cpu_minutes is not None or set_:
+        raise typer.BadParameter(
+            f"{out} holds a demo; --cpu-minutes and --set need --fresh, which trains anew"
+        )
     else:
-        if cpu_minutes is not None or set_:
-            raise typer.BadParameter(
-                f"{out} holds a demo; --cpu-minutes and --set need --fresh, which trains anew"
-            )
-        code = _go_on(out, tables, clock)
+        code = _go_on(out, clock)
     if code:
         return code
     translator = load(out)
@@ -85,34 +85,38 @@ def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, di
     return tables
 
 
-def _begin(out: Path, fresh: bool, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
-    """Trains a new demo; removes one that is there only if it is one."""
-    from attendo.tasks.runs import new_translation_run, require_no_run
+def _is_begun(out: Path) -> bool:
+    """Whether the folder holds a demo with something to use or to go on from. A run on other data is refused."""
+    from attendo.tasks.runs import require_no_run
     from attendo.tasks.settings import data_of
+    from attendo.training.state import checkpoints
 
-    if fresh and (out / "config.toml").exists() and data_of(out).embedded:
+    if (out / "config.toml").exists() and data_of(out).embedded:
+        return bool(checkpoints(out / "checkpoints"))
+    require_no_run(out)
+    return False
+
+
+def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
+    """Trains a new demo in the place of one that may be there."""
+    from attendo.tasks.runs import new_translation_run
+
+    if _is_begun(out) or (out / "config.toml").exists():
         say(f"removing the demo in {out}")
         shutil.rmtree(out)
-    require_no_run(out)
     say("Learning to translate weather forecasts from English into Japanese, from nothing: first a")
     say("tokenizer from the embedded corpus, then a small Transformer.")
     return follow(new_translation_run(tables, out, say, clock))
 
 
-def _go_on(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
-    """Uses a finished demo, goes on with an interrupted one, and begins again where nothing had been saved."""
+def _go_on(out: Path, clock: Clock) -> int:
+    """Uses a finished demo, or goes on with an interrupted one."""
     from attendo.tasks.description import last_entry
-    from attendo.tasks.runs import require_no_run, resumed_run
-    from attendo.tasks.settings import data_of
-    from attendo.training.state import newest_checkpoint
+    from attendo.tasks.runs import resumed_run
 
-    if not data_of(out).embedded:
-        require_no_run(out)  # a run on other data is refused
     if last_entry(out / "metrics.jsonl").get("kind") == "end":
         say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")
         return 0
-    if newest_checkpoint(out / "checkpoints")[0] is None:
-        return _begin(out, True, tables, clock)
     run = resumed_run(out, None, say, clock=clock)
     return 0 if run.run.progress.ended else follow(run)
 
@@ -125,7 +129,9 @@ def _test(translator: Translator, n_pairs: int) -> None:
     found = translator.evaluate(pairs)
     print(f"\n{n_pairs:,} held-out forecasts, none of them in the training data:")
     for (source, target), text in list(zip(pairs, found.texts, strict=True))[:SHOWN]:
-        print(f"  {source}\n  → {text}" + ("" if text == target else f"\n  ≠ {target}"))
+        print("\n".join(_wrapped("  ", source) + _wrapped("→ ", text)))
+        if text != target:
+            print("\n".join(_wrapped("≠ ", target)))
     nearest = forecasts.nearest_neighbor_baseline(forecasts.pairs(FORECAST_PAIRS, "train"), pairs)
     print(f"\nexact match {found.measures['exact']:.1f} %")
     print(f"(taking the translation of the most similar training forecast: {100 * nearest:.1f} %)")
@@ -139,7 +145,7 @@ def _show(translator: Translator, out: Path) -> None:
     from attendo.microscope.terminal import map_text
 
     seen = attention_map(translator, SENTENCE)
-    print(f"\n{SENTENCE}\n→ {seen.target}\n\n{map_text(seen)}\n")
+    print("\n".join(["", *_wrapped("  ", SENTENCE), *_wrapped("→ ", seen.target), "", map_text(seen), ""]))
     write_html(seen, out / "map.html")
     print(f"the same as a page: {out / 'map.html'}")
     try:
@@ -147,3 +153,11 @@ def _show(translator: Translator, out: Path) -> None:
         print(f"the same as a picture: {out / 'map.png'}")
     except AttendoError as error:  # matplotlib is an extra
         print(error)
+
+
+def _wrapped(mark: str, text: str) -> list[str]:
+    """The text after its mark, in 80 columns."""
+    from attendo.microscope.labels import wrapped
+
+    lines = wrapped(text, 74)
+    return [f"  {mark}{lines[0]}", *(f"    {line}" for line in lines[1:])]

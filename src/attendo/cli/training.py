@@ -26,9 +26,9 @@ def add_training_commands(app: typer.Typer) -> None:
     """Adds `train` with its tasks, and `resume`."""
     train = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
     train.callback()(tasks)
-    train.command("translation")(translation)
+    train.command("translation", short_help="A translator from pairs of sentences.")(translation)
     app.add_typer(train, name="train")
-    app.command("resume")(resume)
+    app.command("resume", short_help="Go on with a run from its checkpoint.")(resume)
 
 
 def tasks(context: typer.Context) -> None:
@@ -93,7 +93,7 @@ def translation(
     and the budget, and printed. A preset, then --config, then --set, then the other options: the later wins.
     Every row is accounted for. Ctrl-C saves; attendo resume goes on.
 
-    Example: attendo train translation --train pairs.tsv --out runs/mine --minutes 30
+    Example: attendo train translation --train pairs.tsv --out runs/mine
     """
     from attendo.training.clock import Clock
 

@@ -7,6 +7,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from jaxtyping import Float
+
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.microscope.attention_map import AttentionMap
@@ -42,8 +45,9 @@ def write_png(seen: AttentionMap, path: Path, layer: int | None = None) -> None:
     n_rows, n_columns = weights.shape
     fonts, drawable = fonts_for("".join(seen.source_pieces + seen.target_pieces))
     sources, targets = labels_for(seen.source_pieces, drawable), labels_for(seen.target_pieces, drawable)
-    size = (2.4 + CELL_WIDTH * max(10, n_columns), 2.0 + CELL_HEIGHT * n_rows)
-    figure = Figure([min(LARGEST_SIDE, side) for side in size], facecolor="white", layout="constrained")
+    width, height = 2.4 + CELL_WIDTH * max(10, n_columns), 2.0 + CELL_HEIGHT * n_rows
+    size = (min(LARGEST_SIDE, width), min(LARGEST_SIDE, height))
+    figure = Figure(figsize=size, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     image = axes.imshow(weights, cmap="GnBu", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -83,7 +87,7 @@ def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str])
     axes.spines[:].set_visible(False)
 
 
-def _number(axes: Axes, weights: Sequence[Sequence[float]]) -> None:
+def _number(axes: Axes, weights: Float[np.ndarray, "targets sources"]) -> None:
     """Borders between the cells, and in each cell that counts its percentage."""
     axes.set_xticks([s - 0.5 for s in range(1, len(weights[0]))], minor=True)
     axes.set_yticks([t - 0.5 for t in range(1, len(weights))], minor=True)

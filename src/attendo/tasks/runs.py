@@ -23,7 +23,8 @@ from attendo.tasks.settings import DataConfig, RunConfig, Tables, check_tables, 
 from attendo.tasks.translation import TranslationTask
 from attendo.tasks.translator import Translator
 from attendo.training.clock import Clock
-from attendo.training.loop import Report, Run, train
+from attendo.training.loop import Report, Run, total_steps, train
+from attendo.training.schedules import Horizon
 from attendo.training.state import checkpoints, load_checkpoint, newest_checkpoint
 
 LOG_EVERY = 20
@@ -162,6 +163,8 @@ def resumed_run(
     run = loop_run(folder, bundle, config, corpus, store, clock, pick_device(device))
     run.progress = load_checkpoint(path, run.model, run.optimizer)
     set_threads(threads, run.progress.threads, say)
+    if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
+        forget_end(run)
     if changes:
         _prolong(run, dict(changes))
         bundle.tables["training"] = RunConfig(**{**vars(config), "training": run.training}).tables()[
@@ -185,13 +188,18 @@ def _prolong(run: Run, changes: dict[str, Any]) -> None:
         run.training = replace(run.training, **(ends | changes))
     except ValueError as error:
         raise AttendoError(str(error)) from None
-    done = run.progress.step
+    done, total = run.progress.step, total_steps(run)
     spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
-    if (run.training.steps or done + 1) <= done:
+    if total is not None and total <= done:
         raise AttendoError(f"the run has made {done:,} steps already; give more than that, or --more-steps N")
     if run.training.seconds is not None and run.training.seconds <= spent:
         raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
-    run.progress = replace(run.progress, ended=None, horizon=type(run.progress.horizon)())
+    forget_end(run)
+
+
+def forget_end(run: Run) -> None:
+    """Takes back that a run has ended, and a decay towards its end; patience counts anew."""
+    run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
 
 
 def loop_run(

@@ -278,6 +278,7 @@ def save(run: Run) -> Report:
     """Saves all state and removes the oldest checkpoints."""
     run.clock.note(run.progress)
     run.progress.threads = torch.get_num_threads()
+    run.progress.planned_end = run.training.planned_end
     path = save_checkpoint(run.folder, run.model, run.optimizer, run.progress)
     prune_checkpoints(run.folder, max(run.checkpoint.keep_last, run.training.average_last))
     return Report("checkpoint", run.progress, note=path.name, done=share_done(run))

@@ -71,6 +71,12 @@ class TrainingConfig:
             )
 
     @property
+    def planned_end(self) -> str:
+        """What is to end the run, in words: "steps 4000"."""
+        ends = {n: getattr(self, n) for n in ("steps", "epochs", "minutes", "cpu_minutes")}
+        return next(f"{name} {value:.12g}" for name, value in ends.items() if value is not None)
+
+    @property
     def seconds(self) -> float | None:
         """The budget of time in seconds, if that is what ends the run."""
         minutes = self.minutes if self.minutes is not None else self.cpu_minutes

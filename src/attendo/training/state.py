@@ -46,7 +46,8 @@ class Progress:
 
     step: updates done. epoch, batch: the next batch is number `batch` of epoch `epoch`. tokens: targets seen.
     cpu_seconds, wall_seconds: spent so far, earlier sittings included. best: the value of the deciding metric.
-    threads: of the processor, at the last checkpoint; sums are bit-equal only with as many.
+    threads: of the processor, at the last checkpoint; sums are bit-equal only with as many. planned_end: what was to
+    end the run when `horizon` and `ended` were decided.
     """
 
     step: int = 0
@@ -61,6 +62,7 @@ class Progress:
     evaluations_since_best: int = 0
     ended: str | None = None
     threads: int = 0
+    planned_end: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` is the way back."""

@@ -1,0 +1,313 @@
+"""Bad input, typed as a user would: each ends in one line that names the file and the remedy, or in an account."""
+
+import json
+import resource
+import shutil
+from contextlib import contextmanager
+
+import pytest
+from command_line import attendo, refused, settings
+from corpus_files import SEPARATORS, write
+from tiny_corpus import SMALL, pairs_file
+
+from attendo.data import forecasts
+
+QUICK = [*settings(SMALL), "--steps", "2"]
+
+
+def train(*options):
+    return attendo("train", "translation", *options, *QUICK)
+
+
+def train_refused(*options, **wanted):
+    return refused("train", "translation", *options, *QUICK, **wanted)
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return pairs_file(tmp_path_factory.mktemp("pairs"), 60)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, pairs):
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert train("--train", pairs, "--out", folder).code == 0
+    return folder
+
+
+@pytest.fixture
+def folder(trained, tmp_path):
+    """A copy of a run that a test may damage."""
+    return shutil.copytree(trained, tmp_path / "run")
+
+
+# ---- files that cannot be used
+
+
+def test_a_missing_file_is_named_before_anything_slow(tmp_path, pairs, trained):
+    missing, out = tmp_path / "no.tsv", tmp_path / "run"
+    said = f"{missing}: no such file; check the path"
+    assert train_refused("--train", missing, "--out", out) == said
+    assert train_refused("--train", pairs, "--valid", missing, "--out", out) == said
+    assert train_refused("--train-source", pairs, "--train-target", missing, "--out", out) == said
+    assert refused("doctor", missing) == said
+    assert refused("doctor", pairs, "--against", missing) == said
+    assert refused("evaluate", trained, missing) == said
+    assert refused("score", trained, missing) == said
+    config = tmp_path / "no.toml"
+    assert train_refused("--config", config).startswith(f"{config}: no such file")
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty; give a file with at least one row of data"),
+        ("rain\nsnow\n", "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2"),
+        ("rain\t\n\tsnow\n", "2 empty field: lines 1, 2 (field 2); fill the field or delete the row"),
+        ("rain\t雨\nsnow\t雪\nhail\tひょう\n", "3 usable rows are too few to split off validation rows"),
+        ("rain\t雨\n" * 30, "all of its 30 rows share one source"),
+    ],
+    ids=["empty", "one column", "empty fields", "three rows", "only duplicates"],
+)
+def test_a_file_that_cannot_train(tmp_path, content, said):
+    file, out = write(tmp_path / "f.tsv", content), tmp_path / "run"
+    error = train_refused("--train", file, "--out", out)
+    assert str(file) in error
+    assert said in error
+    assert not out.exists()
+
+
+def test_few_rows_and_duplicates_train_with_a_validation_file(tmp_path, pairs):
+    for name, content in (("three", "rain\t雨\nsnow\t雪\nhail\tひょう\n"), ("same", "rain\t雨\n" * 30)):
+        file = write(tmp_path / f"{name}.tsv", content)
+        outcome = train("--train", file, "--valid", pairs, "--out", tmp_path / name)
+        assert outcome.code == 0, outcome.err
+    assert "29 duplicates" in outcome.err
+    said = train_refused("--train", file, "--valid", pairs, "--out", tmp_path / "d", "--drop", "duplicate")
+    assert "did you mean duplicates?" in said
+    dropped = train("--train", file, "--valid", pairs, "--out", tmp_path / "d", "--drop", "duplicates")
+    assert dropped.code == 0
+    assert json.loads((tmp_path / "d" / "card.json").read_text())["data"]["pairs"] == 1
+
+
+@pytest.mark.parametrize(("n_sources", "n_targets"), [(30, 29), (29, 30)])
+def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, n_sources, n_targets):
+    source = write(tmp_path / "s.txt", "".join(f"rain {i}\n" for i in range(n_sources)))
+    target = write(tmp_path / "t.txt", "".join(f"雨 {i}\n" for i in range(n_targets)))
+    out = tmp_path / "run"
+    said = f"{source} has {n_sources} lines and {target} has {n_targets};"
+    assert said in train_refused("--train-source", source, "--train-target", target, "--out", out)
+    assert said in refused("doctor", source, target)
+    assert not out.exists()
+
+
+# ---- rows that cannot be used
+
+
+BAD_ROWS = {
+    "invalid UTF-8": b"rain\xff\t\xe9\x9b\xa8",
+    "NUL character": b"ra\0in\t\xe9\x9b\xa8",
+    "empty field": b"rain\t  ",
+    "empty line": b"",
+    "wrong number of columns": b"rain",
+    "too long": b"x" * 1_100_000 + b"\ty",
+}
+
+
+@pytest.mark.parametrize("reason", BAD_ROWS)
+def test_a_bad_row_is_skipped_and_accounted_for_or_stops_a_strict_run(tmp_path, pairs, reason):
+    lines = pairs.read_bytes().splitlines(keepends=True)
+    file = write(tmp_path / "f.tsv", b"".join([*lines[:4], BAD_ROWS[reason] + b"\n", *lines[4:]]))
+    said = train_refused("--train", file, "--out", tmp_path / "run", "--strict")
+    assert said.startswith(f"{file}:5: {reason}")
+    outcome = attendo("doctor", file)
+    assert outcome.code == 1
+    assert "61 rows read, 60 used, 1 skipped" in outcome.out
+    assert f"1  {reason}, line 5" in outcome.out
+
+
+def test_a_skipped_row_does_not_train(tmp_path, pairs, trained):
+    bad = b"\n".join(BAD_ROWS.values()) + b"\n"
+    file = write(tmp_path / "f.tsv", bad + pairs.read_bytes())
+    outcome = train("--train", file, "--out", tmp_path / "run")
+    assert outcome.code == 0
+    assert "66 rows read, 60 used, 6 skipped" in outcome.err
+    same_tokenizer(tmp_path / "run", trained)
+
+
+def same_tokenizer(folder, other):
+    """It is learned from every usable text, so equal files mean equal texts."""
+    assert (folder / "tokenizer.json").read_bytes() == (other / "tokenizer.json").read_bytes()
+
+
+def test_a_line_of_100_megabytes_is_never_held(tmp_path, pairs):
+    file = tmp_path / "f.tsv"
+    with file.open("wb") as stream:
+        for _ in range(100):
+            stream.write(b"x" * 1_000_000)
+        stream.write(b"\n" + pairs.read_bytes())
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # kilobytes
+    outcome = attendo("doctor", file)
+    assert "1  too long, line 1" in outcome.out
+    assert "60 used" in outcome.out
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000
+
+
+def test_a_line_too_long_to_translate_names_itself(trained):
+    said = refused("translate", trained, stdin=b"x" * 3_000_000)
+    assert said.startswith("stdin:1: too long; split the row")
+
+
+def test_a_bom_and_crlf_are_taken_off(tmp_path, pairs, trained):
+    file = write(tmp_path / "f.tsv", b"\xef\xbb\xbf" + pairs.read_bytes().replace(b"\n", b"\r\n"))
+    outcome = train("--train", file, "--out", tmp_path / "run")
+    assert "60 rows read, 60 used, 0 skipped" in outcome.err
+    same_tokenizer(tmp_path / "run", trained)
+
+
+def test_only_a_line_feed_ends_a_line(tmp_path):
+    rows = forecasts.pairs(60, "train")
+    text = "".join(f"{s}{SEPARATORS[i % 8]}x\t{t}\u2028y\n" for i, (s, t) in enumerate(rows))
+    outcome = train("--train", write(tmp_path / "f.tsv", text), "--out", tmp_path / "run")
+    assert outcome.code == 0
+    assert "60 rows read, 60 used, 0 skipped" in outcome.err
+    data = attendo("translate", tmp_path / "run", "--beam", "1", stdin=f"a{SEPARATORS}b\nc\n".encode())
+    assert (data.code, data.out.count("\n")) == (0, 2)
+
+
+def test_lines_before_one_that_is_not_utf_8_are_translated(trained):
+    outcome = attendo("translate", trained, stdin=b"rain\n\nsn\xffow\nhail\n")
+    assert outcome.code == 2
+    assert outcome.out.count("\n") == 2
+    assert outcome.error == "stdin:3: invalid UTF-8 (byte 0xff at position 3); send UTF-8"
+
+
+def test_an_argument_that_is_not_utf_8(trained):
+    assert refused("translate", trained, "ra\udcffin").startswith("TEXT number 1 is not UTF-8")
+
+
+# ---- settings
+
+
+def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
+    config = write(tmp_path / "F.toml", "[model]\nd_modle = 64\n")
+    said = train_refused("--train", pairs, "--out", tmp_path / "run", "--config", config)
+    assert said == f"unknown key model.d_modle in {config}; did you mean d_model?"
+    said = train_refused("--train", pairs, "--out", tmp_path / "run", "--set", "training.learningrate=1")
+    assert said == "unknown key training.learningrate in --set; did you mean learning_rate?"
+    assert "unknown table [modle] in --set" in train_refused("--set", "modle.d_model=64")
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("model.n_heads=3", "d_model=16 is not divisible by n_heads=3; try n_heads="),
+        ("model.d_model=wide", 'model.d_model = "wide"'),
+        ("training.schedule=linear", 'training.schedule = "linear"'),
+        ("tokenizer.vocab_size=0", "vocab_size is 0; it must be 1 or more"),
+        ("decoding.n_best=9", "n_best is 9 with beam 4"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_anything_slow(tmp_path, setting, said):
+    out = tmp_path / "run"
+    missing = tmp_path / "not looked for yet.tsv"
+    assert said in refused("train", "translation", "--train", missing, "--out", out, *QUICK, "--set", setting)
+    assert not out.exists()
+
+
+# ---- run folders
+
+
+def test_a_folder_in_use_is_refused_and_left_alone(tmp_path, pairs, trained):
+    before = {path: path.stat().st_mtime_ns for path in trained.rglob("*")}
+    said = train_refused("--train", pairs, "--out", trained)
+    assert said == (
+        f"{trained} already holds a run; give another --out, or go on with `attendo resume {trained}`"
+    )
+    assert {path: path.stat().st_mtime_ns for path in trained.rglob("*")} == before
+    assert "is a file" in train_refused("--train", pairs, "--out", pairs)
+    assert "is not empty" in train_refused("--train", pairs, "--out", pairs.parent)
+
+
+def test_no_run_folder(tmp_path, pairs):
+    for command in (
+        ["translate", tmp_path / "no", "rain"],
+        ["info", tmp_path / "no"],
+        ["resume", tmp_path / "no"],
+    ):
+        assert refused(*command).startswith(f"{tmp_path / 'no'}: no such run folder")
+    assert "has no config.toml" in refused("translate", tmp_path, "rain")
+    assert "has no config.toml" in refused("evaluate", tmp_path, pairs)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "card.json", "tokenizer.json", "model.safetensors"])
+@pytest.mark.parametrize("kept", [None, 0.0, 0.5, 0.97])
+def test_a_run_folder_with_a_file_missing_or_cut_short(folder, pairs, name, kept):
+    file = folder / name
+    data = file.read_bytes()
+    if kept is None:
+        file.unlink()
+    else:
+        file.write_bytes(data[: int(kept * len(data))])
+    commands = [["translate", folder, "rain"], ["score", folder, pairs], ["evaluate", folder, pairs]]
+    if name != "model.safetensors":  # which the card and a checkpoint do without
+        commands += [["info", folder], ["resume", folder]]
+    for command in commands:
+        assert name in refused(*command)
+    file.write_bytes(data)
+    assert attendo("translate", folder, "rain").code == 0
+
+
+def test_a_config_cut_at_the_end_of_any_line_is_noticed(folder):
+    """Whatever stands last is a setting that would silently become its default."""
+    config = folder / "config.toml"
+    lines = config.read_text().splitlines(keepends=True)
+    for n in range(1, len(lines)):
+        config.write_text("".join(lines[:n]))
+        assert "config.toml was cut short" in refused("info", folder), n
+
+
+def test_a_damaged_checkpoint_is_passed_over(folder):
+    assert attendo("resume", folder, "--more-steps", "3").code == 0
+    newest = folder / "checkpoints" / "step-5" / "optimizer.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    outcome = attendo("resume", folder)
+    assert outcome.code == 0
+    assert "passed over step-5" in outcome.err
+    assert "resumed step-2" in outcome.err  # which ended a shorter run, and is no end of this one
+    assert "done: all 5 steps done" in outcome.err
+    for path in (folder / "checkpoints").glob("step-*"):
+        (path / "progress.json").unlink()
+    assert "no sound checkpoint to resume from" in attendo("resume", folder).error
+
+
+@contextmanager
+def disk_for_files_of(n_bytes):
+    """Lets no file of this process grow beyond that, as a full disk would, for all code, compiled or not."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
+    """First while the best model is written, then within a checkpoint: what was there before stays whole."""
+    weights = (folder / "model.safetensors").stat().st_size
+    optimizer = (folder / "checkpoints" / "step-2" / "optimizer.safetensors").stat().st_size
+    assert (folder / "tokenizer.json").stat().st_size < weights < optimizer
+    out = tmp_path / "new"
+    with disk_for_files_of(weights - 1):
+        said = train_refused("--train", pairs, "--out", out, code=1)
+    assert f"{out / 'model.safetensors'}" in said
+    assert "nothing was saved" in said
+    before = sorted(folder.rglob("*"))
+    with disk_for_files_of(optimizer - 1):
+        said = refused("resume", folder, "--more-steps", "1", code=1)
+    assert "optimizer.safetensors" in said
+    assert f"step-2 is intact: mend that, then `attendo resume {folder}`" in said
+    assert sorted(folder.rglob("*")) == before
+    assert attendo("resume", folder).code == 0
+    assert (folder / "checkpoints" / "step-3").is_dir()
