@@ -308,8 +308,9 @@ def main():
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     processor = next(
-        (l.split(":")[1].strip() for l in Path("/proc/cpuinfo").open() if "model name" in l), "?"
+        (line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor()
     )
     result = {
         "date": str(date.today()),
