@@ -59,6 +59,7 @@ def attendo_step(vocab, precision):
     from attendo.models import EncoderDecoder, ModelConfig
     from attendo.training.loop import Run, update
     from attendo.training.optimizer import TrainingConfig
+    from attendo.training.precision import fastest_products
     from attendo.training.state import CheckpointConfig
 
     config = ModelConfig(
@@ -70,7 +71,13 @@ def attendo_step(vocab, precision):
         n_decoder_layers=SIZES["layers"],
         dropout=SIZES["dropout"],
     )
-    training = TrainingConfig(steps=10**9, learning_rate=RATE, warmup_steps=1, precision=precision)
+    training = TrainingConfig(
+        steps=10**9,
+        learning_rate=RATE,
+        warmup_steps=1,
+        precision=precision,
+        products=fastest_products(torch.device("cpu")) if precision == "float32" else "torch",
+    )
     run = Run(EncoderDecoder(config), None, training, CheckpointConfig(), Path("unused"))
 
     def batch(src, tgt):

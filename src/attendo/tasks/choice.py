@@ -23,7 +23,8 @@ from attendo.tasks.corpus import Corpus, Say
 from attendo.tasks.settings import BUDGETS, Tables, section
 from attendo.training.loop import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.precision import autocast, fastest_precision
+from attendo.training.precision import autocast, fastest_precision, fastest_products
+from attendo.training.products import use_onednn
 
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
 LARGEST_VOCABULARY = 32_000
@@ -113,6 +114,8 @@ def choose_training(
     if not BUDGETS & training.keys():
         training["epochs"] = DEFAULT_EPOCHS
     training.setdefault("precision", fastest_precision(device))
+    if training["precision"] == "float32":
+        training.setdefault("products", fastest_products(device))
     training.setdefault("batch_tokens", batch_tokens_for(int(store.target_lengths.sum()) + len(store)))
     steps_per_epoch = len(_batches(store, training["batch_tokens"])) / training.get("accumulation", 1)
     model, steps = _fitting_size(chosen["model"], training, steps_per_epoch, store, device)
@@ -198,8 +201,12 @@ def measured_pace(
     model: dict[str, Any], training: dict[str, Any], store: PairStore, device: torch.device
 ) -> float:
     """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly."""
-    config = TrainingConfig(steps=1, precision=training["precision"])
+    config = TrainingConfig(
+        steps=1, precision=training["precision"], products=training.get("products", "torch")
+    )
     network = EncoderDecoder(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
+    if config.products == "onednn":
+        use_onednn(network)
     optimizer = build_optimizer(network, config)
     clock = time.monotonic if "minutes" in training else time.process_time
     batches = _batches(store, training["batch_tokens"])

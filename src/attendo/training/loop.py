@@ -17,6 +17,7 @@ from attendo.training.clock import Clock
 from attendo.training.losses import linear_cross_entropy
 from attendo.training.optimizer import TrainingConfig, build_optimizer, learning_rate
 from attendo.training.precision import autocast
+from attendo.training.products import use_onednn
 from attendo.training.schedules import Horizon
 from attendo.training.state import (
     CheckpointConfig,
@@ -105,6 +106,8 @@ class Run:
     stopping: bool = False
 
     def __post_init__(self):
+        if self.training.products == "onednn":
+            use_onednn(self.model)
         self.optimizer = build_optimizer(self.model, self.training)
 
 

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attendo.training.products import OneDnnLinear, onednn_product
+
 # one chunk's logits stay in a core's cache: about 256 rows at a vocabulary of 8,000
 CHUNK_VALUES = 2_000_000
 
@@ -32,7 +34,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, smoothing: float, factor: float
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        smoothing: float,
+        factor: float,
+        onednn: bool,
     ) -> Tensor:
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -44,7 +52,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             matrix = weight.to(compute)
             for start in range(0, hidden.shape[0], rows):
                 h, t = hidden[start : start + rows].to(compute), targets[start : start + rows, None]
-                logits = (h @ matrix.mT).to(weight.dtype)
+                logits = _product(h, matrix, onednn).to(weight.dtype)
                 probs = logits.softmax(-1)
                 # log Σ exp from the largest entry, whose probability can't underflow
                 log_norm = logits.amax(-1) - probs.amax(-1).log()
@@ -52,8 +60,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 # d loss / d logits = softmax - q; the even part of q, ε / vocab, is added in closed form below
                 probs.scatter_add_(-1, t, torch.full_like(t, smoothing - 1.0, dtype=probs.dtype))
                 grad = probs.to(compute)
-                grad_hidden[start : start + rows] = grad @ matrix
-                _add_product(grad_weight, grad, h, factor)
+                grad_hidden[start : start + rows] = _product(grad, matrix.mT, onednn)
+                _add_product(grad_weight, grad, h, factor, onednn)
             if smoothing:
                 mean_row, hidden_sum = weight.mean(0), hidden.to(weight.dtype).sum(0)
                 total -= smoothing * (hidden_sum @ mean_row)
@@ -66,14 +74,19 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         (upstream,) = grads
-        return grad_hidden * upstream.to(grad_hidden.dtype), grad_weight * upstream, None, None, None
+        return grad_hidden * upstream.to(grad_hidden.dtype), grad_weight * upstream, None, None, None, None
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, factor: float) -> None:
-    if total.dtype == left.dtype:
+def _product(left: Tensor, right: Tensor, onednn: bool) -> Tensor:
+    """left · rightᵀ."""
+    return onednn_product(left, right) if onednn and left.dtype == torch.float32 else left @ right.mT
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, factor: float, onednn: bool) -> None:
+    if total.dtype == left.dtype and not onednn:
         total.addmm_(left.mT, right, alpha=factor)
     else:
-        total.add_(left.mT @ right, alpha=factor)
+        total.add_(_product(left.mT, right.mT, onednn), alpha=factor)
 
 
 def linear_cross_entropy(
@@ -87,4 +100,6 @@ def linear_cross_entropy(
 
     factor: usually 1 / (all targets of the step). Gradients of second order do not exist.
     """
-    return _LinearCrossEntropy.apply(hidden, output.weight, targets, label_smoothing, factor)  # pyright: ignore[reportReturnType]
+    onednn = isinstance(output, OneDnnLinear)
+    arguments = (hidden, output.weight, targets, label_smoothing, factor, onednn)
+    return _LinearCrossEntropy.apply(*arguments)  # pyright: ignore[reportReturnType]

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from attendo.training.precision import Precision
+from attendo.training.products import Products
 from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_stable_decay
 
 
@@ -40,6 +41,7 @@ class TrainingConfig:
     epsilon: float = 1e-9
     weight_decay: float = 0.01
     precision: Precision = "float32"
+    products: Products = "torch"
     evaluate_every: int = 500
     evaluate_rows: int = 500
     patience: int = 0
