@@ -61,10 +61,6 @@ def test_a_missing_file_is_named(folder, name):
 def test_a_file_cut_short_is_one_clear_line(folder, name, share):
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: int(len(data) * share)])
-    if name == "config.toml" and share == 0.9:
-        pytest.skip(
-            "a TOML file without its last lines is still TOML; what is left is enough to load the model"
-        )
     with pytest.raises(AttendoError) as caught:
         loading(folder)
     assert name in str(caught.value) or "trained with another" in str(caught.value)

@@ -174,10 +174,10 @@ def learning_rate_for(d_model: int) -> float:
 def dropout_for(epochs: float) -> float:
     """The more often a model sees the same rows, the more it must be kept from learning them by heart.
 
-    >>> dropout_for(5), dropout_for(18), dropout_for(60)
+    >>> dropout_for(5), dropout_for(25), dropout_for(60)
     (0.1, 0.2, 0.3)
     """
-    return 0.1 if epochs < 10 else 0.2 if epochs < 30 else 0.3
+    return 0.1 if epochs < 20 else 0.2 if epochs < 40 else 0.3
 
 
 def batch_tokens_for(n_tokens: int) -> int:
