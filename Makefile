@@ -27,6 +27,7 @@ venv: $(VENV)/dev.stamp ## make .venv with everything that development needs
 
 demo: $(VENV)/run.stamp ## train a translator on the embedded corpus and show what it does
 	$(BIN)/attendo demo
+	@echo "(for the command by its name: . $(BIN)/activate)"
 
 test: lint ## what CI runs: lint, types, layers, tests (at most 10 CPU-minutes)
 	$(BIN)/python -m pytest
