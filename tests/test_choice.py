@@ -1,0 +1,110 @@
+"""The automatic choice: the largest model that the data and the budget bear, and never over what the user set."""
+
+import numpy as np
+import pytest
+import torch
+from tiny_corpus import pairs_file
+
+from attendo.tasks import choice
+from attendo.tasks.choice import choose_tokenizer, choose_training, sizes_for, vocabulary_for
+from attendo.tasks.corpus import Corpus
+from attendo.tasks.settings import DataConfig, RunConfig
+
+CPU = torch.device("cpu")
+
+
+class Lengths:
+    """A store of which only the lengths are asked for: `n` pairs of ten tokens."""
+
+    def __init__(self, n: int):
+        self.source_lengths = self.target_lengths = np.full(n, 10)
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
+
+
+@pytest.fixture
+def pace(monkeypatch):
+    """Seconds an update takes by width; no model is built."""
+    paces = {}
+    monkeypatch.setattr(choice, "measured_pace", lambda model, *rest: paces[model["d_model"]])
+    monkeypatch.setattr(choice, "fastest_precision", lambda device: "bfloat16")
+    return paces
+
+
+def chosen(n_pairs, training, model=None):
+    tables = {"model": {"vocab_size": 4000} | (model or {}), "training": dict(training)}
+    found = choose_training(tables, Lengths(n_pairs), CPU, lambda line: None)
+    RunConfig.from_tables(
+        {**found, "data": {"train": ["x"]}}, "the settings"
+    )  # complete, and in itself right
+    return found["model"], found["training"]
+
+
+def test_the_largest_size_that_makes_enough_epochs_is_taken(pace):
+    pace.update({256: 1.0, 192: 0.5, 128: 0.2})
+    steps_per_epoch = 50_000 * 11 / 2048
+    for seconds, width in (
+        (20 * steps_per_epoch, 256),
+        (10 * steps_per_epoch, 192),
+        (4 * steps_per_epoch, 128),
+    ):
+        model, _ = chosen(50_000, {"cpu_minutes": seconds / 60 / choice.UPDATING_SHARE})
+        assert model["d_model"] == width and model["d_ff"] == 4 * width
+
+
+def test_four_thousand_steps_are_enough_however_few_epochs(pace):
+    pace.update({512: 1.0, 384: 1.0, 256: 1.0})
+    model, training = chosen(2_000_000, {"cpu_minutes": 4001 / 60 / choice.UPDATING_SHARE})
+    assert model["d_model"] == 512
+    assert training["batch_tokens"] == 4096
+
+
+def test_a_corpus_too_small_for_a_size_is_not_offered_it():
+    assert [size.d_model for size in sizes_for({}, 5_000)] == [192, 128]
+    assert [size.d_model for size in sizes_for({}, 100)] == [128]
+
+
+def test_without_a_budget_of_time_nothing_is_measured(pace):
+    model, training = chosen(50_000, {"steps": 700})
+    assert model["d_model"] == 256 and training["warmup_steps"] == 70 and training["evaluate_every"] == 58
+    _, training = chosen(50_000, {})
+    assert training["epochs"] == choice.DEFAULT_EPOCHS
+
+
+def test_what_is_set_is_left_as_it_is(pace):
+    pace.update({96: 1.0})
+    own_model = {"d_model": 96, "n_heads": 3, "norm_first": False, "dropout": 0.05}
+    own = {
+        "minutes": 1.0,
+        "batch_tokens": 777,
+        "learning_rate": 0.5,
+        "precision": "float32",
+        "warmup_steps": 3,
+    }
+    model, training = chosen(50_000, own, own_model)
+    assert own_model.items() <= model.items() and own.items() <= training.items()
+
+
+def test_longer_training_forgets_more(pace):
+    assert [chosen(50_000, {"epochs": n})[0]["dropout"] for n in (5, 25, 60)] == [0.1, 0.2, 0.3]
+
+
+def test_the_pace_is_measured_by_real_updates(tmp_path):
+    corpus = Corpus(DataConfig(train=(str(pairs_file(tmp_path)),)), lambda line: None)
+    tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
+    store = corpus.store(tokenizer)
+    model = sizes_for({}, len(store))[0].table | tables["model"]
+    training = {"precision": "float32", "batch_tokens": 256, "cpu_minutes": 1}
+    assert 0 < choice.measured_pace(model, training, store, CPU) < 60
+
+
+def test_the_vocabulary_follows_the_pairs_and_grows_where_the_characters_need_more(tmp_path):
+    assert [vocabulary_for(n) for n in (100, 20_000, 29_000, 200_000)] == [1000, 2000, 4000, 8000]
+    rare = tmp_path / "rare.tsv"
+    texts = ["".join(chr(0x4E00 + 30 * row + i) for i in range(30)) for row in range(60)]  # 1,800 characters
+    rare.write_text("".join(f"{text}\t{text}\n" for text in texts), encoding="utf-8")
+    corpus = Corpus(DataConfig(train=(str(rare),)), lambda line: None)
+    tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
+    assert tables["tokenizer"]["vocab_size"] > vocabulary_for(60)
+    assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]

@@ -1,0 +1,81 @@
+"""From the files a run names to its store and validation pairs: nothing lost, nothing on both sides."""
+
+import pytest
+from corpus_files import write
+from tiny_corpus import pairs_file
+
+from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.errors import AttendoError
+from attendo.tasks.corpus import FORECAST_PAIRS, Corpus
+from attendo.tasks.settings import DataConfig
+
+
+def corpus(*files, said=None, **options):
+    lines = [] if said is None else said
+    return Corpus(DataConfig(train=tuple(map(str, files)), **options), lines.append)
+
+
+def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
+    said = []
+    found = corpus(pairs_file(tmp_path, 200), said=said)
+    train = {source for _, source, _ in found.pairs()}
+    held = {source for source, _ in found.validation(1000)}
+    assert len(train) + len(held) == 200 and not train & held
+    assert found.n_pairs == len(train) == 160
+    assert any("40 of 200 pairs are split off" in line for line in said)
+    assert any("200 rows read, 200 used, 0 skipped" in line for line in said)
+
+
+def test_a_validation_file_leaves_all_pairs_to_training(tmp_path):
+    valid = pairs_file(tmp_path, 30, "valid.tsv")
+    found = corpus(pairs_file(tmp_path, 120), valid=(str(valid),))
+    assert found.n_pairs == len(list(found.pairs())) == 120
+    assert len(found.validation(1000)) == 30
+    assert len(found.validation(10)) == 10
+
+
+def test_dropped_rows_are_out_of_the_store(tmp_path):
+    file = pairs_file(tmp_path, 100)
+    file.write_text(file.read_text(encoding="utf-8") * 2, encoding="utf-8")
+    valid = str(pairs_file(tmp_path, 5, "valid.tsv"))
+    found = corpus(file, valid=(valid,), drop="duplicates,leaks")
+    assert found.n_pairs == 95
+    store = found.store(found.tokenizer(TokenizerConfig(vocab_size=600)))
+    assert len(store) == 95 and store.row_numbers.max() <= 100
+
+
+def test_the_store_is_another_for_other_rows_or_another_reading(tmp_path):
+    file = pairs_file(tmp_path, 100)
+    first = corpus(file)
+    tokenizer = first.tokenizer(TokenizerConfig(vocab_size=600))
+    keys = [
+        first.store(tokenizer).key,
+        corpus(file).store(tokenizer).key,
+        corpus(file, reverse=True).store(tokenizer).key,
+    ]
+    assert keys[0] == keys[1] != keys[2]
+    with file.open("a", encoding="utf-8") as more:
+        more.write("one\t一つ\n")
+    assert corpus(file).store(tokenizer).key not in keys
+
+
+def test_two_parallel_files_are_one_corpus(tmp_path):
+    pairs = [line.split("\t") for line in pairs_file(tmp_path, 60).read_text(encoding="utf-8").splitlines()]
+    one = write(tmp_path / "a.en", "".join(f"{source}\n" for source, _ in pairs))
+    other = write(tmp_path / "a.ja", "".join(f"{target}\n" for _, target in pairs))
+    found = corpus(one, other, valid=(str(one), str(other)))
+    assert [(source, target) for _, source, target in found.pairs()] == [tuple(pair) for pair in pairs]
+
+
+def test_the_embedded_corpus_needs_no_file_and_turns_round():
+    found = corpus("forecasts")
+    assert found.embedded and found.n_pairs == FORECAST_PAIRS
+    (_, source, target), *_ = found.pairs()
+    assert source.isascii() and not target.isascii()
+    (_, source, target), *_ = corpus("forecasts", reverse=True).pairs()
+    assert not source.isascii() and target.isascii()
+
+
+def test_too_few_rows_to_split_ask_for_a_validation_file(tmp_path):
+    with pytest.raises(AttendoError, match="--valid"):
+        _ = corpus(pairs_file(tmp_path, 3)).n_pairs
