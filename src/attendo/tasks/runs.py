@@ -158,7 +158,7 @@ def resumed_run(
     if store.key != bundle.card["data"]["store"]:
         raise AttendoError(
             f"{', '.join(config.data.train)}: the data have changed since the run began (store {store.key[:12]}, was"
-            f" {bundle.card['data']['store'][:12]}); restore the files, or start a new run with --init-from"
+            f" {bundle.card['data']['store'][:12]}); restore the files, or train again into another folder"
         )
     run = loop_run(folder, bundle, config, corpus, store, clock, pick_device(device))
     run.progress = load_checkpoint(path, run.model, run.optimizer)

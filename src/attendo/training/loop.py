@@ -214,22 +214,28 @@ def plan_end(run: Run) -> str | None:
     """
     progress, config = run.progress, run.training
     spent = run.clock.spent(progress, config)
-    total = total_steps(run)
-    if total is not None:
-        progress.horizon = Horizon(round(total * (1 - config.decay_share)), total)
-    elif config.seconds is not None and progress.horizon.end is None:
-        pace = run.clock.seconds_per_step(progress, config)
-        reserve = config.reserve_share * config.seconds
-        left = config.seconds - reserve - spent
-        if pace and left <= config.decay_share * config.seconds:
-            progress.horizon = Horizon(progress.step, progress.step + max(1, int(left / pace)))
+    if progress.horizon.end is None:
+        progress.horizon = horizon(run, spent)
     if progress.horizon.end is not None and progress.step >= progress.horizon.end:
-        return f"all {progress.horizon.end:,} steps done" if total else "time budget used"
+        return f"all {progress.horizon.end:,} steps done" if config.seconds is None else "time budget used"
     if config.seconds is not None and spent >= config.seconds:
         return "time budget used"
     if config.patience and progress.evaluations_since_best >= config.patience:
         return f"no better for {config.patience} evaluations"
     return None
+
+
+def horizon(run: Run, spent: float) -> Horizon:
+    """Start of the decay and end, in steps; still open while a budget of time has more left than the decay takes."""
+    progress, config = run.progress, run.training
+    if (total := total_steps(run)) is not None:
+        return Horizon(round(total * (1 - config.decay_share)), total)
+    assert config.seconds is not None, "the config has exactly one end"
+    pace = run.clock.seconds_per_step(progress, config)
+    left = config.seconds * (1 - config.reserve_share) - spent
+    if pace is None or left > config.decay_share * config.seconds:
+        return Horizon()
+    return Horizon(progress.step, progress.step + max(1, int(left / pace)))
 
 
 def total_steps(run: Run) -> int | None:
