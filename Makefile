@@ -36,7 +36,7 @@ test-full: lint ## the same with the large counts (at most 60 CPU-minutes)
 	$(BIN)/python -m pytest -m "not soak"
 
 soak: venv ## hours of it
-	$(BIN)/python -m pytest -m soak
+	$(BIN)/python -m pytest -m soak || [ $$? -eq 5 ] # 5: there are none yet
 
 lint: venv ## style, types, layers and the line budget
 	$(BIN)/ruff check
