@@ -19,7 +19,7 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
 
 
-def fastest_precision(device: torch.device, size: int = 512, repeats: int = 5) -> Precision:
+def fastest_precision(device: torch.device, size: int = 256, repeats: int = 5) -> Precision:
     """bfloat16 where a product of that size takes at most 2/3 of the time of float32 on this device, else float32.
 
     Measured, not looked up: without instructions for it, it is emulated, slowly. Takes some 50 milliseconds.
@@ -33,7 +33,7 @@ def fastest_precision(device: torch.device, size: int = 512, repeats: int = 5) -
     return "bfloat16" if _seconds(b, repeats) < _seconds(a, repeats) * 2 / 3 else "float32"
 
 
-def fastest_products(device: torch.device, size: int = 512, repeats: int = 5) -> Products:
+def fastest_products(device: torch.device, size: int = 256, repeats: int = 5) -> Products:
     """oneDNN where a product in float32 takes it at most 3/4 of the time of torch's own library, else that."""
     if device.type != "cpu" or not has_onednn():
         return "torch"
