@@ -1,14 +1,28 @@
 """Training speed: attendo's own update beside a plain loop around torch.nn.Transformer, and JoeyNMT.
 
-    python benchmarks/training.py --train pairs.tsv [--joey-python PATH] [--rounds 9] [--steps 6] [--threads 1]
+    python benchmarks/training.py --train pairs.tsv [--joey-python PATH] [--dropout paper|everywhere]
 
-The same sizes (3+3 layers, d_model 256, FFN 1,024, 4 heads, dropout 0.1, label smoothing 0.1, one shared matrix for
-both embeddings and the output), the same batches of whitespace words, one process a contender. A round gives each
-contender the same few batches, one contender after the other; its figure is real target tokens per CPU-second, and
-the result the median over the rounds of each ratio. JoeyNMT 2.3 runs in an environment of its own.
+The same sizes (3+3 layers, d_model 256, FFN 1,024, 4 heads, norm last, label smoothing 0.1, one shared matrix
+for both embeddings and the output), dropout 0.1 at the same sites, the same batches of whitespace words, one
+process a contender. A round gives each contender the same few batches, one contender after the other; its figure
+is real target tokens per CPU-second, and the result the median over the rounds of each ratio.
+
+--dropout paper: behind each sub-layer and embedding (17 sites: Vaswani et al. 2017, 5.4; attendo's default).
+--dropout everywhere: on attention weights and inside the feed-forward net too (32 sites: the peers' default).
+
+attendo runs as its commands choose: products by oneDNN where a probe finds that faster. `attendo-torch-products`
+is the same without it, on the matrix library that the peers use; `attendo-bfloat16` is there where this processor
+is faster at it, beside the claim and no part of it.
+
+What differs all the same. torch.nn.Transformer has a norm more behind either stack (1,024 parameters). JoeyNMT
+counts the right tokens of each step, as its training does, and its loss is a divergence: lower than a cross-entropy
+by the entropy of the smoothed targets. Both peers compute logits of padding. JoeyNMT's configurations use Adam,
+mostly; here all use AdamW (attendo and the plain loop in torch's fused form, JoeyNMT as it builds it) and clip.
+JoeyNMT 2.3 runs in an environment of its own.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -19,6 +33,7 @@ import tempfile
 import time
 from collections import Counter
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -51,8 +66,8 @@ def padded(rows):
     return np.array([row + [PAD] * (longest - len(row)) for row in rows])
 
 
-def attendo_step(vocab, precision):
-    """The update of attendo's training loop."""
+def attendo_step(vocab, everywhere, precision="float32", products=None):
+    """The update of attendo's training loop, and its model; products None: as the probe chooses."""
     import torch
 
     from attendo.data.batches import Batch
@@ -62,6 +77,7 @@ def attendo_step(vocab, precision):
     from attendo.training.precision import fastest_products
     from attendo.training.state import CheckpointConfig
 
+    inner = SIZES["dropout"] if everywhere else 0.0
     config = ModelConfig(
         vocab_size=vocab,
         d_model=SIZES["d_model"],
@@ -70,13 +86,15 @@ def attendo_step(vocab, precision):
         n_encoder_layers=SIZES["layers"],
         n_decoder_layers=SIZES["layers"],
         dropout=SIZES["dropout"],
+        attention_dropout=inner,
+        activation_dropout=inner,
     )
     training = TrainingConfig(
         steps=10**9,
         learning_rate=RATE,
         warmup_steps=1,
         precision=precision,
-        products=fastest_products(torch.device("cpu")) if precision == "float32" else "torch",
+        products=products or fastest_products(torch.device("cpu")),
     )
     run = Run(EncoderDecoder(config), None, training, CheckpointConfig(), Path("unused"))
 
@@ -89,10 +107,10 @@ def attendo_step(vocab, precision):
         targets = tgt[:, 1:].contiguous()
         return Batch(inputs, targets, int((targets != PAD).sum()), np.arange(len(src)))
 
-    return lambda src, tgt: update(run, [batch(src, tgt)]).loss
+    return lambda src, tgt: update(run, [batch(src, tgt)]).loss, run.model
 
 
-def torch_step(vocab):
+def torch_step(vocab, everywhere):
     """A plain loop around torch.nn.Transformer, as a careful user of torch writes it."""
     import math
 
@@ -139,7 +157,13 @@ def torch_step(vocab):
             return F.linear(hidden, self.embedding.weight)
 
     model = Plain().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9)
+    if not everywhere:
+        for module in model.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0  # on the weights; without it torch has a faster kernel
+            if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0  # between the two layers of the feed-forward net
+    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
     def step(src, tgt):
         src, tgt = torch.from_numpy(src), torch.from_numpy(tgt)
@@ -153,17 +177,18 @@ def torch_step(vocab):
         optimizer.step()
         return loss.item()
 
-    return step
+    return step, model
 
 
-def joey_step(vocab):
-    """JoeyNMT's model, batch, loss and optimizer, and the calls of its training step."""
+def joey_step(vocab, everywhere):
+    """JoeyNMT's model, batch, loss, clipper and optimizer, and the calls of its `TrainManager._train_step`."""
     from types import SimpleNamespace
 
     import torch
     from joeynmt.batch import Batch
-    from joeynmt.builders import build_optimizer
+    from joeynmt.builders import build_gradient_clipper, build_optimizer
     from joeynmt.model import build_model
+    from joeynmt.transformer_layers import MultiHeadedAttention, PositionwiseFeedForward
     from joeynmt.vocabulary import Vocabulary
 
     special = SimpleNamespace(
@@ -175,7 +200,7 @@ def joey_step(vocab):
         "type": "transformer",
         "num_layers": SIZES["layers"],
         "num_heads": SIZES["heads"],
-        "embeddings": {"embedding_dim": SIZES["d_model"], "scale": True, "dropout": 0.0},
+        "embeddings": {"embedding_dim": SIZES["d_model"], "scale": True},
         "hidden_size": SIZES["d_model"],
         "ff_size": SIZES["d_ff"],
         "dropout": SIZES["dropout"],
@@ -184,7 +209,13 @@ def joey_step(vocab):
     config = {"encoder": dict(part), "decoder": dict(part), "tied_embeddings": True, "tied_softmax": True}
     model = build_model(config, src_vocab=words, trg_vocab=words)
     model.loss_function = ("crossentropy", SIZES["smoothing"])
-    model.train()
+    if not everywhere:
+        for module in model.modules():
+            if isinstance(module, MultiHeadedAttention):
+                module.dropout.p = 0.0
+            if isinstance(module, PositionwiseFeedForward):
+                module.pwff_layer[2].p = 0.0
+    clip = build_gradient_clipper({"clip_grad_val": None, "clip_grad_norm": 1.0})
     optimizer = build_optimizer(
         {"optimizer": "adamw", "learning_rate": RATE, "adam_betas": [0.9, 0.98]}, model.parameters()
     )
@@ -197,34 +228,43 @@ def joey_step(vocab):
             src=src, src_length=(src != 1).sum(1), src_prompt_mask=None, trg=tgt, trg_prompt_mask=None,
             indices=torch.arange(len(src)), device=torch.device("cpu"), pad_index=1, eos_index=3,
         )  # fmt: skip
+        model.train()
         batch.sort_by_src_length()
-        loss, _, _, _ = model(return_type="loss", **vars(batch))
+        loss, _, _, correct = model(return_type="loss", **vars(batch))
         loss = batch.normalize(loss, normalization="tokens")
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        correct.item()
+        clip(parameters=model.parameters())
         optimizer.step()
-        optimizer.zero_grad()
+        model.zero_grad()
         return loss.item()
 
-    return step
+    return step, model
 
 
-def work(name, file, threads):
+def work(options):
     """A contender: for each line `first count` on stdin, makes updates and tells CPU seconds, tokens and loss."""
     import torch
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(options.threads)
     torch.manual_seed(1)
-    data = np.load(file)
-    vocab, count = int(data["vocab"]), int(data["count"])
+    data = np.load(options.file)
+    vocab, count, everywhere = int(data["vocab"]), int(data["count"]), options.dropout == "everywhere"
     batches = [(data[f"src{n}"], data[f"tgt{n}"]) for n in range(count)]
-    match name:
-        case "attendo" | "attendo-bfloat16":
-            step = attendo_step(vocab, "bfloat16" if name.endswith("16") else "float32")
+    match options.work:
+        case "attendo":
+            step, model = attendo_step(vocab, everywhere)
+        case "attendo-torch-products":
+            step, model = attendo_step(vocab, everywhere, products="torch")
+        case "attendo-bfloat16":
+            step, model = attendo_step(vocab, everywhere, "bfloat16", "torch")
         case "torch":
-            step = torch_step(vocab)
+            step, model = torch_step(vocab, everywhere)
         case "joeynmt":
-            step = joey_step(vocab)
+            step, model = joey_step(vocab, everywhere)
+    packages = ["torch", "joeynmt"] if options.work == "joeynmt" else ["torch"]
+    versions = {package: version(package) for package in packages}
+    tell({"parameters": sum(p.numel() for p in model.parameters()), "versions": versions})
     for line in sys.stdin:
         first, number = map(int, line.split())
         chosen = [batches[(first + n) % count] for n in range(number)]
@@ -232,55 +272,81 @@ def work(name, file, threads):
         losses = [step(*batch) for batch in chosen]
         spent = time.process_time() - began
         tokens = sum(int((tgt[:, 1:] != PAD).sum()) for _, tgt in chosen)
-        print(json.dumps({"cpu": spent, "tokens": tokens, "loss": sum(losses) / number}), flush=True)
+        tell({"cpu": spent, "tokens": tokens, "loss": sum(losses) / number})
 
 
-def compare(options):
-    """All contenders in turns; gives the figures."""
+def tell(facts):
+    """One line to the process that compares; libraries that print get stderr."""
+    print(json.dumps(facts), file=sys.__stdout__, flush=True)
+
+
+def hear(name, worker):
+    """The next line of a contender."""
+    if not (line := worker.stdout.readline()):
+        raise SystemExit(f"{name} stopped with status {worker.wait()}; its own words are above")
+    return json.loads(line)
+
+
+def compare(options, names):
+    """All contenders in turns: vocabulary size, their own facts, speeds and losses by name."""
     vocab, batches = word_batches(options.train, 2048, 200)
-    names = ["torch", "attendo", "attendo-bfloat16"] + (["joeynmt"] if options.joey_python else [])
+    arrays = {
+        f"{side}{n}": batch[i] for n, batch in enumerate(batches) for i, side in enumerate(("src", "tgt"))
+    }
+    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads)}
+    speeds, losses = {name: [] for name in names}, {name: [] for name in names}
+    workers = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "batches.npz"
-        arrays = {
-            f"{side}{n}": batch[i] for n, batch in enumerate(batches) for i, side in enumerate(("src", "tgt"))
-        }
         np.savez(file, vocab=vocab, count=len(batches), **arrays)
-        environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads)}
-        workers = {}
-        for name in names:
-            python = options.joey_python if name == "joeynmt" else sys.executable
-            command = [
-                python,
-                __file__,
-                "--work",
-                name,
-                "--file",
-                str(file),
-                "--threads",
-                str(options.threads),
-            ]
-            workers[name] = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-            )
-        speeds = {name: [] for name in names}
-        losses = {name: [] for name in names}
-        for number in range(options.rounds + 1):
-            for name, worker in workers.items():
-                worker.stdin.write(f"{number * options.steps} {options.steps}\n")
-                worker.stdin.flush()
-                found = json.loads(worker.stdout.readline())
-                if number:  # the first round warms up
-                    speeds[name].append(found["tokens"] / found["cpu"])
-                    losses[name].append(found["loss"])
-            print(
-                number,
-                {name: round(values[-1]) for name, values in speeds.items() if values},
-                file=sys.stderr,
-            )
-        for worker in workers.values():
-            worker.stdin.close()
-            worker.wait()
-    return vocab, speeds, losses
+        try:
+            for name in names:
+                python = options.joey_python if name == "joeynmt" else sys.executable
+                command = [python, __file__, "--work", name, "--file", file, "--dropout", options.dropout]
+                workers[name] = subprocess.Popen(
+                    [*map(str, command), "--threads", str(options.threads)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=environment,
+                )
+            facts = {name: hear(name, worker) for name, worker in workers.items()}
+            for number in range(options.rounds + 1):
+                for name, worker in workers.items():
+                    worker.stdin.write(f"{number * options.steps_per_round} {options.steps_per_round}\n")
+                    worker.stdin.flush()
+                    found = hear(name, worker)
+                    if number:  # the first round warms up
+                        speeds[name].append(found["tokens"] / found["cpu"])
+                        losses[name].append(found["loss"])
+                latest = {name: round(values[-1]) for name, values in speeds.items() if values}
+                print(number, latest or "warm", file=sys.stderr)
+        finally:
+            for worker in workers.values():
+                worker.stdin.close()
+                worker.wait()
+    return vocab, facts, speeds, losses
+
+
+def machine():
+    """The processor, its instructions that matter here, and the number of cores."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = [flag for flag in found.get("flags", "").split() if flag.startswith(("avx", "amx"))]
+    model = found.get("model name", platform.processor())
+    return {"processor": model, "flags": sorted(flags), "cores": os.cpu_count()}
+
+
+def spread(values):
+    """Lower quartile, median and upper quartile."""
+    return [round(value, 3) for value in statistics.quantiles(values, method="inclusive")]
+
+
+def free(path):
+    """The path, or the same with the first number that is not taken: results that were told of stay as they are."""
+    names = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, 100))]
+    return next(name for name in names if not name.exists())
 
 
 def main():
@@ -288,54 +354,67 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--train", type=Path, help="pairs of whitespace words, tab between the sides")
+    here = Path(__file__).resolve().parent
+    corpus = here.parent.parent / "shared" / "corpora" / "enja_small" / "train.tsv"
+    parser.add_argument(
+        "--train", type=Path, default=corpus if corpus.exists() else None, help="tab between sides"
+    )
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps-per-round", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument(
-        "--out", type=Path, default=Path(__file__).parent / "results" / f"training-{date.today()}.json"
-    )
+    parser.add_argument("--dropout", choices=("paper", "everywhere"), default="paper")
+    parser.add_argument("--out", type=Path, help="file of results; a new one under results/ unless given")
     parser.add_argument("--work", help=argparse.SUPPRESS)
     parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
-        work(options.work, options.file, options.threads)
+        with contextlib.redirect_stdout(sys.stderr):
+            work(options)
         return
+    if options.train is None or options.rounds < 2:
+        parser.error("give --train, a file of pairs with a tab between the sides, and --rounds 2 or more")
     import torch
 
-    vocab, speeds, losses = compare(options)
+    from attendo.training.precision import fastest_precision, fastest_products
+
+    torch.set_num_threads(options.threads)
+    device = torch.device("cpu")
+    products, precision = fastest_products(device), fastest_precision(device)
+    names = ["torch", "attendo"] + ["joeynmt"] * bool(options.joey_python)
+    names += ["attendo-torch-products"] * (products != "torch")
+    names += ["attendo-bfloat16"] * (precision == "bfloat16")
+    vocab, facts, speeds, losses = compare(options, names)
+    peers = [name for name in names if not name.startswith("attendo")]
     ratios = {
-        f"attendo / {peer}": statistics.median(
-            a / b for a, b in zip(speeds["attendo"], speeds[peer], strict=True)
-        )
-        for peer in speeds
-        if peer != "attendo"
+        f"{name} / {peer}": spread([a / b for a, b in zip(speeds[name], speeds[peer], strict=True)])
+        for name in names
+        if name not in peers
+        for peer in peers
     }
     commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    processor = next(
-        (line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor()
+        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True
     )
     result = {
         "date": str(date.today()),
-        "commit": commit,
-        "machine": f"{processor}, {os.cpu_count()} cores",
+        "commit": commit.stdout.strip(),
+        "machine": machine(),
         "python": platform.python_version(),
-        "torch": str(torch.__version__),
+        "versions": {name: fact["versions"] for name, fact in facts.items()},
         "threads": options.threads,
         "rounds": options.rounds,
-        "steps_per_round": options.steps,
+        "steps_per_round": options.steps_per_round,
         "sizes": SIZES | {"vocabulary": vocab, "batch_tokens": 2048},
-        "target_tokens_per_cpu_second": {name: round(statistics.median(v)) for name, v in speeds.items()},
-        "quartiles": {name: [round(q) for q in statistics.quantiles(v)] for name, v in speeds.items()},
-        "median_ratio": {name: round(value, 3) for name, value in ratios.items()},
+        "dropout_sites": options.dropout,
+        "attendo_products": products,
+        "parameters": {name: fact["parameters"] for name, fact in facts.items()},
+        "ratio_quartiles": ratios,
+        "target_tokens_per_cpu_second_quartiles": {name: spread(values) for name, values in speeds.items()},
         "last_loss": {name: round(values[-1], 3) for name, values in losses.items()},
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    out = options.out or free(here / "results" / f"training-{date.today()}.json")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
 
