@@ -125,20 +125,12 @@ def torch_step(vocab, everywhere):
             super().__init__()
             self.embedding = nn.Embedding(vocab, width, padding_idx=PAD)
             nn.init.normal_(self.embedding.weight, std=width**-0.5)
-            place = torch.arange(512)[:, None] * torch.exp(
-                torch.arange(0, width, 2) * (-math.log(1e4) / width)
-            )
+            frequencies = torch.exp(torch.arange(0, width, 2) * (-math.log(1e4) / width))
+            place = torch.arange(512)[:, None] * frequencies
             self.register_buffer("places", torch.stack([place.sin(), place.cos()], -1).flatten(1))
             self.dropout = nn.Dropout(SIZES["dropout"])
-            self.transformer = nn.Transformer(
-                width,
-                SIZES["heads"],
-                SIZES["layers"],
-                SIZES["layers"],
-                SIZES["d_ff"],
-                SIZES["dropout"],
-                batch_first=True,
-            )
+            numbers = (SIZES[name] for name in ("heads", "layers", "layers", "d_ff", "dropout"))
+            self.transformer = nn.Transformer(width, *numbers, batch_first=True)
 
         def embed(self, ids):
             return self.dropout(self.embedding(ids) * width**0.5 + self.places[: ids.shape[1]])
@@ -291,7 +283,9 @@ def compare(options, names):
     """All contenders in turns: vocabulary size, their own facts, speeds and losses by name."""
     vocab, batches = word_batches(options.train, 2048, 200)
     arrays = {
-        f"{side}{n}": batch[i] for n, batch in enumerate(batches) for i, side in enumerate(("src", "tgt"))
+        f"{side}{n}": ids
+        for n, pair in enumerate(batches)
+        for side, ids in zip(("src", "tgt"), pair, strict=True)
     }
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads)}
     speeds, losses = {name: [] for name in names}, {name: [] for name in names}
@@ -356,9 +350,8 @@ def main():
     )
     here = Path(__file__).resolve().parent
     corpus = here.parent.parent / "shared" / "corpora" / "enja_small" / "train.tsv"
-    parser.add_argument(
-        "--train", type=Path, default=corpus if corpus.exists() else None, help="tab between sides"
-    )
+    corpus = corpus if corpus.exists() else None
+    parser.add_argument("--train", type=Path, default=corpus, help="pairs, a tab between the sides")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps-per-round", type=int, default=6)
