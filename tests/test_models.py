@@ -183,7 +183,7 @@ def test_a_model_of_any_accepted_shape_runs():
         ({"dropout": 1.0}, "dropout=1.0 must be at least 0 and below 1"),
         ({"attention_dropout": -0.1}, "attention_dropout=-0.1 must be at least 0 and below 1"),
         ({"activation_dropout": float("nan")}, "activation_dropout=nan must be"),
-        ({"norm_eps": -1e-9}, "norm_eps=-1e-09 must not be negative"),
+        ({"norm_eps": -1e-9}, "norm_eps=-1e-09 must be at least 0"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_a_remedy(change, message):

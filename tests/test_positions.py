@@ -1,12 +1,13 @@
 """Positional encodings and the embeddings that they are added to."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.positions import LearnedPositions, SinusoidalPositions, sinusoidal_encoding
+from attendo.nn.positions import FixedPositions, LearnedPositions, sinusoidal_encoding
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_a_far_position_is_as_exact_as_a_near_one():
 
 
 def test_the_table_grows_on_demand_and_is_not_saved():
-    positions = SinusoidalPositions(8, max_len=4)
+    positions = FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=4)
     wanted = torch.tensor([[0, 3], [4, 90]])
     assert positions(wanted, 91).equal(sinusoidal_encoding(wanted, 8))
     assert len(positions.table) >= 91
@@ -59,7 +60,7 @@ def test_the_table_grows_on_demand_and_is_not_saved():
 
 
 def test_a_table_grown_for_inference_serves_training():
-    embedding = InputEmbedding(TokenEmbedding(5, 8), SinusoidalPositions(8, max_len=2))
+    embedding = InputEmbedding(TokenEmbedding(5, 8), FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2))
     token_ids = torch.tensor([[1, 2, 3, 4]])
     with torch.inference_mode():
         embedding(token_ids)
@@ -68,7 +69,7 @@ def test_a_table_grown_for_inference_serves_training():
 
 
 def test_a_grown_table_keeps_the_precision_of_the_model():
-    positions = SinusoidalPositions(8, max_len=2).double()
+    positions = FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2).double()
     assert positions(torch.arange(5), 5).dtype == torch.float64
 
 
@@ -97,7 +98,7 @@ def test_an_embedding_is_the_weight_times_a_one_hot_vector():
 
 
 def test_tokens_behind_a_cache_stand_where_it_ends():
-    embedding = InputEmbedding(TokenEmbedding(5, 4), SinusoidalPositions(4, max_len=3))
+    embedding = InputEmbedding(TokenEmbedding(5, 4), FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=3))
     starts = torch.tensor([0, 7])
     placed = embedding(torch.tensor([[1, 2], [1, 2]]), starts, 9)
     assert placed.equal(sinusoidal_encoding(torch.tensor([[0, 1], [7, 8]]), 4))  # the weight is still zero

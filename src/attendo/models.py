@@ -1,87 +1,31 @@
-"""Models built from the parts in `nn`; the only reader of ModelConfig."""
+"""Models built from the parts in `nn`, as a ModelConfig says; its only reader."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import partial
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.nn.attention import Attention
+from attendo.model_config import Architecture, ModelConfig
+from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.cache import DecoderCache
 from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import Activation, FeedForward
-from attendo.nn.initialization import Initialization, initialize
+from attendo.nn.feedforward import ACTIVATIONS, FeedForward
+from attendo.nn.initialization import initialize
 from attendo.nn.masks import Mask
-from attendo.nn.positions import LearnedPositions, SinusoidalPositions
-
-Positions = Literal["sinusoidal", "learned"]
-Tie = Literal["all", "output", "none"]
-_CHOICES = {
-    "activation": get_args(Activation),
-    "positions": get_args(Positions),
-    "tie": get_args(Tie),
-    "initialization": get_args(Initialization),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelConfig:
-    """The shape of a model; the sizes of Vaswani et al. 2017, table 3, under the field's names.
-
-    n_kv_heads: fewer than n_heads for grouped queries. max_len: longest text in tokens; learned positions
-    end there. tie: which of source embedding, target embedding and output matrix are one ("all", "output" =
-    the last two, "none"). embedding_scale: times √d_model. attention_bias: of the four projections of each
-    attention.
-    """
-
-    vocab_size: int
-    d_model: int = 256
-    d_ff: int = 1024
-    n_heads: int = 4
-    n_kv_heads: int | None = None
-    n_encoder_layers: int = 3
-    n_decoder_layers: int = 3
-    max_len: int = 1024
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
-    norm_first: bool = False
-    norm_eps: float = 1e-5
-    activation: Activation = "relu"
-    positions: Positions = "sinusoidal"
-    embedding_scale: bool = True
-    attention_bias: bool = True
-    tie: Tie = "all"
-    initialization: Initialization = "xavier"
-
-    def __post_init__(self):
-        for name in (
-            "vocab_size",
-            "d_model",
-            "d_ff",
-            "n_heads",
-            "n_encoder_layers",
-            "n_decoder_layers",
-            "max_len",
-        ):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        for name in ("dropout", "attention_dropout", "activation_dropout"):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
-        for whole, part in (("d_model", "n_heads"), ("n_heads", "n_kv_heads")):
-            number, wanted = getattr(self, whole), getattr(self, part)
-            if wanted is not None and (wanted < 1 or number % wanted):
-                best = min(_divisors(number), key=lambda n: abs(n - wanted))
-                raise ValueError(f"{whole}={number} is not divisible by {part}={wanted}; try {part}={best}")
-        if not self.norm_eps >= 0.0:
-            raise ValueError(f"norm_eps={self.norm_eps} must not be negative")
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(choices)}")
+from attendo.nn.norms import build_norm
+from attendo.nn.pooling import pool
+from attendo.nn.positions import (
+    Alibi,
+    FixedPositions,
+    LearnedPositions,
+    Rotary,
+    inverse_encoding,
+    ramp_encoding,
+    sinusoidal_encoding,
+)
 
 
 class EncoderDecoder(nn.Module):
@@ -89,22 +33,14 @@ class EncoderDecoder(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.config = config
-        target_tokens = TokenEmbedding(config.vocab_size, config.d_model, scaled=config.embedding_scale)
-        source_tokens = (
-            target_tokens
-            if config.tie == "all"
-            else TokenEmbedding(config.vocab_size, config.d_model, scaled=config.embedding_scale)
-        )
-        self.source_embedding = InputEmbedding(source_tokens, _positions(config), config.dropout)
-        self.target_embedding = InputEmbedding(target_tokens, _positions(config), config.dropout)
-        self.encoder = Encoder(
-            (_encoder_block(config) for _ in range(config.n_encoder_layers)), _last_norm(config)
-        )
-        self.decoder = Decoder(
-            (_decoder_block(config) for _ in range(config.n_decoder_layers)), _last_norm(config)
-        )
-        self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.config = _of(config, "encoder-decoder")
+        target_tokens = _tokens(config)
+        source_tokens = target_tokens if config.tie == "all" else _tokens(config)
+        self.source_embedding = _embedding(config, source_tokens)
+        self.target_embedding = _embedding(config, target_tokens)
+        self.encoder = _encoder(config)
+        self.decoder = _decoder(config)
+        self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
         initialize(self, config.initialization)
         if config.tie != "none":
             self.output_proj.weight = target_tokens.weight
@@ -161,55 +97,231 @@ class EncoderDecoder(nn.Module):
         return self.output(self.decoder.step(x, cache))
 
 
+class EncoderClassifier(nn.Module):
+    """An encoder, its states pooled over time, and a dense layer to the classes."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = _of(config, "classifier")
+        self.embedding = _embedding(config, _tokens(config))
+        self.encoder = _encoder(config)
+        self.output_proj = nn.Linear(config.d_model, config.n_classes)
+        initialize(self, config.initialization)
+
+    def hidden(
+        self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch d_model"]:
+        """One vector a text. src_lengths: how many tokens of each row are real; None when no row is padded."""
+        states = self.encoder(self.embedding(src), _padding(src_lengths))
+        return pool(states, self.config.pooling, src_lengths)
+
+    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
+        """Logits over the classes."""
+        return self.output_proj(hidden)
+
+    def forward(
+        self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch classes"]:
+        """Logits of each text."""
+        return self.output(self.hidden(src, src_lengths))
+
+
+class DecoderLM(nn.Module):
+    """A decoder that stands alone: each token from those before it (Phuong & Hutter 2022, algorithm 10)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = _of(config, "decoder")
+        tokens = _tokens(config)
+        self.embedding = _embedding(config, tokens)
+        self.decoder = _decoder(config)
+        self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
+        initialize(self, config.initialization)
+        if config.tie != "none":
+            self.output_proj.weight = tokens.weight
+
+    def hidden(self, token_ids: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len d_model"]:
+        """The state at each position, from which the next token is predicted."""
+        return self.decoder(self.embedding(token_ids), None, Mask(causal=True))
+
+    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits over the vocabulary: W_u h."""
+        return self.output_proj(hidden)
+
+    def forward(self, token_ids: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len vocab"]:
+        """Logits for the token after each position."""
+        return self.output(self.hidden(token_ids))
+
+    def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
+        """An empty cache for so many rows."""
+        nothing = self.output_proj.weight.new_zeros(rows, 0, self.config.d_model)
+        return self.decoder.start(nothing, None, 1, capacity)
+
+    def step(self, token_ids: Int[Tensor, "rows n"], cache: DecoderCache) -> Float[Tensor, "rows n vocab"]:
+        """Logits after each of the next `n` tokens of every row; the cache is advanced by `n`."""
+        x = self.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
+        return self.output(self.decoder.step(x, cache))
+
+
+class MaskedLM(nn.Module):
+    """An encoder that predicts each token from all others: BERT (Phuong & Hutter 2022, algorithm 9)."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = _of(config, "masked")
+        tokens = _tokens(config)
+        self.embedding = _embedding(config, tokens)
+        self.encoder = _encoder(config)
+        d_output = config.d_output or config.d_model
+        self.output_hidden = nn.Linear(config.d_model, d_output)
+        self.output_norm = build_norm(config.norm, d_output, config.norm_eps)
+        self.output_proj = nn.Linear(d_output, config.vocab_size, bias=config.output_bias)
+        initialize(self, config.initialization)
+        if config.tie != "none":
+            self.output_proj.weight = tokens.weight
+
+    def hidden(
+        self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch src_len d_model"]:
+        """The state at each position. src_lengths: how many tokens of each row are real; None: all."""
+        return self.encoder(self.embedding(src), _padding(src_lengths))
+
+    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits over the vocabulary: W_u norm(activation(W_f h + b_f))."""
+        activation = ACTIVATIONS[self.config.activation]
+        return self.output_proj(self.output_norm(activation(self.output_hidden(hidden))))
+
+    def forward(
+        self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
+    ) -> Float[Tensor, "batch src_len vocab"]:
+        """Logits for the token at each position."""
+        return self.output(self.hidden(src, src_lengths))
+
+
+Model = EncoderDecoder | EncoderClassifier | DecoderLM | MaskedLM
+
+
+def build_model(config: ModelConfig) -> Model:
+    """The model of the configuration's architecture, freshly initialized."""
+    match config.architecture:
+        case "encoder-decoder":
+            return EncoderDecoder(config)
+        case "classifier":
+            return EncoderClassifier(config)
+        case "decoder":
+            return DecoderLM(config)
+        case "masked":
+            return MaskedLM(config)
+
+
 def parameter_count(model: nn.Module) -> int:
     """Trained numbers in the model, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _of(config: ModelConfig, architecture: Architecture) -> ModelConfig:
+    if config.architecture != architecture:
+        raise ValueError(f"architecture={config.architecture!r} where a model of {architecture!r} is built")
+    return config
 
 
 def _padding(lengths: Tensor | None) -> Mask | None:
     return None if lengths is None else Mask(key_lengths=lengths)
 
 
-def _positions(config: ModelConfig) -> SinusoidalPositions | LearnedPositions:
-    if config.positions == "learned":
-        return LearnedPositions(config.d_model, config.max_len)
-    return SinusoidalPositions(config.d_model, min(config.max_len, 256))
+def _tokens(config: ModelConfig) -> TokenEmbedding:
+    return TokenEmbedding(
+        config.vocab_size, config.d_model, scaled=config.embedding_scale, pad_id=config.pad_id
+    )
 
 
-def _attention(config: ModelConfig) -> Attention:
+def _embedding(config: ModelConfig, tokens: TokenEmbedding) -> InputEmbedding:
+    eps = config.embedding_norm_eps
+    norm = None if eps is None else build_norm(config.norm, config.d_model, eps)
+    return InputEmbedding(tokens, _added_positions(config), norm, config.dropout)
+
+
+def _position_base(config: ModelConfig) -> float:
+    return float(config.max_len) if config.position_base == "length" else config.position_base
+
+
+def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions | None:
+    match config.positions:
+        case "learned":
+            return LearnedPositions(config.d_model, config.max_len)
+        case "sinusoidal":
+            encode = partial(
+                sinusoidal_encoding,
+                d_model=config.d_model,
+                base=_position_base(config),
+                first_index=config.position_first_index,
+                order=config.position_order,
+            )
+        case "ramp":
+            encode = partial(ramp_encoding, length=config.max_len)
+        case "inverse":
+            encode = inverse_encoding
+        case "rotary" | "alibi" | "none":
+            return None
+    return FixedPositions(encode, min(config.max_len, 256), config.position_start)
+
+
+def _attention(config: ModelConfig, *, of_itself: bool = True) -> Attention:
+    """positions that are part of attention belong to self-attention only."""
+    head_dim = config.head_dim or config.d_model // config.n_heads
+    value_dim = config.value_dim or head_dim
+    out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
+    relative = {"rotary": Rotary(_position_base(config)), "alibi": Alibi(config.n_heads)}
     return Attention(
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
+        head_dim=head_dim,
+        value_dim=value_dim,
         bias=config.attention_bias,
-        dropout=config.attention_dropout,
+        out_proj=nn.Linear(config.n_heads * value_dim, config.d_model, bias=out_bias),
+        attend=Attend(config.attention_scale, config.attention_dropout),
+        positions=relative.get(config.positions) if of_itself else None,
     )
 
 
 def _feed_forward(config: ModelConfig) -> FeedForward:
     return FeedForward(
-        config.d_model, config.d_ff, activation=config.activation, dropout=config.activation_dropout
+        config.d_model,
+        config.d_ff,
+        activation=config.activation,
+        gated=config.feed_forward_gated,
+        bias=config.feed_forward_bias,
+        dropout=config.activation_dropout,
     )
 
 
 def _residual(config: ModelConfig) -> Residual:
-    norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+    norm = build_norm(config.norm, config.d_model, config.norm_eps)
     return Residual(norm, norm_first=config.norm_first, dropout=config.dropout)
 
 
 def _last_norm(config: ModelConfig) -> nn.Module | None:
-    return nn.LayerNorm(config.d_model, eps=config.norm_eps) if config.norm_first else None
+    return build_norm(config.norm, config.d_model, config.norm_eps) if config.norm_first else None
 
 
-def _encoder_block(config: ModelConfig) -> EncoderBlock:
-    return EncoderBlock(_attention(config), _feed_forward(config), lambda: _residual(config))
-
-
-def _decoder_block(config: ModelConfig) -> DecoderBlock:
-    return DecoderBlock(
-        _attention(config), _attention(config), _feed_forward(config), lambda: _residual(config)
+def _encoder(config: ModelConfig) -> Encoder:
+    blocks = (
+        EncoderBlock(_attention(config), _feed_forward(config), lambda: _residual(config))
+        for _ in range(config.n_encoder_layers)
     )
+    return Encoder(blocks, _last_norm(config))
+
+
+def _decoder(config: ModelConfig) -> Decoder:
+    """With cross-attention where there is an encoder to attend to."""
+    blocks = (
+        DecoderBlock(
+            _attention(config),
+            _attention(config, of_itself=False) if config.n_encoder_layers else None,
+            _feed_forward(config),
+            lambda: _residual(config),
+        )
+        for _ in range(config.n_decoder_layers)
+    )
+    return Decoder(blocks, _last_norm(config))

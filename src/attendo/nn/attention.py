@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attendo.nn.masks import Mask
+from attendo.nn.positions import Alibi, Rotary
 
 
 def attention_scores(
@@ -27,19 +30,30 @@ def attention_scores(
 
 
 def masked_softmax(
-    scores: Float[Tensor, "*batch q_len k_len"], mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None
+    scores: Float[Tensor, "*batch q_len k_len"],
+    mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
+    inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """softmax over the keys that the mask allows, exactly 0 elsewhere.
+    """softmax(β · scores) over the keys that the mask allows, exactly 0 elsewhere.
 
-    A query allowed no key gets a row of zeros.
+    inverse_temperature: β ≥ 0. At 0 every allowed key weighs the same; at `math.inf` attention is hard: all weight
+    on the key of the highest score, the first of equals. A query allowed no key gets a row of zeros.
+    Raises ValueError for a negative β.
 
     >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, False], [False, False]]))
     tensor([[1., 0.],
             [0., 0.]])
+    >>> masked_softmax(torch.tensor([[1.0, 0.5, 0.2]]), inverse_temperature=math.inf)
+    tensor([[1., 0., 0.]])
     """
-    if mask is None:
-        return scores.softmax(-1)
-    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(-1).masked_fill(~mask, 0.0)
+    if not inverse_temperature >= 0.0:
+        raise ValueError(f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)")
+    hard = math.isinf(inverse_temperature)
+    scaled = scores if hard or inverse_temperature == 1.0 else scores * inverse_temperature
+    if mask is not None:
+        scaled = scaled.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = F.one_hot(scaled.argmax(-1), scores.shape[-1]).to(scores.dtype) if hard else scaled.softmax(-1)
+    return weights if mask is None else weights.masked_fill(~mask, 0.0)
 
 
 def attention_weights(
@@ -48,13 +62,14 @@ def attention_weights(
     mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
+    inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
     """softmax(QKᵀ · scale), Vaswani et al. 2017, eq. 1. A query allowed no key gets a row of zeros.
 
     >>> attention_weights(torch.zeros(1, 4), torch.zeros(2, 4))
     tensor([[0.5000, 0.5000]])
     """
-    return masked_softmax(attention_scores(query, key, scale, bias), mask)
+    return masked_softmax(attention_scores(query, key, scale, bias), mask, inverse_temperature)
 
 
 def attention(
@@ -64,6 +79,7 @@ def attention(
     mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
+    inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len value_dim"]:
     """softmax(QKᵀ · scale)V: each query's mean of the values, by its weights. Vaswani et al. 2017, eq. 1.
 
@@ -72,7 +88,7 @@ def attention(
     >>> attention(torch.zeros(1, 4), torch.zeros(2, 4), torch.tensor([[1.0], [3.0]]))
     tensor([[2.]])
     """
-    return attention_weights(query, key, mask, scale, bias) @ value
+    return attention_weights(query, key, mask, scale, bias, inverse_temperature) @ value
 
 
 def share_heads(
@@ -90,13 +106,19 @@ class Attend(nn.Module):
     """The one seam of attention: no parameters, from projected heads to each query's mean of the values.
 
     Calls the fused kernel; `attention` is its readable twin. Recording and editing replace this leaf.
-    scale: on the scores, 1/√head_dim if None. dropout: on the weights, in training only.
+    scale: on the scores, 1/√head_dim if None. dropout: on the weights, in training only. inverse_temperature: as in
+    `masked_softmax`; `math.inf` is hard attention.
     """
 
-    def __init__(self, scale: float | None = None, dropout: float = 0.0):
+    def __init__(self, scale: float | None = None, dropout: float = 0.0, inverse_temperature: float = 1.0):
         super().__init__()
+        if not inverse_temperature >= 0.0:
+            raise ValueError(
+                f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)"
+            )
         self.scale = scale
         self.dropout = dropout
+        self.inverse_temperature = inverse_temperature
 
     def forward(
         self,
@@ -119,11 +141,16 @@ class Attend(nn.Module):
         """The kernel's call: the fast path where the mask allows one, else a matrix added to the scores."""
         q_len, k_len = query.shape[-2], key.shape[-2]
         key, value = share_heads(key, query.shape[1]), share_heads(value, query.shape[1])
+        if math.isinf(self.inverse_temperature):  # the kernel only knows the softmax
+            allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
+            return attention(query, key, value, allowed, self.scale, bias, self.inverse_temperature)
+        scale = (query.shape[-1] ** -0.5 if self.scale is None else self.scale) * self.inverse_temperature
+        bias = None if bias is None else bias * self.inverse_temperature
         dropout = self.dropout if self.training else 0.0
         # torch aligns is_causal top-left, Mask bottom-right: they agree only where q_len == k_len
         if bias is None and (mask is None or (mask.only_causal and q_len == k_len)):
             return F.scaled_dot_product_attention(
-                query, key, value, dropout_p=dropout, is_causal=mask is not None, scale=self.scale
+                query, key, value, dropout_p=dropout, is_causal=mask is not None, scale=scale
             )
         dense = None if mask is None else mask.dense(q_len, k_len, query.device)
         mixed = F.scaled_dot_product_attention(
@@ -132,7 +159,7 @@ class Attend(nn.Module):
             value,
             attn_mask=_additive(dense, bias, query.dtype),
             dropout_p=dropout,
-            scale=self.scale,
+            scale=scale,
         )
         # the finite floor of `_additive` turns a row without keys into a mean over all of them: make it zero
         return mixed if dense is None else mixed * dense.any(-1, keepdim=True)
@@ -153,9 +180,11 @@ def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> T
 class Attention(nn.Module):
     """Multi-head attention, Vaswani et al. 2017, section 3.2.2: project, attend in each head, project back.
 
-    d_model: width of the input and the output. head_dim: width of a head, d_model / n_heads unless given.
-    n_kv_heads: fewer key and value heads than query heads (grouped queries). d_memory: width of what is
-    attended to, if another. bias: of all four projections.
+    d_model: width of the queries' input and of the output. n_kv_heads: fewer key and value heads than query heads
+    (grouped queries). head_dim: width of a query or key head, d_model / n_heads unless given; value_dim: of a value
+    head, head_dim unless given. d_memory: width of what is attended to, or (for keys, for values), if another.
+    bias: of the projections, `out_proj` included unless it is given. attend: the leaf, with its scale, temperature
+    and dropout. positions: what turns or biases self-attention by position.
     """
 
     def __init__(
@@ -165,9 +194,12 @@ class Attention(nn.Module):
         *,
         n_kv_heads: int | None = None,
         head_dim: int | None = None,
-        d_memory: int | None = None,
+        value_dim: int | None = None,
+        d_memory: int | tuple[int, int] | None = None,
         bias: bool = True,
-        dropout: float = 0.0,
+        out_proj: nn.Module | None = None,
+        attend: Attend | None = None,
+        positions: Rotary | Alibi | None = None,
     ):
         super().__init__()
         if head_dim is None and d_model % n_heads:
@@ -181,33 +213,48 @@ class Attention(nn.Module):
                 f"n_heads={n_heads} is not a multiple of n_kv_heads={n_kv_heads}; change one of them"
             )
         self.head_dim = d_model // n_heads if head_dim is None else head_dim
+        self.value_dim = self.head_dim if value_dim is None else value_dim
         d_memory = d_model if d_memory is None else d_memory
+        d_key, d_value = d_memory if isinstance(d_memory, tuple) else (d_memory, d_memory)
         self.q_proj = nn.Linear(d_model, n_heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(d_memory, self.n_kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(d_memory, self.n_kv_heads * self.head_dim, bias=bias)
-        self.out_proj = nn.Linear(n_heads * self.head_dim, d_model, bias=bias)
-        self.attend = Attend(dropout=dropout)
+        self.k_proj = nn.Linear(d_key, self.n_kv_heads * self.head_dim, bias=bias)
+        self.v_proj = nn.Linear(d_value, self.n_kv_heads * self.value_dim, bias=bias)
+        self.out_proj = out_proj or nn.Linear(n_heads * self.value_dim, d_model, bias=bias)
+        self.attend = attend or Attend()
+        self.positions = positions
 
     def keys_values(
-        self, memory: Float[Tensor, "batch k_len d_memory"]
+        self,
+        memory: Float[Tensor, "batch k_len d_memory"],
+        values: Float[Tensor, "batch k_len d_values"] | None = None,
+        start: Int[Tensor, " batch"] | None = None,
     ) -> tuple[
-        Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len head_dim"]
+        Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len value_dim"]
     ]:
-        """The projected keys and values of what is attended to; a cache keeps these."""
-        shape = (self.n_kv_heads, self.head_dim)
-        key = self.k_proj(memory).unflatten(-1, shape).transpose(1, 2)
-        return key, self.v_proj(memory).unflatten(-1, shape).transpose(1, 2)
+        """The projected keys and values of what is attended to; a cache keeps these.
+
+        values: what the values are made of, if not `memory`. start: each row's first position, else 0.
+        """
+        key = self.k_proj(memory).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
+        value = self.v_proj(memory if values is None else values)
+        value = value.unflatten(-1, (self.n_kv_heads, self.value_dim)).transpose(1, 2)
+        return self._turned(key, start), value
 
     def attend_to(
         self,
         x: Float[Tensor, "batch q_len d_model"],
         key: Float[Tensor, "batch kv_heads k_len head_dim"],
-        value: Float[Tensor, "batch kv_heads k_len head_dim"],
+        value: Float[Tensor, "batch kv_heads k_len value_dim"],
         mask: Mask | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
-        """Attention of `x` to keys and values that are projected already."""
+        start: Int[Tensor, " batch"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_out"]:
+        """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
-        mixed = self.attend(query, key, value, mask)  # [batch, heads, q_len, head_dim]
+        query, bias = self._turned(query, start), None
+        if isinstance(self.positions, Alibi):
+            keys = torch.arange(key.shape[2], device=x.device)
+            bias = self.positions(_places(x.shape[1], start, x.device), keys)
+        mixed = self.attend(query, key, value, mask, bias)  # [batch, heads, q_len, value_dim]
         return self.out_proj(mixed.transpose(1, 2).flatten(2))
 
     def forward(
@@ -215,6 +262,66 @@ class Attention(nn.Module):
         x: Float[Tensor, "batch q_len d_model"],
         memory: Float[Tensor, "batch k_len d_memory"],
         mask: Mask | None = None,
-    ) -> Float[Tensor, "batch q_len d_model"]:
+        values: Float[Tensor, "batch k_len d_values"] | None = None,
+    ) -> Float[Tensor, "batch q_len d_out"]:
         """Self-attention where `memory` is `x`, cross-attention where it is the encoder's output."""
-        return self.attend_to(x, *self.keys_values(memory), mask)
+        return self.attend_to(x, *self.keys_values(memory, values), mask)
+
+    def _turned(self, heads: Tensor, start: Tensor | None) -> Tensor:
+        if not isinstance(self.positions, Rotary):
+            return heads
+        return self.positions(heads, _places(heads.shape[2], start, heads.device))
+
+
+def _places(n: int, start: Tensor | None, device: torch.device) -> Int[Tensor, "batch_or_1 n"]:
+    """The positions of `n` tokens that stand behind `start` others."""
+    places = torch.arange(n, device=device)[None]
+    return places if start is None else start[:, None] + places
+
+
+def stacked_projection(*projections: nn.Linear) -> nn.Linear:
+    """One product for several of the same input: [q; k; v] = [W_q; W_k; W_v]x, in the order given.
+
+    >>> w = torch.nn.Linear(2, 3)
+    >>> stacked_projection(w, w)(torch.ones(2)).shape
+    torch.Size([6])
+    """
+    first = projections[0]
+    stacked = nn.Linear(
+        first.in_features,
+        sum(projection.out_features for projection in projections),
+        bias=first.bias is not None,
+        device=first.weight.device,
+        dtype=first.weight.dtype,
+    )
+    for name, parameter in stacked.named_parameters():
+        parameter.data = torch.cat([getattr(projection, name).detach() for projection in projections])
+    return stacked
+
+
+def head_contributions(
+    mixed: Float[Tensor, "batch heads q_len value_dim"],
+    out_weight: Float[Tensor, "d_out heads_times_value_dim"],
+) -> Float[Tensor, "batch heads q_len d_out"]:
+    """What each head adds to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, section 3.2.2).
+
+    mixed: the values each head has mixed, as `Attend` returns them. Their sum over heads, plus the bias, is what
+    the projection back gives.
+
+    >>> head_contributions(torch.ones(1, 2, 1, 1), torch.tensor([[1.0, 10.0]])).flatten()
+    tensor([ 1., 10.])
+    """
+    return torch.einsum("bhqv,ohv->bhqo", mixed, out_weight.unflatten(1, (mixed.shape[1], -1)))
+
+
+def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
+    """W^(h) = W_hᵒ W_hᵛ of each head: what it does to a token it attends to; its rank is value_dim at most.
+
+    Column vectors, as in `nn.Linear`; biases aside (Bishop & Bishop 2024, exercise 12.5).
+
+    >>> head_matrices(Attention(6, 2)).shape
+    torch.Size([2, 6, 6])
+    """
+    value = attention.v_proj.weight.unflatten(0, (1, attention.n_kv_heads, -1))
+    out = attention.out_proj.get_parameter("weight").unflatten(1, (attention.n_heads, -1))
+    return torch.einsum("ohv,hvi->hoi", out, share_heads(value, attention.n_heads)[0])

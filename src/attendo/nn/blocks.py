@@ -74,12 +74,15 @@ class Encoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """One storey of the decoder: causal self-attention, cross-attention to the memory, feed-forward net."""
+    """One storey of the decoder: causal self-attention, cross-attention to the memory, feed-forward net.
+
+    cross_attention: None in a decoder that stands alone, with no memory to attend to.
+    """
 
     def __init__(
         self,
         self_attention: Attention,
-        cross_attention: Attention,
+        cross_attention: Attention | None,
         feed_forward: FeedForward,
         residual: Callable[[], Residual],
     ):
@@ -87,21 +90,28 @@ class DecoderBlock(nn.Module):
         self.self_attention = self_attention
         self.self_attention_residual = residual()
         self.cross_attention = cross_attention
-        self.cross_attention_residual = residual()
+        self.cross_attention_residual = residual() if cross_attention is not None else None
         self.feed_forward = feed_forward
         self.feed_forward_residual = residual()
 
     def forward(
         self,
         x: Float[Tensor, "batch len d_model"],
-        memory: Float[Tensor, "batch src_len d_memory"],
+        memory: Float[Tensor, "batch src_len d_memory"] | None,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
         """All target positions at once; the mask keeps each from seeing those behind it."""
         x = self.self_attention_residual(x, lambda h: self.self_attention(h, h, mask))
-        x = self.cross_attention_residual(x, lambda h: self.cross_attention(h, memory, memory_mask))
+        if (cross := self.cross_attention) is not None and self.cross_attention_residual is not None:
+            x = self.cross_attention_residual(x, lambda h: cross(h, memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
+
+    def memory_keys_values(self, memory: Float[Tensor, "sources src_len d_memory"]) -> tuple[Tensor, Tensor]:
+        """The projected memory; of no width where nothing attends to it."""
+        if self.cross_attention is None:
+            return (nothing := memory.new_zeros(memory.shape[0], 1, 0, 1)), nothing
+        return self.cross_attention.keys_values(memory)
 
     def step(
         self, x: Float[Tensor, "rows n d_model"], block: BlockCache, cache: DecoderCache
@@ -109,15 +119,16 @@ class DecoderBlock(nn.Module):
         """The next `n` positions of each row, whose earlier keys and values the cache holds."""
 
         def attend_to_past(h: Tensor) -> Tensor:
-            key, value = cache.append(block, *self.self_attention.keys_values(h))
-            return self.self_attention.attend_to(h, key, value, cache.self_mask(h.shape[1]))
-
-        def attend_to_memory(h: Tensor) -> Tensor:
-            key, value, memory_mask = cache.memory(block)
-            return cache.unfold(self.cross_attention.attend_to(cache.fold(h), key, value, memory_mask))
+            new = self.self_attention.keys_values(h, start=cache.lengths)
+            key, value = cache.append(block, *new)
+            return self.self_attention.attend_to(h, key, value, cache.self_mask(h.shape[1]), cache.lengths)
 
         x = self.self_attention_residual(x, attend_to_past)
-        x = self.cross_attention_residual(x, attend_to_memory)
+        if (cross := self.cross_attention) is not None and self.cross_attention_residual is not None:
+            key, value, memory_mask = cache.memory(block)
+            x = self.cross_attention_residual(
+                x, lambda h: cache.unfold(cross.attend_to(cache.fold(h), key, value, memory_mask))
+            )
         return self.feed_forward_residual(x, self.feed_forward)
 
 
@@ -132,7 +143,7 @@ class Decoder(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "batch len d_model"],
-        memory: Float[Tensor, "batch src_len d_memory"],
+        memory: Float[Tensor, "batch src_len d_memory"] | None,
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
@@ -149,7 +160,7 @@ class Decoder(nn.Module):
         capacity: int,
     ) -> DecoderCache:
         """An empty cache for `rows_per_source` rows a source; the memory is projected here, once."""
-        blocks = [block.cross_attention.keys_values(memory) for block in self.blocks]
+        blocks = [block.memory_keys_values(memory) for block in self.blocks]
         attention = self.blocks[0].self_attention
         return DecoderCache(
             blocks,
@@ -158,6 +169,7 @@ class Decoder(nn.Module):
             capacity,
             n_kv_heads=attention.n_kv_heads,
             head_dim=attention.head_dim,
+            value_dim=attention.value_dim,
         )
 
     def step(

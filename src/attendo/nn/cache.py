@@ -21,9 +21,9 @@ class BlockCache:
     """What one decoder block keeps: its own past by row, and the projected memory once a source."""
 
     key: Float[Tensor, "rows kv_heads capacity head_dim"]
-    value: Float[Tensor, "rows kv_heads capacity head_dim"]
+    value: Float[Tensor, "rows kv_heads capacity value_dim"]
     memory_key: Float[Tensor, "sources kv_heads src_len head_dim"]
-    memory_value: Float[Tensor, "sources kv_heads src_len head_dim"]
+    memory_value: Float[Tensor, "sources kv_heads src_len value_dim"]
 
 
 class DecoderCache:
@@ -43,6 +43,7 @@ class DecoderCache:
         *,
         n_kv_heads: int,
         head_dim: int,
+        value_dim: int,
     ):
         first = blocks[0][0]
         n_sources, self.src_len = first.shape[0], first.shape[2]
@@ -50,7 +51,7 @@ class DecoderCache:
         self.blocks = [
             BlockCache(
                 first.new_zeros(rows, n_kv_heads, capacity, head_dim),
-                first.new_zeros(rows, n_kv_heads, capacity, head_dim),
+                first.new_zeros(rows, n_kv_heads, capacity, value_dim),
                 memory_key,
                 memory_value,
             )

@@ -8,31 +8,43 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.nn.dropout import Dropout
-from attendo.nn.positions import LearnedPositions, SinusoidalPositions
+from attendo.nn.positions import FixedPositions, LearnedPositions
 
 
 class TokenEmbedding(nn.Module):
-    """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4)."""
+    """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4).
 
-    def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True):
+    pad_id: an id whose row is 0 and stays so, since it gets no gradient.
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True, pad_id: int | None = None):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(vocab_size, d_model))
         self.scale = d_model**0.5 if scaled else 1.0
+        self.pad_id = pad_id
 
     def forward(self, token_ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
         """One vector an id; the same as the weight times a one-hot column."""
-        return F.embedding(token_ids, self.weight) * self.scale
+        return F.embedding(token_ids, self.weight, self.pad_id) * self.scale
 
 
 class InputEmbedding(nn.Module):
-    """Token embedding + positional encoding, then dropout: what enters an encoder or a decoder."""
+    """Token embedding + positional encoding, a norm if there is one, dropout: what enters a stack.
+
+    positions: None where the order is told by other means (rotary, ALiBi) or not at all.
+    """
 
     def __init__(
-        self, tokens: TokenEmbedding, positions: SinusoidalPositions | LearnedPositions, dropout: float = 0.0
+        self,
+        tokens: TokenEmbedding,
+        positions: FixedPositions | LearnedPositions | None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
     ):
         super().__init__()
         self.tokens = tokens
         self.positions = positions
+        self.norm = nn.Identity() if norm is None else norm
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -45,8 +57,10 @@ class InputEmbedding(nn.Module):
 
         end: with `start`, a number above every position (so that no value need be read back from a device).
         """
-        n = token_ids.shape[1]
-        positions = torch.arange(n, device=token_ids.device)
-        if start is not None:
-            positions = start[:, None] + positions
-        return self.dropout(self.tokens(token_ids) + self.positions(positions, n if end is None else end))
+        x, n = self.tokens(token_ids), token_ids.shape[1]
+        if self.positions is not None:
+            positions = torch.arange(n, device=token_ids.device)
+            if start is not None:
+                positions = start[:, None] + positions
+            x = x + self.positions(positions, n if end is None else end)
+        return self.dropout(self.norm(x))

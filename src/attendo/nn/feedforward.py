@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Literal
 
 import torch.nn.functional as F
@@ -10,22 +11,46 @@ from torch import Tensor, nn
 
 from attendo.nn.dropout import Dropout
 
-Activation = Literal["relu", "gelu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
 
 
 class FeedForward(nn.Module):
     """FFN(x) = W₂ · activation(W₁x + b₁) + b₂. Vaswani et al. 2017, eq. 2; a convolution of width 1.
 
-    activation: "relu", or the exact "gelu" x·Φ(x). dropout: on the inner activations.
+    activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x). gated: the
+    activation of a third projection multiplies the inner vector, W₂(activation(W_g x) ⊙ W₁x), Shazeer 2020 (SwiGLU
+    with "silu"). dropout: on the inner activations. d_out: width of the output, d_model unless given.
     """
 
-    def __init__(self, d_model: int, d_ff: int, *, activation: Activation = "relu", dropout: float = 0.0):
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        d_out: int | None = None,
+    ):
         super().__init__()
-        self.in_proj = nn.Linear(d_model, d_ff)
-        self.out_proj = nn.Linear(d_ff, d_model)
-        self.activation = {"relu": F.relu, "gelu": F.gelu}[activation]
+        self.in_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.out_proj = nn.Linear(d_ff, d_model if d_out is None else d_out, bias=bias)
+        self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
         """Each position by itself."""
-        return self.out_proj(self.dropout(self.activation(self.in_proj(x))))
+        inner = self.in_proj(x)
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate_proj(x)) * inner
+        return self.out_proj(self.dropout(inner))

@@ -1,46 +1,132 @@
-"""Positional encodings: where a token stands, as a vector that is added to its embedding."""
+"""Where a token stands: vectors added to its embedding, turns of queries and keys, or a bias on the scores."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+PhaseOrder = Literal["sincos", "cossin", "halves"]
+
+
+def frequencies(n: int, d_model: int, base: float = 10000.0, first_index: int = 0) -> Float[Tensor, " n"]:
+    """ω_i = base^(-2i/d) for n indices i from `first_index`, in float64. Vaswani et al. 2017, section 3.5.
+
+    >>> frequencies(2, 4)
+    tensor([1.0000, 0.0100], dtype=torch.float64)
+    """
+    indices = torch.arange(first_index, first_index + n, dtype=torch.float64)
+    return base ** (-2.0 * indices / d_model)
+
 
 def sinusoidal_encoding(
-    positions: Int[Tensor, "*batch"], d_model: int, base: float = 10000.0
+    positions: Int[Tensor, "*batch"],
+    d_model: int,
+    base: float = 10000.0,
+    *,
+    first_index: int = 0,
+    order: PhaseOrder = "sincos",
+    dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "*batch d_model"]:
-    """PE[p, 2i] = sin(p / base^(2i/d)), PE[p, 2i+1] = cos(the same). Vaswani et al. 2017, section 3.5.
+    """PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i), ω_i = base^(-2i/d). Vaswani et al. 2017, section 3.5.
 
-    Computed in float64 and returned in the default dtype. An odd width ends in a sine.
+    first_index: the first i, 0 there, 1 in Phuong & Hutter 2022. order: "sincos" takes turns; "cossin" is the same
+    row without its first sine (cos ω_0, sin ω_1, cos ω_1, ...); "halves" has all sines, then all cosines. An odd
+    width is the wider row cut. Computed in float64 and returned as `dtype`, else the default.
 
     >>> sinusoidal_encoding(torch.tensor([1]), 4)
     tensor([[0.8415, 0.5403, 0.0100, 0.9999]])
+    >>> sinusoidal_encoding(torch.tensor([1]), 4, order="halves")
+    tensor([[0.8415, 0.0100, 0.5403, 0.9999]])
     """
-    n_pairs = (d_model + 1) // 2
-    frequencies = base ** (
-        -2.0 * torch.arange(n_pairs, dtype=torch.float64, device=positions.device) / d_model
-    )
-    angles = positions[..., None] * frequencies
-    pairs = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-    return pairs[..., :d_model].to(torch.get_default_dtype())
+    skipped = 1 if order == "cossin" else 0
+    n_pairs = (d_model + skipped + 1) // 2
+    omega = frequencies(n_pairs, d_model, base, first_index).to(positions.device)
+    angles = positions[..., None] * omega
+    if order == "halves":
+        encoding = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    else:
+        encoding = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+    return encoding[..., skipped : d_model + skipped].to(dtype or torch.get_default_dtype())
 
 
-class SinusoidalPositions(nn.Module):
-    """The fixed encoding of any position; rows once computed are kept in a table that grows on demand."""
+def shift_matrix(
+    k: int,
+    d_model: int,
+    base: float = 10000.0,
+    *,
+    first_index: int = 0,
+    order: PhaseOrder = "sincos",
+    dtype: torch.dtype | None = None,
+) -> Float[Tensor, "d_model d_model"]:
+    """M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
+
+    Block-diagonal for "sincos". Raises ValueError where a sine or a cosine lacks its partner: an odd width, or
+    "cossin".
+
+    >>> shift_matrix(1, 2) @ sinusoidal_encoding(torch.tensor(4), 2)
+    tensor([-0.9589,  0.2837])
+    >>> sinusoidal_encoding(torch.tensor(5), 2)
+    tensor([-0.9589,  0.2837])
+    """
+    if d_model % 2 or order == "cossin":
+        raise ValueError(
+            f"d_model={d_model} in the order {order!r} leaves a phase without its partner, so no matrix shifts it;"
+            ' take an even width and "sincos" or "halves"'
+        )
+    n_pairs = d_model // 2
+    angles = k * frequencies(n_pairs, d_model, base, first_index)
+    sines = torch.arange(n_pairs) * (1 if order == "halves" else 2)
+    cosines = sines + (n_pairs if order == "halves" else 1)
+    matrix = torch.zeros(d_model, d_model, dtype=torch.float64)
+    matrix[sines, sines] = matrix[cosines, cosines] = angles.cos()
+    matrix[sines, cosines] = angles.sin()
+    matrix[cosines, sines] = -angles.sin()
+    return matrix.to(dtype or torch.get_default_dtype())
+
+
+def ramp_encoding(positions: Int[Tensor, "*batch"], length: int) -> Float[Tensor, "*batch 1"]:
+    """p / length: one number, to be added to every entry of an embedding.
+
+    >>> ramp_encoding(torch.tensor([1, 5]), 10).flatten()
+    tensor([0.1000, 0.5000])
+    """
+    return positions[..., None].to(torch.get_default_dtype()) / length
+
+
+def inverse_encoding(positions: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch 1"]:
+    """1 / p for positions from 1: one number, to be added to every entry of an embedding.
+
+    >>> inverse_encoding(torch.tensor([1, 4])).flatten()
+    tensor([1.0000, 0.2500])
+    """
+    return 1.0 / positions[..., None].to(torch.get_default_dtype())
+
+
+class FixedPositions(nn.Module):
+    """A fixed encoding of any position; rows once computed are kept in a table that grows on demand.
+
+    encode: from positions `[n]` to rows `[n, d_model]` or `[n, 1]`. start: the number of the first position.
+    """
 
     table: Tensor
 
-    def __init__(self, d_model: int, max_len: int = 64):
+    def __init__(self, encode: Callable[[Tensor], Tensor], max_len: int = 64, start: int = 0):
         super().__init__()
-        self.d_model = d_model
-        self.register_buffer("table", sinusoidal_encoding(torch.arange(max_len), d_model), persistent=False)
+        self.encode = encode
+        self.start = start
+        self.register_buffer("table", encode(torch.arange(start, start + max_len)), persistent=False)
 
-    def forward(self, positions: Int[Tensor, "*batch len"], end: int) -> Float[Tensor, "*batch len d_model"]:
-        """The encoding of each position; every position is below `end`."""
+    def forward(
+        self, positions: Int[Tensor, "*batch len"], end: int
+    ) -> Float[Tensor, "*batch len d_model_or_1"]:
+        """The encoding of each position, counted from 0; every one is below `end`."""
         if end > self.table.shape[0]:
-            longer = sinusoidal_encoding(torch.arange(2 * end, device=self.table.device), self.d_model)
-            self.table = longer.to(self.table.dtype)
+            numbers = torch.arange(self.start, self.start + 2 * end, device=self.table.device)
+            self.table = self.encode(numbers).to(self.table.dtype)
         return self.table[positions]
 
 
@@ -59,3 +145,64 @@ class LearnedPositions(nn.Module):
                 " split the text, or train with a larger model.max_len"
             )
         return self.weight[positions]
+
+
+def rotate(
+    x: Float[Tensor, "*batch len head_dim"], positions: Int[Tensor, "*#batch len"], base: float = 10000.0
+) -> Float[Tensor, "*batch len head_dim"]:
+    """Turns each pair of neighbors (x_2i, x_2i+1) by the angle p·ω_i: rotary positions, Su et al. 2021, eq. 34.
+
+    A product of two turned vectors depends on the distance of their positions only.
+
+    >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
+    tensor([[0.5403, 0.8415]])
+    """
+    omega = frequencies(x.shape[-1] // 2, x.shape[-1], base).to(x.device)
+    angles = positions[..., None] * omega
+    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    first, second = x[..., 0::2], x[..., 1::2]
+    return torch.stack([first * cos - second * sin, first * sin + second * cos], dim=-1).flatten(-2)
+
+
+class Rotary(nn.Module):
+    """Rotary positions for the heads of queries and keys (see `rotate`)."""
+
+    def __init__(self, base: float = 10000.0):
+        super().__init__()
+        self.base = base
+
+    def forward(
+        self, heads: Float[Tensor, "batch heads len head_dim"], positions: Int[Tensor, "batch_or_1 len"]
+    ) -> Float[Tensor, "batch heads len head_dim"]:
+        """The heads, each token turned by its position."""
+        return rotate(heads, positions[:, None], self.base)
+
+
+def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
+    """2^(-8h/n) for head h = 1..n: how steeply each head prefers near keys. Press et al. 2022, section 3.
+
+    Where n is no power of 2: those of the next lower power, then every other one of the next higher.
+
+    >>> alibi_slopes(4)
+    tensor([0.2500, 0.0625, 0.0156, 0.0039])
+    """
+    lower = 2 ** (n_heads.bit_length() - 1)
+    slopes = [2.0 ** (-8.0 * h / lower) for h in range(1, lower + 1)]
+    slopes += [2.0 ** (-4.0 * h / lower) for h in range(1, 2 * (n_heads - lower), 2)]
+    return torch.tensor(slopes)
+
+
+class Alibi(nn.Module):
+    """A bias on the scores that falls with distance: -slope · |query position - key position|, Press et al. 2022."""
+
+    slopes: Tensor
+
+    def __init__(self, n_heads: int):
+        super().__init__()
+        self.register_buffer("slopes", alibi_slopes(n_heads), persistent=False)
+
+    def forward(
+        self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
+    ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
+        """The bias for positions of queries and keys."""
+        return -self.slopes[:, None, None] * (queries[:, None, :, None] - keys).abs()

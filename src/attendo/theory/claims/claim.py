@@ -1,0 +1,111 @@
+"""What a claim is: a statement of a source, and a function that computes the figures that decide it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from attendo.theory.words import Words
+
+Relation = Literal["=", "<", ">", "shown"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One figure and what it must be; a "shown" one decides nothing (a wall time, say).
+
+    counterexample: the figure shows the statement to be false without its condition.
+    """
+
+    name: Words
+    value: float
+    relation: Relation
+    bound: float = math.nan
+    tolerance: float = 0.0
+    counterexample: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the figure is what it must be.
+
+        >>> equals(Words("sum", "和"), 1.0 + 1e-13, 1.0).holds, below(Words("d", "差"), 2.0, 1.0).holds
+        (True, False)
+        """
+        match self.relation:
+            case "=":
+                return abs(self.value - self.bound) <= self.tolerance
+            case "<":
+                return self.value < self.bound
+            case ">":
+                return self.value > self.bound
+            case "shown":
+                return True
+
+
+def equals(
+    name: Words, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
+) -> Check:
+    """|value - expected| ≤ tolerance."""
+    return Check(name, float(value), "=", float(expected), tolerance, counterexample)
+
+
+def below(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
+    """Value < limit."""
+    return Check(name, float(value), "<", float(limit), counterexample=counterexample)
+
+
+def above(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
+    """Value > limit."""
+    return Check(name, float(value), ">", float(limit), counterexample=counterexample)
+
+
+def shown(name: Words, value: float) -> Check:
+    """A figure that is reported and decides nothing."""
+    return Check(name, float(value), "shown")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small matrix (shaded) or curves (one row each) that a terminal can show beside the numbers.
+
+    rows, columns: labels of the matrix's sides; for curves, rows name the curves and columns the points.
+    """
+
+    kind: Literal["matrix", "curves"]
+    title: Words
+    values: Float[np.ndarray, "rows columns"]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the computation of a claim gave."""
+
+    checks: tuple[Check, ...]
+    picture: Picture | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether every figure is what it must be."""
+        return all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a source, how it follows, and the function that checks it by numbers.
+
+    condition: without which the statement is false; a check marked `counterexample` then shows that.
+    """
+
+    id: str
+    source: str
+    statement: Words
+    derivation: Words
+    compute: Callable[[], Finding]
+    condition: Words | None = None

@@ -1,0 +1,1 @@
+"""The sources' figures, drawn from the formulas."""

@@ -1,0 +1,24 @@
+"""A text in the two languages the theory speaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Language = Literal["en", "ja"]
+
+
+@dataclass(frozen=True)
+class Words:
+    """One text, in English and in Japanese.
+
+    >>> Words("row", "行").in_language("ja")
+    '行'
+    """
+
+    en: str
+    ja: str
+
+    def in_language(self, language: Language) -> str:
+        """The text in English ("en") or Japanese ("ja")."""
+        return self.ja if language == "ja" else self.en
