@@ -1,5 +1,6 @@
 """Recording: what is recorded is what the model computes, and the model never notices."""
 
+import math
 import threading
 
 import pytest
@@ -279,3 +280,12 @@ def test_two_threads_record_at_once(model, batch):
             assert len(calls) == 5
             for call in calls:
                 assert torch.allclose(call.weights[0], record[path].weights[row], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("inverse_temperature", [0.5, 5.0, math.inf])
+def test_a_recording_keeps_the_temperature_of_its_leaf(inverse_temperature):
+    attend = Attend(inverse_temperature=inverse_temperature)
+    layer = Attention(8, 2, attend=attend)
+    x = torch.randn(1, 3, 8)
+    with recording(layer) as record:
+        torch.testing.assert_close(record.model(x, x), layer(x, x))

@@ -152,6 +152,7 @@ class RecordingAttend(nn.Module):
     ) -> None:
         super().__init__()
         self.scale, self.dropout = plain.scale, plain.dropout
+        self.inverse_temperature = plain.inverse_temperature
         self.keep, self.note = keep, note
         self.train(plain.training)
 
@@ -167,7 +168,7 @@ class RecordingAttend(nn.Module):
         n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
         dense = None if mask is None else mask.dense(q_len, k_len, query.device)
         scores = attention_scores(query, share_heads(key, n_heads), self.scale, bias)
-        weights = masked_softmax(scores, dense)
+        weights = masked_softmax(scores, dense, self.inverse_temperature)
         found: dict[Part, Tensor] = {
             "weights": weights,
             "scores": scores,

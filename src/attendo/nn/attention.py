@@ -48,7 +48,7 @@ def masked_softmax(
     """
     if not inverse_temperature >= 0.0:
         raise ValueError(f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)")
-    hard = math.isinf(inverse_temperature)
+    hard = math.isinf(inverse_temperature) and scores.shape[-1] > 0  # of no keys there is no first
     scaled = scores if hard or inverse_temperature == 1.0 else scores * inverse_temperature
     if mask is not None:
         scaled = scaled.masked_fill(~mask, torch.finfo(scores.dtype).min)

@@ -23,7 +23,7 @@ def xavier(model: nn.Module) -> None:
                 nn.init.xavier_uniform_(module.weight)
             case TokenEmbedding() | LearnedPositions():
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
-        _zero_bias(module)
+        _zero_rest(module)
 
 
 def normal(model: nn.Module, std: float = 0.02) -> None:
@@ -31,7 +31,7 @@ def normal(model: nn.Module, std: float = 0.02) -> None:
     for module in model.modules():
         if isinstance(module, nn.Linear | TokenEmbedding | LearnedPositions):
             nn.init.normal_(module.weight, std=std)
-        _zero_bias(module)
+        _zero_rest(module)
 
 
 def initialize(model: nn.Module, scheme: Initialization) -> None:
@@ -43,6 +43,9 @@ def initialize(model: nn.Module, scheme: Initialization) -> None:
             normal(model)
 
 
-def _zero_bias(module: nn.Module) -> None:
+def _zero_rest(module: nn.Module) -> None:
+    """Biases, and the embedding of padding."""
     if isinstance(module, nn.Linear) and module.bias is not None:
         nn.init.zeros_(module.bias)
+    if isinstance(module, TokenEmbedding) and module.pad_id is not None:
+        module.weight.data[module.pad_id] = 0.0

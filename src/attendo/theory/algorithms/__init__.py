@@ -1,0 +1,95 @@
+"""Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
+
+The paper's names and signatures: columns are tokens, ids count from 1, the special ones come last. What the paper
+writes behind the bar, `| θ`, is the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
+`formal_ed` (by `build_formal_ed`), `formal_e` or `formal_d`.
+"""
+
+from attendo.theory.algorithms.components import (
+    Attention,
+    AttentionParameters,
+    MHAttention,
+    MHAttentionParameters,
+    bidirectional,
+    hard_coded_positions,
+    layer_norm,
+    positional_embedding,
+    single_query_attention,
+    token_embedding,
+    unembedding,
+    unidirectional,
+)
+from attendo.theory.algorithms.hyperparameters import build_formal_ed, formal_d, formal_e, formal_ed
+from attendo.theory.algorithms.ids import special_ids
+from attendo.theory.algorithms.inference import (
+    DInference,
+    EDInference,
+    d_inference_steps,
+    distribution,
+    ed_inference_steps,
+)
+from attendo.theory.algorithms.training import (
+    DTraining,
+    EDTraining,
+    ETraining,
+    d_loss,
+    e_loss,
+    ed_loss,
+    masked,
+)
+from attendo.theory.algorithms.transformers import DTransformer, EDTransformer, ETransformer
+
+ALGORITHMS = (
+    ("A1", token_embedding),
+    ("A2", positional_embedding),
+    ("A3", single_query_attention),
+    ("A4", Attention),
+    ("A5", MHAttention),
+    ("A6", layer_norm),
+    ("A7", unembedding),
+    ("A8", EDTransformer),
+    ("A9", ETransformer),
+    ("A10", DTransformer),
+    ("A11", EDTraining),
+    ("A12", ETraining),
+    ("A13", DTraining),
+    ("A14", DInference),
+    ("A15", EDInference),
+)
+"""Every algorithm of the paper by its number."""
+
+__all__ = [
+    "ALGORITHMS",
+    "Attention",
+    "AttentionParameters",
+    "DInference",
+    "DTraining",
+    "DTransformer",
+    "EDInference",
+    "EDTraining",
+    "EDTransformer",
+    "ETraining",
+    "ETransformer",
+    "MHAttention",
+    "MHAttentionParameters",
+    "bidirectional",
+    "build_formal_ed",
+    "d_inference_steps",
+    "d_loss",
+    "distribution",
+    "e_loss",
+    "ed_inference_steps",
+    "ed_loss",
+    "formal_d",
+    "formal_e",
+    "formal_ed",
+    "hard_coded_positions",
+    "layer_norm",
+    "masked",
+    "positional_embedding",
+    "single_query_attention",
+    "special_ids",
+    "token_embedding",
+    "unembedding",
+    "unidirectional",
+]

@@ -1,0 +1,266 @@
+"""Algorithms 1 to 7 of Phuong & Hutter 2022: embeddings, attention, layer norm, unembedding. Columns are tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Shaped
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from attendo.nn import attention, masks, norms, positions
+from attendo.nn.embeddings import TokenEmbedding
+
+
+class AttentionParameters(NamedTuple):
+    """W_qkv: what one head of attention projects with."""
+
+    W_q: Float[Tensor, "d_attn d_x"]
+    b_q: Float[Tensor, " d_attn"]
+    W_k: Float[Tensor, "d_attn d_z"]
+    b_k: Float[Tensor, " d_attn"]
+    W_v: Float[Tensor, "d_out d_z"]
+    b_v: Float[Tensor, " d_out"]
+
+
+class MHAttentionParameters(NamedTuple):
+    """W: the parameters of each head, whose values have width d_mid, and of the projection back."""
+
+    heads: Sequence[AttentionParameters]
+    W_o: Float[Tensor, "d_out H_times_d_mid"]
+    b_o: Float[Tensor, " d_out"]
+
+
+def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_e"]:
+    """A1: e = W_e[:, v], the vector of token v. Phuong & Hutter 2022, algorithm 1.
+
+    v counts from 1. Raises ValueError outside 1..N_V.
+
+    >>> token_embedding(2, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
+    tensor([2., 5.])
+    """
+    d_e, N_V = W_e.shape
+    if not 1 <= v <= N_V:
+        raise ValueError(f"v={v} is no id of 1..{N_V}; ids count from 1 here")
+    with torch.device("meta"):
+        tokens = TokenEmbedding(N_V, d_e, scaled=False)
+    return functional_call(tokens, {"weight": W_e.T}, (torch.tensor(v - 1, device=W_e.device),))
+
+
+def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[Tensor, " d_e"]:
+    """A2: e_p = W_p[:, ℓ], the vector of position ℓ. Phuong & Hutter 2022, algorithm 2.
+
+    ℓ counts from 1. W_p is learned, or `hard_coded_positions`. Raises ValueError outside 1..ℓ_max.
+
+    >>> positional_embedding(1, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    tensor([1., 3.])
+    """
+    d_e, ell_max = W_p.shape
+    if not 1 <= ell <= ell_max:
+        raise ValueError(f"ell={ell} is no position of 1..{ell_max}; positions count from 1 here")
+    with torch.device("meta"):
+        learned = positions.LearnedPositions(d_e, ell_max)
+    place = torch.tensor([ell - 1], device=W_p.device)
+    return functional_call(learned, {"weight": W_p.T}, (place, ell))[0]
+
+
+def hard_coded_positions(
+    d_e: int, ell_max: int, dtype: torch.dtype | None = None
+) -> Float[Tensor, "d_e ell_max"]:
+    """The W_p that is not learned: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = cos of the same, t and i from 1.
+
+    Phuong & Hutter 2022, section 5. The base is ℓ_max and i starts at 1, where Vaswani et al. 2017 have 10000 and
+    0. For an odd d_e the paper leaves the last row open; here it is the sine of the next i.
+
+    >>> hard_coded_positions(5, 50)[:4, 0]
+    tensor([0.2076, 0.9782, 0.0437, 0.9990])
+    """
+    t = torch.arange(1, ell_max + 1)
+    return positions.sinusoidal_encoding(t, d_e, base=float(ell_max), first_index=1, dtype=dtype).T
+
+
+def single_query_attention(
+    e: Float[Tensor, " d_x"], e_t: Float[Tensor, "d_z T"], W_qkv: AttentionParameters
+) -> Float[Tensor, " d_out"]:
+    """A3: ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn). Phuong & Hutter 2022, algorithm 3.
+
+    q = W_q e + b_q; k_t = W_k e_t + b_k and v_t = W_v e_t + b_v for each column of the context `e_t`. Raises
+    ValueError where the shapes do not fit.
+
+    >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
+    >>> single_query_attention(torch.zeros(2), torch.tensor([[1.0, 3.0], [0.0, 2.0]]), one)
+    tensor([2., 1.])
+    """
+    _check_widths(e[:, None], e_t, W_qkv)
+    query = F.linear(e, W_qkv.W_q, W_qkv.b_q)
+    key, value = F.linear(e_t.T, W_qkv.W_k, W_qkv.b_k), F.linear(e_t.T, W_qkv.W_v, W_qkv.b_v)
+    return attention.attention(query[None], key, value)[0]
+
+
+def Attention(
+    X: Float[Tensor, "d_x ell_x"],
+    Z: Float[Tensor, "d_z ell_z"],
+    W_qkv: AttentionParameters,
+    Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
+) -> Float[Tensor, "d_out ell_x"]:
+    """A4: Ṽ = V · softmax_columns(KᵀQ/√d_attn), masked scores at -∞. Phuong & Hutter 2022, algorithm 4.
+
+    Q = W_q X + b_q 1ᵀ, K = W_k Z + b_k 1ᵀ, V = W_v Z + b_v 1ᵀ. Mask[t_z, t_x] = 1 where token t_x of X may attend
+    to token t_z of Z (`bidirectional`, the default, or `unidirectional`). A token that may attend to none gets
+    zeros, where the paper's formula is 0/0. Raises ValueError where the shapes do not fit.
+
+    >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
+    >>> X = torch.tensor([[0.0, 0.0, 0.0]])
+    >>> Attention(X, torch.tensor([[1.0, 2.0, 6.0]]), one, unidirectional(3, 3))
+    tensor([[1.0000, 1.5000, 3.0000]])
+    """
+    _check_widths(X, Z, W_qkv)
+    query = F.linear(X.T, W_qkv.W_q, W_qkv.b_q)
+    key, value = F.linear(Z.T, W_qkv.W_k, W_qkv.b_k), F.linear(Z.T, W_qkv.W_v, W_qkv.b_v)
+    return attention.attention(query, key, value, _allowed(Mask, X, Z)).T
+
+
+def MHAttention(
+    X: Float[Tensor, "d_x ell_x"],
+    Z: Float[Tensor, "d_z ell_z"],
+    W: MHAttentionParameters,
+    Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
+) -> Float[Tensor, "d_out ell_x"]:
+    """A5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask). Phuong & Hutter 2022, algorithm 5.
+
+    All heads in one product, as in the core. Mask: as in `Attention`. Raises ValueError where the shapes do not fit
+    or the heads are not all alike.
+
+    >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
+    >>> W = MHAttentionParameters([one, one], W_o=torch.tensor([[1.0, 10.0]]), b_o=torch.tensor([100.0]))
+    >>> MHAttention(torch.zeros(1, 1), torch.tensor([[1.0, 2.0, 6.0]]), W)
+    tensor([[133.]])
+    """
+    _check_heads(X, Z, W)
+    H, first = len(W.heads), W.heads[0]
+    (d_attn, d_x), (d_mid, d_z) = first.W_q.shape, first.W_v.shape
+    with torch.device("meta"):  # the shape of the core's module; its parameters are those given
+        module = attention.Attention(
+            d_x,
+            H,
+            head_dim=d_attn,
+            value_dim=d_mid,
+            d_memory=d_z,
+            out_proj=nn.Linear(H * d_mid, W.W_o.shape[0]),
+        )
+    parameters = {"out_proj.weight": W.W_o, "out_proj.bias": W.b_o}
+    for part in "qkv":
+        for name, symbol in (("weight", "W"), ("bias", "b")):
+            stacked = torch.cat([getattr(head, f"{symbol}_{part}") for head in W.heads])
+            parameters[f"{part}_proj.{name}"] = stacked
+    allowed = _allowed(Mask, X, Z)
+    mask = None if allowed is None else masks.Mask(allowed=allowed)
+    return functional_call(module, parameters, (X.T[None], Z.T[None], mask))[0].T
+
+
+def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
+    """Mask ≡ 1: every token may attend to every token. Phuong & Hutter 2022, section 5.
+
+    >>> bidirectional(1, 2)
+    tensor([[True, True]])
+    """
+    return masks.Mask().dense(ell_x, ell_z)[0, 0].T
+
+
+def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
+    """Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to what follows it. Phuong & Hutter 2022, section 5.
+
+    Both count from the first token, where the core's causal mask aligns the last ones: the same for ℓ_z = ℓ_x.
+
+    >>> unidirectional(2, 3).int()
+    tensor([[1, 1, 1],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+    longer = max(ell_z, ell_x)
+    return masks.causal(longer, longer)[:ell_x, :ell_z].T
+
+
+def layer_norm(
+    e: Float[Tensor, "d_e *ell"],
+    gamma: Float[Tensor, " d_e"],
+    beta: Float[Tensor, " d_e"] | None = None,
+    eps: float = 0.0,
+    *,
+    rms: bool = False,
+) -> Float[Tensor, "d_e *ell"]:
+    """A6: ê = (e - m)/√v ⊙ γ + β, m = mean(e), v = mean((e - m)²). Phuong & Hutter 2022, algorithm 6.
+
+    e: one token, or one in each column. The paper has no ε: with eps = 0 a vector of equal entries gives 0/0 = NaN;
+    otherwise the root is √(v + ε). beta: None is 0. rms: RMSnorm, m = β = 0. Raises ValueError for a β with it.
+
+    >>> layer_norm(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 5.0]))
+    tensor([4., 7.])
+    >>> layer_norm(torch.tensor([1.0, 7.0]), torch.ones(2), rms=True)
+    tensor([0.2000, 1.4000])
+    """
+    if rms and beta is not None:
+        raise ValueError("beta is given, but RMSnorm has none (m = β = 0); leave it out, or rms=False")
+    rows = e.movedim(0, -1)
+    normed = norms.rms_norm(rows, gamma, eps) if rms else norms.layer_norm(rows, gamma, beta, eps)
+    return normed.movedim(-1, 0)
+
+
+def unembedding(e: Float[Tensor, "d_e *ell"], W_u: Float[Tensor, "N_V d_e"]) -> Float[Tensor, "N_V *ell"]:
+    """A7: p = softmax(W_u e), the distribution over the vocabulary. Phuong & Hutter 2022, algorithm 7.
+
+    e: one token, or one in each column. W_u may be W_eᵀ (pass `W_e.T`).
+
+    >>> unembedding(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
+    tensor([0.5000, 0.5000])
+    """
+    return F.linear(e.movedim(0, -1), W_u).movedim(-1, 0).softmax(0)
+
+
+def _allowed(Mask: Tensor | None, X: Tensor, Z: Tensor) -> Bool[Tensor, "ell_x ell_z"] | None:
+    """The paper's mask in the core's orientation, queries first; nowhere else is it turned."""
+    if Mask is None:
+        return None
+    if Mask.shape != (Z.shape[1], X.shape[1]):
+        raise ValueError(
+            f"Mask is {tuple(Mask.shape)}, but Z has {Z.shape[1]} tokens and X has {X.shape[1]}; its rows are the"
+            " tokens of Z, its columns those of X"
+        )
+    return Mask.bool().T
+
+
+def _check_widths(X: Tensor, Z: Tensor, W_qkv: AttentionParameters) -> None:
+    d_attn, d_out = W_qkv.W_q.shape[0], W_qkv.W_v.shape[0]
+    wanted = {
+        "W_q": (d_attn, X.shape[0]),
+        "b_q": (d_attn,),
+        "W_k": (d_attn, Z.shape[0]),
+        "b_k": (d_attn,),
+        "W_v": (d_out, Z.shape[0]),
+        "b_v": (d_out,),
+    }
+    for name, shape in wanted.items():
+        found = tuple(getattr(W_qkv, name).shape)
+        if found != shape:
+            raise ValueError(f"{name} is {found}, but {shape} fits X, Z and the other parameters")
+
+
+def _check_heads(X: Tensor, Z: Tensor, W: MHAttentionParameters) -> None:
+    if not W.heads:
+        raise ValueError("W has no heads; give at least one")
+    for number, head in enumerate(W.heads, 1):
+        _check_widths(X, Z, head)
+        for name in ("W_q", "W_v"):
+            found, first = tuple(getattr(head, name).shape), tuple(getattr(W.heads[0], name).shape)
+            if found != first:
+                raise ValueError(
+                    f"{name} of head {number} is {found}, that of head 1 is {first}; make them alike"
+                )
+    width = len(W.heads) * W.heads[0].W_v.shape[0]
+    if W.W_o.shape[1] != width or W.b_o.shape != W.W_o.shape[:1]:
+        raise ValueError(
+            f"W_o is {tuple(W.W_o.shape)} and b_o {tuple(W.b_o.shape)}, but H·d_mid={width} wants"
+            f" (d_out, {width}) and (d_out,)"
+        )

@@ -1,0 +1,220 @@
+"""The paper's hyperparameters as configurations of the core's models, and the check that a model is the paper's."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from attendo.model_config import ModelConfig
+from attendo.models import DecoderLM, EncoderDecoder, MaskedLM
+
+Transformer = Literal["A8", "A9", "A10"]
+
+_COMMON: dict[str, tuple[Any, ...]] = {
+    "norm": ("layer",),
+    "attention_scale": (None,),
+    "attention_bias": (True,),
+    "attention_out_bias": (None, True),
+    "feed_forward_bias": (True,),
+    "feed_forward_gated": (False,),
+    "embedding_scale": (False,),
+    "embedding_norm_eps": (None,),
+    "pad_id": (None,),
+    "output_bias": (False,),
+    "dropout": (0.0,),
+    "attention_dropout": (0.0,),
+    "activation_dropout": (0.0,),
+    "positions": ("learned", "sinusoidal"),
+}
+_OF: dict[Transformer, dict[str, tuple[Any, ...]]] = {
+    "A8": {"architecture": ("encoder-decoder",), "norm_first": (False,), "activation": ("relu",)},
+    "A9": {"architecture": ("masked",), "norm_first": (False,), "activation": ("gelu",)},
+    "A10": {"architecture": ("decoder",), "norm_first": (True,), "activation": ("gelu",)},
+}
+_HARD_CODED: dict[str, tuple[Any, ...]] = {
+    "position_base": ("length",),
+    "position_start": (1,),
+    "position_first_index": (1,),
+    "position_order": ("sincos",),
+}
+"""What `hard_coded_positions` is among the sinusoids."""
+
+_SETTINGS: dict[str, Any] = {
+    "dropout": 0.0,
+    "positions": "learned",
+    "embedding_scale": False,
+    "norm_eps": 0.0,
+    "output_bias": False,
+}
+"""What the three configurations have in common."""
+
+
+def formal_ed(
+    *,
+    N_V: int,
+    ell_max: int,
+    L_enc: int,
+    L_dec: int,
+    H: int,
+    d_e: int,
+    d_mlp: int,
+    d_attn: int | None = None,
+    d_mid: int | None = None,
+    tied: bool = False,
+) -> ModelConfig:
+    """The encoder-decoder of A8: post-norm, ReLU. Phuong & Hutter 2022, algorithm 8; to be built by `build_formal_ed`.
+
+    d_attn, d_mid: width of a head's queries and keys, and of its values; d_e/H and d_attn unless given. tied:
+    W_u = W_eᵀ. For another ε than the paper's 0, or `hard_coded_positions`, replace the configuration's fields.
+
+    >>> formal_ed(N_V=9, ell_max=6, L_enc=2, L_dec=1, H=2, d_e=8, d_mlp=16).norm_first
+    False
+    """
+    return ModelConfig(
+        architecture="encoder-decoder",
+        activation="relu",
+        norm_first=False,
+        n_encoder_layers=L_enc,
+        n_decoder_layers=L_dec,
+        tie="all" if tied else "none",
+        vocab_size=N_V,
+        max_len=ell_max,
+        n_heads=H,
+        d_model=d_e,
+        d_ff=d_mlp,
+        head_dim=d_attn,
+        value_dim=d_mid,
+        **_SETTINGS,
+    )
+
+
+def formal_e(
+    *,
+    N_V: int,
+    ell_max: int,
+    L: int,
+    H: int,
+    d_e: int,
+    d_mlp: int,
+    d_f: int | None = None,
+    d_attn: int | None = None,
+    d_mid: int | None = None,
+    tied: bool = False,
+) -> ModelConfig:
+    """The encoder of A9 (BERT): post-norm, GELU. Phuong & Hutter 2022, algorithm 9; a configuration of `MaskedLM`.
+
+    d_f: width before the unembedding, d_e unless given; W_u is N_V×d_f, where the paper prints N_V×d_e. The others:
+    as in `formal_ed`.
+
+    >>> formal_e(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_f=4).d_output
+    4
+    """
+    return ModelConfig(
+        architecture="masked",
+        activation="gelu",
+        norm_first=False,
+        n_encoder_layers=L,
+        n_decoder_layers=0,
+        d_output=d_f,
+        tie="output" if tied else "none",
+        vocab_size=N_V,
+        max_len=ell_max,
+        n_heads=H,
+        d_model=d_e,
+        d_ff=d_mlp,
+        head_dim=d_attn,
+        value_dim=d_mid,
+        **_SETTINGS,
+    )
+
+
+def formal_d(
+    *,
+    N_V: int,
+    ell_max: int,
+    L: int,
+    H: int,
+    d_e: int,
+    d_mlp: int,
+    d_attn: int | None = None,
+    d_mid: int | None = None,
+    tied: bool = False,
+) -> ModelConfig:
+    """The decoder of A10 (GPT): pre-norm, GELU. Phuong & Hutter 2022, algorithm 10; a configuration of `DecoderLM`.
+
+    The arguments: as in `formal_ed`.
+
+    >>> formal_d(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_attn=3).head_dim
+    3
+    """
+    return ModelConfig(
+        architecture="decoder",
+        activation="gelu",
+        norm_first=True,
+        n_encoder_layers=0,
+        n_decoder_layers=L,
+        tie="output" if tied else "none",
+        vocab_size=N_V,
+        max_len=ell_max,
+        n_heads=H,
+        d_model=d_e,
+        d_ff=d_mlp,
+        head_dim=d_attn,
+        value_dim=d_mid,
+        **_SETTINGS,
+    )
+
+
+def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
+    """θ of A8: an `EncoderDecoder` in which both sides share one W_e and one W_p. Phuong & Hutter 2022, algorithm 8.
+
+    A configuration alone can share W_e only with the output and W_p not at all. Raises ValueError where
+    the configuration is not the paper's.
+
+    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> theta.source_embedding.positions is theta.target_embedding.positions
+    True
+    """
+    check_config(config, "A8")
+    theta = EncoderDecoder(config)
+    theta.source_embedding.tokens = theta.target_embedding.tokens
+    theta.source_embedding.positions = theta.target_embedding.positions
+    return theta
+
+
+def check_config(config: ModelConfig, algorithm: Transformer) -> None:
+    """Raises ValueError naming the first field in which the configuration is not the algorithm's.
+
+    Free are the sizes, ε (0 in the paper), the tie of W_u to W_e, and learned or hard-coded positions.
+
+    >>> check_config(formal_d(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16), "A9")
+    Traceback (most recent call last):
+    ValueError: architecture='decoder' is not A9's; it has 'masked'
+    """
+    wanted = _OF[algorithm] | _COMMON | {"n_kv_heads": (None, config.n_heads)}
+    if config.positions == "sinusoidal":
+        wanted |= _HARD_CODED
+    for name, values in wanted.items():
+        found = getattr(config, name)
+        if found not in values:
+            raise ValueError(
+                f"{name}={found!r} is not {algorithm}'s; it has {' or '.join(map(repr, values))}"
+            )
+
+
+def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:
+    """As `check_config`; and the W_e and W_p of an encoder-decoder must be one for both sides.
+
+    >>> check_theta(EncoderDecoder(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
+    Traceback (most recent call last):
+    ValueError: source_embedding.tokens is not target_embedding.tokens, but A8 has one W_e; use build_formal_ed
+    """
+    check_config(theta.config, algorithm)
+    if isinstance(theta, EncoderDecoder):
+        source, target = theta.source_embedding, theta.target_embedding
+        for part, symbol in (("tokens", "W_e"), ("positions", "W_p")):
+            ours = getattr(source, part)
+            if ours is not getattr(target, part):
+                raise ValueError(
+                    f"source_embedding.{part} is not target_embedding.{part}, but A8 has one {symbol};"
+                    " use build_formal_ed"
+                )

@@ -1,0 +1,105 @@
+"""How all figures look: sizes for slides, colors that the color-blind tell apart, fonts, files without a date."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from attendo.theory.words import Language, Words
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.typing import RcKeyType
+
+WIDTH, HEIGHT = 9.6, 5.4  # inches; 16:9
+DOTS_PER_INCH = 200  # 1920 × 1080
+INK, FAINT, RULE = "#1b2430", "#5b6673", "#d9dee4"
+BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#0072b2", "#d55e00", "#009e73", "#a8568a", "#b87f00"
+"""After Okabe & Ito 2008, the last two darker, so that thin lines of them stand out on white."""
+
+SETTINGS: dict[RcKeyType, Any] = {
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+    "font.size": 12.5,
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 12.5,
+    "axes.titlesize": 13,
+    "axes.edgecolor": FAINT,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": False,
+    "axes.formatter.useoffset": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": RULE,
+    "grid.linewidth": 0.8,
+    "xtick.color": FAINT,
+    "ytick.color": FAINT,
+    "xtick.labelsize": 11,
+    "ytick.labelsize": 11,
+    "lines.linewidth": 2.2,
+    "lines.solid_capstyle": "round",
+    "legend.frameon": True,
+    "legend.facecolor": "white",
+    "legend.edgecolor": "none",
+    "legend.framealpha": 0.9,
+    "legend.fontsize": 11.5,
+    "svg.fonttype": "none",  # text stays text: it can be searched and edited
+    "svg.hashsalt": "attendo",  # and ids in the file are the same every time
+}
+"""What matplotlib is told; whatever a user's own matplotlibrc says is set aside."""
+
+
+def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: float = 0.04) -> None:
+    """Graphs fill the figure between two heights (shares of the whole) with a margin, and never overlap."""
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    area = (0.008, bottom + 0.01, 0.984, top - bottom - 0.02)
+    figure.set_layout_engine(ConstrainedLayoutEngine(rect=area, h_pad=rows_apart, w_pad=0.06, hspace=0.0))
+
+
+def heading(
+    figure: Figure, language: Language, title: Words, note: Words, *, rows_apart: float = 0.04
+) -> None:
+    """The title at the top left, and under the picture a line about what it shows and where it comes from."""
+    lay_out(figure, 0.06, 0.905, rows_apart)
+    text = title.in_language(language)
+    figure.text(0.015, 0.968, text, ha="left", va="top", fontsize=16, fontweight=emphasis(language))
+    figure.text(0.015, 0.02, note.in_language(language), ha="left", va="bottom", fontsize=9.5, color=FAINT)
+
+
+def emphasis(language: Language) -> str:
+    """Bold in English; Japanese fonts of one weight are many, and matplotlib complains of each."""
+    return "bold" if language == "en" else "normal"
+
+
+def label_axes(axes: Axes, language: Language, across: Words, up: Words) -> None:
+    """The names of both axes."""
+    axes.set_xlabel(across.in_language(language))
+    axes.set_ylabel(up.in_language(language))
+
+
+def scientific(number: float, digits: int = 5) -> str:
+    """A small or large number as people write it.
+
+    >>> scientific(0.000698771)
+    '6.98771 × 10⁻⁴'
+    """
+    mantissa, exponent = f"{number:.{digits}e}".split("e")
+    return f"{mantissa} × 10{str(int(exponent)).translate(str.maketrans('-0123456789', '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'))}"
+
+
+def texts_of(paint: Callable[[Figure], None]) -> str:
+    """All that is written in a figure that `paint` draws."""
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    figure = Figure(figsize=(WIDTH, HEIGHT))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of characters that the first font lacks, which is what we ask
+        paint(figure)
+    return "".join(text.get_text() for text in figure.findobj(Text) if isinstance(text, Text))

@@ -1,0 +1,191 @@
+"""Attention as looking things up: recipes by their titles, four vectors by hand, strings by edit distance."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attendo.nn.attention import attention, attention_weights, masked_softmax
+from attendo.theory.words import Language, Words
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An entry of the key-value store: the title is the key, the text the value."""
+
+    title: Words
+    text: Words
+
+
+RECIPES = (
+    Recipe(
+        Words("Meat sauce lasagne", "ミートソースのラザニア"),
+        Words(
+            "Brown the mince, stew it with tomatoes for an hour, layer it with pasta and white sauce, bake.",
+            "ひき肉を炒めてトマトと一時間煮込み、パスタとホワイトソースを交互に重ねて焼く。",
+        ),
+    ),
+    Recipe(
+        Words("Spinach and ricotta lasagne", "ほうれん草とリコッタのラザニア"),
+        Words(
+            "Wilt the spinach, stir in ricotta and nutmeg, spread it between the sheets, bake under cheese.",
+            "ほうれん草をしんなりさせてリコッタとナツメグを混ぜ、生地の間に広げ、チーズをのせて焼く。",
+        ),
+    ),
+    Recipe(
+        Words("Seafood lasagne", "魚介のラザニア"),
+        Words(
+            "Poach prawns and white fish, thicken the broth with cream, layer lightly, bake for a short time.",
+            "海老と白身魚を軽くゆで、煮汁にクリームを加えてとろみをつけ、薄く重ねて短時間で焼く。",
+        ),
+    ),
+    Recipe(
+        Words("Vegan mushroom lasagne", "チーズを使わないきのこのラザニア"),
+        Words(
+            "Fry mushrooms until dark, bind them with oat cream, layer with pasta, bake under breadcrumbs.",
+            "きのこを色づくまで炒めてオーツクリームでまとめ、パスタと重ね、パン粉をふって焼く。",
+        ),
+    ),
+    Recipe(
+        Words("Pumpkin soup", "かぼちゃのスープ"),
+        Words(
+            "Roast the pumpkin, simmer it with onions, blend, and season with ginger.",
+            "かぼちゃを焼いて玉ねぎと煮込み、なめらかにつぶし、しょうがで味を調える。",
+        ),
+    ),
+)
+"""A small cookery book of our own."""
+
+
+def pair_vectors(texts: Sequence[str]) -> Float[Tensor, "texts pairs"]:
+    """Each text as the counts of its pairs of neighboring characters, divided by their length √Σcount².
+
+    The product of two rows is 1 for texts of the same pairs and 0 for texts that share none; it works without
+    spaces between words. Case is ignored. A text of fewer than two characters is a row of zeros.
+
+    >>> vectors = pair_vectors(["rain", "train", "雨"])
+    >>> vectors @ vectors[0]
+    tensor([1.0000, 0.8660, 0.0000], dtype=torch.float64)
+    """
+    counts = [Counter(a + b for a, b in pairwise(text.casefold())) for text in texts]
+    pairs = sorted(set().union(*counts))
+    rows = torch.tensor([[count[pair] for pair in pairs] for count in counts], dtype=torch.float64)
+    return torch.nn.functional.normalize(rows.reshape(len(texts), len(pairs)), dim=-1)
+
+
+def recipe_weights(
+    question: str, language: Language = "en", inverse_temperature: float = 8.0
+) -> Float[Tensor, " recipes"]:
+    """How much each recipe answers a question: softmax(β Kᵀq) over the titles (NYU lecture 12-3).
+
+    Query and keys are `pair_vectors` of the question and the titles. inverse_temperature: β; at 0 all recipes weigh
+    the same, at `math.inf` the best has all the weight. Raises ValueError for a negative β.
+
+    >>> recipe_weights("a lasagne with spinach", inverse_temperature=0.0)
+    tensor([0.2000, 0.2000, 0.2000, 0.2000, 0.2000], dtype=torch.float64)
+    >>> recipe_weights("a lasagne with spinach", inverse_temperature=math.inf)
+    tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
+    """
+    titles = [recipe.title.in_language(language) for recipe in RECIPES]
+    vectors = pair_vectors([question, *titles])
+    return attention_weights(
+        vectors[:1], vectors[1:], scale=1.0, inverse_temperature=inverse_temperature
+    ).squeeze(0)
+
+
+def find_recipe(question: str, language: Language = "en") -> Recipe:
+    """The one recipe that hard attention gives: β = ∞.
+
+    >>> find_recipe("do you have a soup of pumpkins?").title.en
+    'Pumpkin soup'
+    >>> find_recipe("魚介でラザニアを作りたい", "ja").title.ja
+    '魚介のラザニア'
+    """
+    return RECIPES[int(recipe_weights(question, language, math.inf).argmax())]
+
+
+def rank_recipes(
+    question: str, language: Language = "en", inverse_temperature: float = 8.0
+) -> list[tuple[float, Recipe]]:
+    """The ranking that soft attention gives: (weight, recipe), best first; the weights sum to 1.
+
+    >>> for weight, recipe in rank_recipes("mushroom lasagne")[:2]:
+    ...     print(f"{weight:.2f} {recipe.title.en}")
+    0.86 Vegan mushroom lasagne
+    0.08 Seafood lasagne
+    """
+    weights = recipe_weights(question, language, inverse_temperature).tolist()
+    return sorted(zip(weights, RECIPES, strict=True), key=lambda found: -found[0])
+
+
+KEYS = torch.tensor([[10.0, 0, 0], [0, 10, 0], [0, 0, 10], [0, 0, 10]], dtype=torch.float64)
+VALUES = torch.tensor([[1.0, 0, 0], [10, 0, 0], [100, 5, 0], [1000, 6, 0]], dtype=torch.float64)
+"""The keys and values of the NYU notebook's test; the last two keys are the same."""
+HEAD_DIM = 64
+"""Of the notebook's module (d_model 512, 8 heads), whose scale 1/√64 the test keeps though its keys have width 3."""
+
+
+def retrieve(
+    query: Sequence[float],
+) -> tuple[Float[Tensor, " value_dim"], Float[Tensor, " keys"]]:
+    """(output, weights) of one query against `KEYS` and `VALUES`, as in the NYU notebook 15-transformer.
+
+    >>> output, weights = retrieve([0, 0, 10])
+    >>> [f"{x:.6g}" for x in output.tolist()], [f"{a:.1e}" for a in weights.tolist()]
+    (['549.998', '5.49998', '0'], ['1.9e-06', '1.9e-06', '5.0e-01', '5.0e-01'])
+    """
+    row = torch.tensor([query], dtype=torch.float64)
+    scale = HEAD_DIM**-0.5
+    return attention(row, KEYS, VALUES, scale=scale)[0], attention_weights(row, KEYS, scale=scale)[0]
+
+
+def levenshtein(first: str, second: str) -> int:
+    """The least number of characters to insert, delete or replace that turns one text into the other.
+
+    Levenshtein 1966; by rows, in O(len(first) · len(second)) steps. A character is a code point.
+
+    >>> levenshtein("kitten", "sitting"), levenshtein("迷えば、敗れる", "迷えば敗れる")
+    (3, 1)
+    """
+    above = list(range(len(second) + 1))
+    for i, a in enumerate(first, 1):
+        row = [i]
+        for j, b in enumerate(second, 1):
+            row.append(min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (a != b)))
+        above = row
+    return above[-1]
+
+
+def edit_weights(
+    queries: Sequence[str], keys: Sequence[str], inverse_temperature: float = 1.0
+) -> Float[Tensor, "queries keys"]:
+    """softmax(-β · Levenshtein distance) over the keys, for each query: attention that forgives misspelling.
+
+    Raises ValueError for a negative β.
+
+    >>> edit_weights(["rian"], ["rain", "snow"], inverse_temperature=2.0)
+    tensor([[0.9820, 0.0180]], dtype=torch.float64)
+    """
+    distances = [[levenshtein(query, key) for key in keys] for query in queries]
+    scores = -torch.tensor(distances, dtype=torch.float64).reshape(len(queries), len(keys))
+    return masked_softmax(scores, inverse_temperature=inverse_temperature)
+
+
+def soft_get(dictionary: Mapping[str, float], query: str, inverse_temperature: float = 1.0) -> float:
+    """A dictionary's value for a query that need not be one of its keys: the mean of the values by `edit_weights`.
+
+    At β = ∞ it is the value of the nearest key (the first of equals), so `dictionary[query]` for a key.
+
+    >>> prices = {"apple": 3.0, "pear": 5.0}
+    >>> soft_get(prices, "appel", math.inf), soft_get(prices, "appel", 0.0), round(soft_get(prices, "appel"), 3)
+    (3.0, 4.0, 3.238)
+    """
+    values = torch.tensor(list(dictionary.values()), dtype=torch.float64)
+    return float(edit_weights([query], list(dictionary), inverse_temperature)[0] @ values)

@@ -1,0 +1,257 @@
+"""Algorithms 1 to 7 equal their direct transcription in float64; all 15 are there."""
+
+import inspect
+
+import algorithms_in_numpy as paper
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendo.theory import algorithms
+from attendo.theory.algorithms import (
+    ALGORITHMS,
+    Attention,
+    AttentionParameters,
+    MHAttention,
+    MHAttentionParameters,
+    bidirectional,
+    hard_coded_positions,
+    layer_norm,
+    positional_embedding,
+    single_query_attention,
+    special_ids,
+    token_embedding,
+    unembedding,
+    unidirectional,
+)
+
+CLOSE = {"rtol": 1e-10, "atol": 1e-12}
+lengths, widths = st.integers(1, 4), st.integers(1, 4)
+
+
+@pytest.fixture(autouse=True)
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def random_head(d_x, d_z, d_attn, d_out):
+    shapes = (d_attn, d_x), (d_attn,), (d_attn, d_z), (d_attn,), (d_out, d_z), (d_out,)
+    return AttentionParameters(*(torch.randn(shape, dtype=torch.float64) for shape in shapes))
+
+
+def numbers(parameters):
+    """As the transcription has them."""
+    return {name: tensor.numpy() for name, tensor in parameters._asdict().items()}
+
+
+def test_all_fifteen_are_there_under_the_papers_names():
+    assert [number for number, _ in ALGORITHMS] == [f"A{n}" for n in range(1, 16)]
+    assert " ".join(function.__name__ for _, function in ALGORITHMS) == (
+        "token_embedding positional_embedding single_query_attention Attention MHAttention layer_norm unembedding"
+        " EDTransformer ETransformer DTransformer EDTraining ETraining DTraining DInference EDInference"
+    )
+    for number, function in ALGORITHMS:
+        assert getattr(algorithms, function.__name__) is function
+        docstring = inspect.getdoc(function) or ""
+        assert docstring.startswith(f"{number}") and f"lgorithm {number[1:]}." in docstring, number
+
+
+def test_special_ids_come_last():
+    assert special_ids(3) == (1, 2, 3)
+    with pytest.raises(ValueError, match="N_V=2 leaves no room"):
+        special_ids(2)
+
+
+# A1 and A2
+
+
+def test_embeddings_are_columns_and_count_from_one():
+    W = torch.randn(3, 5, requires_grad=True)
+    for number in range(1, 6):
+        for embed, transcribed in (
+            (token_embedding, paper.token_embedding),
+            (positional_embedding, paper.positional_embedding),
+        ):
+            assert (embed(number, W).detach().numpy() == transcribed(number, W.detach().numpy())).all()
+            (gradient,) = torch.autograd.grad(embed(number, W).sum(), W)
+            assert gradient.nonzero().tolist() == [[row, number - 1] for row in range(3)]
+
+
+@pytest.mark.parametrize("number", [0, 6, -1])
+def test_embeddings_name_the_id_they_do_not_have(number):
+    W = torch.randn(3, 5)
+    with pytest.raises(ValueError, match=rf"v={number} is no id of 1\.\.5"):
+        token_embedding(number, W)
+    with pytest.raises(ValueError, match=rf"ell={number} is no position of 1\.\.5"):
+        positional_embedding(number, W)
+
+
+def test_hard_coded_positions():
+    for d_e, ell_max in ((2, 1), (4, 7), (8, 50)):
+        W_p = hard_coded_positions(d_e, ell_max)
+        np.testing.assert_allclose(W_p.numpy(), paper.hard_coded_positions(d_e, ell_max), **CLOSE)
+    printed = torch.tensor([0.207607, 0.978212, 0.043721, 0.999044])
+    assert hard_coded_positions(5, 50)[:4, 0].sub(printed).abs().max() < 5e-7
+
+
+# A3 to A5
+
+
+@settings(max_examples=20)
+@given(lengths, lengths, widths, widths, widths, widths, st.integers(0, 2**31))
+def test_attention_equals_its_transcription(ell_x, ell_z, d_x, d_z, d_attn, d_out, seed):
+    torch.manual_seed(seed)
+    W, X, Z = random_head(d_x, d_z, d_attn, d_out), torch.randn(d_x, ell_x), torch.randn(d_z, ell_z)
+    Mask = torch.rand(ell_z, ell_x) < 0.5
+    Mask[0] = True  # a token without any to attend to is 0/0 in the paper
+    expected = paper.Attention(X.numpy(), Z.numpy(), numbers(W), Mask.numpy())
+    np.testing.assert_allclose(Attention(X, Z, W, Mask).numpy(), expected, **CLOSE)
+    np.testing.assert_allclose(Attention(X, Z, W, Mask.double()).numpy(), expected, **CLOSE)
+    unmasked = paper.Attention(X.numpy(), Z.numpy(), numbers(W), paper.bidirectional(ell_z, ell_x))
+    for every in (None, bidirectional(ell_z, ell_x)):
+        np.testing.assert_allclose(Attention(X, Z, W, every).numpy(), unmasked, **CLOSE)
+    for t in range(ell_x):  # A3 is one column of A4
+        alone = single_query_attention(X[:, t], Z, W).numpy()
+        np.testing.assert_allclose(alone, unmasked[:, t], **CLOSE)
+        context = list(Z.numpy().T)
+        np.testing.assert_allclose(
+            alone, paper.single_query_attention(X[:, t].numpy(), context, numbers(W)), **CLOSE
+        )
+
+
+@settings(max_examples=15)
+@given(lengths, lengths, widths, widths, widths, st.integers(1, 3), st.integers(0, 2**31))
+def test_multi_head_attention_equals_its_transcription(ell_x, ell_z, d_x, d_attn, d_mid, H, seed):
+    torch.manual_seed(seed)
+    d_z, d_out = d_x + 1, d_mid + 1
+    heads = [random_head(d_x, d_z, d_attn, d_mid) for _ in range(H)]
+    W = MHAttentionParameters(heads, torch.randn(d_out, H * d_mid), torch.randn(d_out))
+    X, Z = torch.randn(d_x, ell_x), torch.randn(d_z, ell_z)
+    theirs = {"heads": [numbers(head) for head in heads], "W_o": W.W_o.numpy(), "b_o": W.b_o.numpy()}
+    Mask = torch.rand(ell_z, ell_x) < 0.5
+    Mask[-1] = True
+    for mask, dense in ((Mask, Mask.numpy()), (None, paper.bidirectional(ell_z, ell_x))):
+        expected = paper.MHAttention(X.numpy(), Z.numpy(), theirs, dense)
+        np.testing.assert_allclose(MHAttention(X, Z, W, mask).numpy(), expected, **CLOSE)
+
+
+def test_one_head_that_is_not_projected_back_is_attention():
+    torch.manual_seed(0)
+    head, X, Z = random_head(3, 2, 4, 5), torch.randn(3, 4), torch.randn(2, 6)
+    W = MHAttentionParameters([head], torch.eye(5), torch.zeros(5))
+    torch.testing.assert_close(
+        MHAttention(X, Z, W, unidirectional(6, 4)), Attention(X, Z, head, unidirectional(6, 4)), **CLOSE
+    )
+
+
+def test_a_context_of_one_token_gives_its_value():
+    torch.manual_seed(0)
+    W, e, e_1 = random_head(3, 2, 4, 5), torch.randn(3), torch.randn(2, 1)
+    assert single_query_attention(e, e_1, W).equal(torch.nn.functional.linear(e_1.T, W.W_v, W.b_v)[0])
+
+
+def test_a_token_that_may_attend_to_none_gets_zeros():
+    torch.manual_seed(0)
+    head, X = random_head(3, 3, 4, 5), torch.randn(3, 2)
+    Mask = torch.tensor([[1, 0], [1, 0]])
+    W = MHAttentionParameters([head], torch.eye(5), torch.full((5,), 7.0))
+    assert Attention(X, X, head, Mask)[:, 1].tolist() == [0.0] * 5
+    assert MHAttention(X, X, W, Mask)[:, 1].tolist() == [7.0] * 5
+    assert Attention(X, X, head, Mask)[:, 0].all()
+
+
+def test_the_unidirectional_mask_is_the_papers():
+    for ell in range(1, 5):
+        assert (unidirectional(ell, ell).numpy() == paper.unidirectional(ell)).all()
+    for ell_z, ell_x in ((2, 4), (4, 2)):  # counted from the first token, whichever is longer
+        assert (unidirectional(ell_z, ell_x).numpy() == paper.unidirectional(4)[:ell_z, :ell_x]).all()
+
+
+def test_shapes_that_do_not_fit_are_named():
+    head, X, Z = random_head(3, 2, 4, 5), torch.randn(3, 4), torch.randn(2, 6)
+    with pytest.raises(ValueError, match=r"Mask is \(4, 6\), but Z has 6 tokens and X has 4"):
+        Attention(X, Z, head, unidirectional(4, 6))
+    with pytest.raises(ValueError, match=r"W_q is \(4, 3\), but \(4, 2\) fits"):
+        Attention(Z, X, head)
+    with pytest.raises(ValueError, match=r"W_k is \(5, 2\), but \(4, 2\) fits"):
+        single_query_attention(X[:, 0], Z, head._replace(W_k=torch.randn(5, 2)))
+    with pytest.raises(ValueError, match=r"b_v is \(4,\), but \(5,\) fits"):
+        Attention(X, Z, head._replace(b_v=torch.randn(4)))
+    W = MHAttentionParameters([head, head], torch.randn(3, 10), torch.randn(3))
+    with pytest.raises(ValueError, match=r"W_v of head 2 is \(6, 2\), that of head 1 is \(5, 2\)"):
+        MHAttention(X, Z, W._replace(heads=[head, random_head(3, 2, 4, 6)]))
+    with pytest.raises(ValueError, match=r"W_o is \(3, 9\) and b_o \(3,\), but H·d_mid=10"):
+        MHAttention(X, Z, W._replace(W_o=torch.randn(3, 9)))
+    with pytest.raises(ValueError, match="W has no heads"):
+        MHAttention(X, Z, W._replace(heads=[]))
+
+
+# A6 and A7
+
+
+@settings(max_examples=15)
+@given(st.integers(2, 6), lengths, st.integers(0, 2**31))
+def test_layer_norm_equals_its_transcription(d_e, ell, seed):
+    torch.manual_seed(seed)
+    X, gamma, beta = torch.randn(d_e, ell), torch.randn(d_e), torch.randn(d_e)
+    columns = layer_norm(X, gamma, beta)
+    for t in range(ell):
+        expected = paper.layer_norm(X[:, t].numpy(), gamma.numpy(), beta.numpy())
+        np.testing.assert_allclose(columns[:, t].numpy(), expected, rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(layer_norm(X[:, t], gamma, beta).numpy(), expected, rtol=1e-10, atol=1e-10)
+        rms = layer_norm(X[:, t], gamma, rms=True).numpy()
+        np.testing.assert_allclose(rms, paper.rms_norm(X[:, t].numpy(), gamma.numpy()), **CLOSE)
+
+
+def test_layer_norm_without_epsilon_divides_zero_by_zero():
+    equal, gamma = torch.full((4,), 3.0), torch.ones(4)
+    assert layer_norm(equal, gamma, gamma).isnan().all()
+    assert layer_norm(equal, gamma, gamma, eps=1e-5).equal(gamma)
+    assert layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), eps=3.0).tolist() == [-0.5, 0.5]
+    with pytest.raises(ValueError, match="RMSnorm has none"):
+        layer_norm(equal, gamma, gamma, rms=True)
+
+
+def test_unembedding_gives_distributions():
+    torch.manual_seed(0)
+    X, W_e = torch.randn(4, 3), torch.randn(4, 6)
+    P = unembedding(X, W_e.T)
+    assert P.shape == (6, 3) and (P > 0).all()
+    torch.testing.assert_close(P.sum(0), torch.ones(3), **CLOSE)
+    for t in range(3):
+        expected = paper.unembedding(X[:, t].numpy(), W_e.numpy().T)
+        np.testing.assert_allclose(P[:, t].numpy(), expected, **CLOSE)
+        np.testing.assert_allclose(unembedding(X[:, t], W_e.T).numpy(), expected, **CLOSE)
+
+
+def test_the_components_are_differentiable():
+    torch.manual_seed(0)
+
+    def leaves(*shapes):
+        return [torch.randn(shape, requires_grad=True) for shape in shapes]
+
+    head = [(2, 3), (2,), (2, 2), (2,), (1, 2), (1,)]
+    Mask = unidirectional(4, 3)
+    for function, shapes in (
+        (lambda W: token_embedding(2, W), [(3, 4)]),
+        (lambda W: positional_embedding(2, W), [(3, 4)]),
+        (lambda e, Z, *W: single_query_attention(e, Z, AttentionParameters(*W)), [(3,), (2, 4), *head]),
+        (lambda X, Z, *W: Attention(X, Z, AttentionParameters(*W), Mask), [(3, 3), (2, 4), *head]),
+        (
+            lambda X, Z, W_o, b_o, *W: MHAttention(
+                X,
+                Z,
+                MHAttentionParameters([AttentionParameters(*W[:6]), AttentionParameters(*W[6:])], W_o, b_o),
+                Mask,
+            ),
+            [(3, 3), (2, 4), (2, 2), (2,), *head, *head],
+        ),
+        (layer_norm, [(4, 2), (4,), (4,)]),
+        (lambda e, gamma: layer_norm(e, gamma, rms=True), [(4, 2), (4,)]),
+        (unembedding, [(3, 2), (5, 3)]),
+    ):
+        assert torch.autograd.gradcheck(function, leaves(*shapes))
