@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format lock clean
+.PHONY: help venv demo test test-full soak lint format docs lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ lint: venv ## style, types, layers and the line budget
 format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
+
+docs: venv ## write docs/theory/ from the code
+	$(BIN)/python tools/theory_docs.py
 
 # Torch from PyPI pins its own NVIDIA packages and the CPU build has none, so the locks leave them out: with
 # `pip install -r` both builds come out right.
