@@ -199,6 +199,12 @@ def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
     assert "unknown table [modle] in --set" in train_refused("--set", "modle.d_model=64")
 
 
+def test_a_model_that_is_no_translator_is_refused(tmp_path):
+    settings = ["--set", "model.architecture=decoder", "--set", "model.n_encoder_layers=0"]
+    said = refused("train", "translation", "--train", "forecasts", "--out", tmp_path / "run", *settings)
+    assert said.endswith("architecture='decoder' can't translate; leave it out")
+
+
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
@@ -207,6 +213,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
         ("training.schedule=linear", 'training.schedule = "linear"'),
         ("tokenizer.vocab_size=0", "vocab_size is 0; it must be 1 or more"),
         ("decoding.n_best=9", "n_best is 9 with beam 4"),
+        ("model.positions=inverse", "set position_start=1"),
     ],
 )
 def test_a_wrong_value_is_refused_before_anything_slow(tmp_path, setting, said):

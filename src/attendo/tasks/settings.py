@@ -158,7 +158,11 @@ def check_tables(tables: Mapping[str, Any], where: str) -> None:
     """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
     check_names(tables, where)
     # what is chosen later is stood in for, so that the values given are checked now
-    build(ModelConfig, {"vocab_size": 1000, **tables.get("model", {})}, f"{where} [model]")
+    model = build(ModelConfig, {"vocab_size": 1000, **tables.get("model", {})}, f"{where} [model]")
+    if model.architecture != "encoder-decoder":
+        raise AttendoError(
+            f"{where} [model]: architecture={model.architecture!r} can't translate; leave it out"
+        )
     training = tables.get("training", {})
     build(
         TrainingConfig,
