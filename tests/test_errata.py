@@ -41,7 +41,8 @@ def test_the_words_are_in_both_languages_and_the_code_fits_a_terminal(number):
     erratum = BY_NUMBER[number]
     assert erratum.source
     for words in (erratum.title, erratum.wrong, erratum.right):
-        assert words.en and not is_japanese(words.en.replace("ChatGPTの仕組みを理解したい", ""))
+        assert words.en
+        assert not is_japanese(words.en) or number == 18  # whose subject is Japanese words
         assert is_japanese(words.ja)
     for snippet in (erratum.wrong_code, erratum.right_code):
         assert snippet is None or max(map(len, snippet.code.splitlines())) <= 100
