@@ -12,7 +12,9 @@ from typer.exceptions import TyperException
 
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
+from attendo.cli.figure import add_figure_command
 from attendo.cli.reporting import say
+from attendo.cli.theory import add_theory_commands
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
 
@@ -32,6 +34,8 @@ def build_app() -> typer.Typer:
     add_training_commands(app)
     add_using_commands(app)
     add_data_commands(app)
+    add_theory_commands(app)
+    add_figure_command(app)
     return app
 
 

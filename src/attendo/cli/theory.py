@@ -1,0 +1,337 @@
+"""attendo claims, errata."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.theory.words import Language, Words
+
+if TYPE_CHECKING:
+    from attendo.theory.checking import Report
+    from attendo.theory.claims.claim import Check, Claim, Finding
+    from attendo.theory.errata.erratum import Erratum, Snippet
+
+WIDTH = 79
+
+Spoken = Annotated[Language, typer.Option(metavar="en|ja", help="Of the words.")]
+OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+
+
+def add_theory_commands(app: typer.Typer) -> None:
+    """Adds the commands that run the theory."""
+    app.command("claims", short_help="Check the claims of the Transformer's sources.")(claims)
+    app.command("errata", short_help="Show the sources' mistakes, wrong and right.")(errata)
+
+
+def claims(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="As C08; else the table of all.")
+    ] = None,
+    check: Annotated[
+        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="Check an attention of your own.")
+    ] = None,
+    as_json: OneJson = False,
+    language: Spoken = "en",
+) -> int:
+    """Check the claims and exercises of the Transformer's sources by computing them.
+
+    Without ID a table of all 27; with one or more the statement, the condition under which it holds, how it follows,
+    each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
+    (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
+    property fails on which input. The exit code is 1 if a claim or a property fails.
+
+    --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
+    n_failed, cpu_seconds, and check (function, ok, failed, properties), null without --check. A check has name, value,
+    relation, bound, tolerance, counterexample, holds.
+
+    Example: attendo claims C08
+    """
+    chosen = [] if check is not None and not ids else _chosen_claims(ids or [])
+    report = None if check is None else _checked(check)
+    found: list[tuple[Claim, Finding]] = []
+    for claim in chosen:
+        finding = claim.compute()
+        found.append((claim, finding))
+        if not as_json:
+            lines = _claim_lines(claim, finding, language) if ids else _row(claim, finding, language)
+            print("\n".join(lines), flush=True)
+    n_failed = sum(not finding.holds for _, finding in found)
+    seconds = time.process_time()
+    if as_json:
+        facts = {
+            "claims": [_claim_json(claim, finding, language) for claim, finding in found],
+            "n_claims": len(found),
+            "n_failed": n_failed,
+            "cpu_seconds": round(seconds, 2),
+            "check": None if report is None else report.as_json(language),
+        }
+        print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
+        return int(n_failed > 0 or (report is not None and not report.ok))
+    if found:
+        print(_count(found, seconds).in_language(language))
+    if report is not None:
+        print("\n".join(report.lines(language)))
+    return int(n_failed > 0 or (report is not None and not report.ok))
+
+
+def errata(
+    numbers: Annotated[
+        list[int] | None, typer.Argument(metavar="N", help="As 21; else the list of all.")
+    ] = None,
+    as_json: OneJson = False,
+    language: Spoken = "en",
+) -> int:
+    """Show the mistakes of the Transformer's sources: the wrong form, the right one, and both run.
+
+    Without N the list of all 50 with the source of each, and whether both forms can be run here; with one or more the
+    words, the code of both forms, what it really gives here, and whether that is what it must give. The exit code is 1
+    if one gives something else.
+
+    --json: errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A code
+    has code, gives (a pattern), and, where N is given, outcome and as_expected.
+
+    Example: attendo errata 21
+    """
+    from attendo.errors import AttendoError
+    from attendo.theory.errata import ERRATA
+
+    known = {erratum.number: erratum for erratum in ERRATA}
+    for number in numbers or []:
+        if number not in known:
+            raise AttendoError(f"there is no erratum {number}; give {min(known)} to {max(known)}")
+    chosen = [known[number] for number in dict.fromkeys(numbers or known)]
+    n_unexpected, facts = 0, []
+    for erratum in chosen:
+        outcomes = _outcomes(erratum) if numbers else {}
+        n_unexpected += sum(not snippet.matches(text) for snippet, text in outcomes.values())
+        facts.append(_erratum_json(erratum, outcomes, language))
+        if not as_json:
+            lines = _erratum_lines(erratum, outcomes, language) if numbers else _listed(erratum, language)
+            print("\n".join(lines), flush=True)
+    if as_json:
+        counts = {"n_errata": len(chosen), "n_unexpected": n_unexpected}
+        print(json.dumps({"errata": facts} | counts, ensure_ascii=False))
+    elif not numbers:
+        print(_marks(chosen).in_language(language))
+    return int(n_unexpected > 0)
+
+
+# ---- claims
+
+
+def _chosen_claims(ids: list[str]) -> list[Claim]:
+    """The claims of these ids, each once, or all."""
+    from attendo.errors import AttendoError
+    from attendo.theory.claims import CLAIMS
+
+    by_id = {claim.id: claim for claim in CLAIMS}
+    for given in ids:
+        if given.upper() not in by_id:
+            raise AttendoError(f"there is no claim {given}; give {CLAIMS[0].id} to {CLAIMS[-1].id}")
+    return [by_id[given] for given in dict.fromkeys(text.upper() for text in ids or by_id)]
+
+
+def _checked(place: str) -> Report:
+    """The report on a function; what it prints goes to stderr, apart from the results."""
+    from attendo.theory.checking import check, load_function
+
+    with contextlib.redirect_stdout(sys.stderr):
+        return check(load_function(place))
+
+
+def _verdict(claim: Claim, finding: Finding) -> Words:
+    if not finding.holds:
+        return Words("FAILS", "不成立")
+    if claim.condition is not None:
+        return Words("holds with a condition", "条件つきで成立")
+    return Words("holds", "成立")
+
+
+def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
+    from attendo.microscope.labels import columns, fitted
+
+    verdict = _verdict(claim, finding).in_language(language)
+    return [
+        fitted(f"{claim.id}  {verdict}{' ' * (24 - columns(verdict))}{claim.source}", WIDTH),
+        fitted(f"     {claim.statement.in_language(language)}", WIDTH),
+    ]
+
+
+def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
+    n_held = sum(finding.holds for _, finding in found)
+    n_conditions = sum(finding.holds and claim.condition is not None for claim, finding in found)
+    n_failed = len(found) - n_held
+    return Words(
+        f"{len(found)} checked: {n_held} hold, {n_conditions} of them with a condition; {n_failed} failed;"
+        f" {seconds:.1f} CPU-seconds",
+        f"{len(found)} 件を検証: 成立 {n_held} 件(うち条件つき {n_conditions} 件)、不成立 {n_failed} 件、"
+        f"CPU 時間 {seconds:.1f} 秒",
+    )
+
+
+def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
+    """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
+    from attendo.theory.flow import flowed
+    from attendo.theory.pictures import picture_lines
+
+    lines = [
+        *flowed(f"{claim.id}  {_verdict(claim, finding).in_language(language)} — {claim.source}", WIDTH),
+        "",
+    ]
+    parts = [(None, claim.statement), (Words("Condition", "条件"), claim.condition)]
+    parts.append((Words("Why", "導出"), claim.derivation))
+    for label, text in parts:
+        if text is not None:
+            head = "" if label is None else f"{label.in_language(language)}: "
+            lines += [*flowed(head + text.in_language(language), WIDTH), ""]
+    for check in finding.checks:
+        lines += flowed(_check_line(check, language), WIDTH, "  ")
+    if finding.picture is not None:
+        lines += ["", *picture_lines(finding.picture, language, WIDTH)]
+    return [*lines, ""]
+
+
+def _check_line(check: Check, language: Language) -> str:
+    text = f"{check.name.in_language(language)}: {_number(check.value)}"
+    if check.relation == "shown":
+        return f"· {text}"
+    text += f" {check.relation} {_number(check.bound)}"
+    if check.relation == "=" and check.tolerance:
+        text += f" ± {check.tolerance:g}"
+    if check.counterexample:
+        text += Words(" (counterexample)", "(反例)").in_language(language)
+    return f"{'✓' if check.holds else '✗'} {text}"
+
+
+def _number(value: float) -> str:
+    """A number for a reader.
+
+    >>> _number(333639680.0), _number(0.1234567891), _number(3e-15)
+    ('333,639,680', '0.1234568', '3e-15')
+    """
+    if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.7g}"
+
+
+def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str, Any]:
+    picture = finding.picture
+    return {
+        "id": claim.id,
+        "source": claim.source,
+        "statement": claim.statement.in_language(language),
+        "condition": None if claim.condition is None else claim.condition.in_language(language),
+        "derivation": claim.derivation.in_language(language),
+        "verdict": _verdict(claim, finding).in_language(language),
+        "holds": finding.holds,
+        "checks": [
+            {
+                "name": check.name.in_language(language),
+                "value": _finite(check.value),
+                "relation": check.relation,
+                "bound": _finite(check.bound),
+                "tolerance": check.tolerance,
+                "counterexample": check.counterexample,
+                "holds": check.holds,
+            }
+            for check in finding.checks
+        ],
+        "picture": picture
+        and {
+            "kind": picture.kind,
+            "title": picture.title.in_language(language),
+            "rows": list(picture.rows),
+            "columns": list(picture.columns),
+            "values": [[_finite(value) for value in row] for row in picture.values.tolist()],
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None
+
+
+# ---- errata
+
+
+def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
+    """What the codes of an erratum give here."""
+    snippets = {"wrong_code": erratum.wrong_code, "right_code": erratum.right_code}
+    return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
+
+
+def _mark(erratum: Erratum) -> Words:
+    japanese = {"run": "実行", "shown by analogy": "類例で実行", "words only": "文章のみ"}
+    return Words(erratum.mark, japanese[erratum.mark])
+
+
+def _listed(erratum: Erratum, language: Language) -> list[str]:
+    from attendo.microscope.labels import columns, fitted
+
+    mark = _mark(erratum).in_language(language)
+    space = " " * (18 - columns(mark))
+    return [
+        fitted(f"{erratum.number:>2}  {mark}{space}{erratum.title.in_language(language)}", WIDTH),
+        fitted(f"{'':22}{erratum.source}", WIDTH),
+    ]
+
+
+def _marks(chosen: list[Erratum]) -> Words:
+    n = {mark: sum(erratum.mark == mark for erratum in chosen) for mark in ("run", "shown by analogy")}
+    n_words = len(chosen) - sum(n.values())
+    return Words(
+        f"{len(chosen)} errata: {n['run']} run, {n['shown by analogy']} shown by analogy, {n_words} in words only",
+        f"正誤表 {len(chosen)} 件: 実行 {n['run']} 件、類例で実行 {n['shown by analogy']} 件、文章のみ {n_words} 件",
+    )
+
+
+def _erratum_lines(
+    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
+) -> list[str]:
+    """An erratum in full: both forms in words and in code, and what the code gives."""
+    from attendo.theory.flow import flowed
+
+    head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
+    lines = [*flowed(head, WIDTH), *flowed(erratum.source, WIDTH)]
+    forms = (
+        (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
+        (Words("Right", "正"), erratum.right, "right_code"),
+    )
+    for label, text, name in forms:
+        lines += ["", *flowed(f"{label.in_language(language)}: {text.in_language(language)}", WIDTH)]
+        if name not in outcomes:
+            continue
+        snippet, outcome = outcomes[name]
+        lines += ["", *(f"    {line}" for line in snippet.code.rstrip().splitlines()), ""]
+        given = flowed(f"→ {outcome}", WIDTH - 4, "  ")
+        lines += [f"    {line}" for line in given]
+        is_expected = snippet.matches(outcome)
+        said = (
+            Words("as it must be", "期待どおり")
+            if is_expected
+            else Words(f"must be: {snippet.gives}", f"期待される結果: {snippet.gives}")
+        )
+        lines.append(f"    {'✓' if is_expected else '✗'} {said.in_language(language)}")
+    return [*lines, ""]
+
+
+def _erratum_json(
+    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {"number": erratum.number, "source": erratum.source, "mark": erratum.mark}
+    for name in ("title", "wrong", "right"):
+        facts[name] = getattr(erratum, name).in_language(language)
+    for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):
+        facts[name] = None if snippet is None else {"code": snippet.code, "gives": snippet.gives}
+        if name in outcomes:
+            outcome = outcomes[name][1]
+            facts[name] |= {"outcome": outcome, "as_expected": outcomes[name][0].matches(outcome)}
+    return facts

@@ -1,0 +1,47 @@
+"""Paragraphs for a terminal, in English and in Japanese, which breaks lines without spaces."""
+
+from __future__ import annotations
+
+import re
+
+from attendo.microscope.labels import clusters, columns
+
+_PIECES = re.compile(r"\s+|[^\s\u3000-\u9fff\uf900-\uffef]+|.", re.DOTALL)
+"""Spaces, runs of narrow characters, single wide ones."""
+_NEVER_FIRST = "、。」』)〕】・：；！？，．,:;!?）ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…"
+_NEVER_LAST = "「『(（〔【"
+
+
+def flowed(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, the second and all further ones behind `indent`.
+
+    A line is broken at a space or beside a Japanese character, but no line begins with what closes or ends with what
+    opens; a run too long for a line is cut.
+
+    >>> flowed("a strong wind", 8)
+    ['a strong', 'wind']
+    >>> flowed("強い風が吹く。", 12, "  ")
+    ['強い風が吹', '  く。']
+    """
+    lines, line = [], ""
+    for piece in _joined(_PIECES.findall(" ".join(text.split()))):
+        if columns(line + piece.rstrip()) <= width:
+            line += piece
+            continue
+        lines, line = [*lines, line.rstrip()] if line.strip() else lines, indent
+        for cluster in clusters(piece.lstrip()):
+            if columns(line + cluster) > width:
+                lines, line = [*lines, line], indent
+            line += cluster
+    return [*lines, line.rstrip()]
+
+
+def _joined(pieces: list[str]) -> list[str]:
+    """The pieces with those put together between which no line may break."""
+    found: list[str] = []
+    for piece in pieces:
+        if found and not piece.isspace() and (piece[0] in _NEVER_FIRST or found[-1][-1] in _NEVER_LAST):
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found

@@ -1,0 +1,164 @@
+"""A claim's picture in a terminal: a matrix as shades, curves as bars, in so many columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float
+
+from attendo.microscope.labels import columns, fitted, padded
+from attendo.microscope.terminal import SHADES, standing
+from attendo.theory.claims.claim import Picture
+from attendo.theory.flow import flowed
+from attendo.theory.words import Language, Words
+
+CELL = 2
+"""Columns of a matrix's cell where there is room: it is then about square."""
+MOST_ROWS = 32
+"""Rows of a matrix; of a larger one, as many that are equally far apart are drawn."""
+SIGNED = " ░▒▓█"
+"""Shades of equal parts of the range from the least to the largest number, where a sign has no room of its own."""
+BARS = " ▁▂▃▄▅▆▇█"
+TALL = 3
+"""Lines of a curve where there are few of them."""
+
+
+def picture_lines(picture: Picture, language: Language = "en", width: int = 79) -> list[str]:
+    """The picture as lines of at most `width` columns: its title, what is drawn, and what the marks mean.
+
+    A matrix: one shade a cell, the darker the larger. Curves: bars on one scale for all of them, from left to right.
+    Rows and columns that do not fit are left out at equal distances, and the last line says so.
+
+    >>> for line in picture_lines(Picture("matrix", Words("Identity", "単位行列"), np.eye(2), ("a", "b"))):
+    ...     print(line)
+    Identity
+    a ██
+    b   ██
+    Largest 1: · from 5 %, ░ 15 %, ▒ 35 %, ▓ 60 %, █ 80 %.
+    """
+    draw = _matrix if picture.kind == "matrix" else _curves
+    lines = [*flowed(picture.title.in_language(language), width), *draw(picture, language, width)]
+    return [line.rstrip() for line in lines]
+
+
+def _matrix(picture: Picture, language: Language, width: int) -> list[str]:
+    values = np.nan_to_num(picture.values)
+    labels = [fitted(label, width // 4) for label in picture.rows] or [""] * len(values)
+    left = max(map(columns, labels)) + any(labels)
+    cell = CELL if values.shape[1] * CELL <= width - left else 1
+    rows = _chosen(values.shape[0], MOST_ROWS)
+    places = _chosen(values.shape[1], (width - left) // cell)
+    marks = _cells(values, cell)
+    lines = []
+    if picture.columns and cell == CELL:
+        names = [fitted(picture.columns[place], 12) for place in places]
+        lines = [" " * left + line for line in standing(names)]
+    for row in rows:
+        cells = "".join(marks[row][place] for place in places)
+        lines.append(_labelled(labels[row], cells, left))
+    return [*lines, *_legend(_matrix_legend(values, cell), values, rows, places, language, width)]
+
+
+def _cells(values: Float[np.ndarray, "rows columns"], cell: int) -> list[list[str]]:
+    """The characters of each cell; a negative number has a minus before its shade, if there is room."""
+    least, largest = float(values.min()), float(values.max())
+    if least < 0 and cell == 1:
+        parts = np.minimum((values - least) / ((largest - least) or 1.0) * len(SIGNED), len(SIGNED) - 1)
+        return [[SIGNED[int(part)] for part in row] for row in parts.tolist()]
+    strongest = max(largest, -least) or 1.0
+    return [[_cell(value / strongest, cell) for value in row] for row in values.tolist()]
+
+
+def _cell(part: float, cell: int) -> str:
+    mark = next((mark for least, mark in SHADES if abs(part) >= least), " ")
+    return f"-{mark}" if part < 0 and mark != " " else mark * cell
+
+
+def _matrix_legend(values: Float[np.ndarray, "rows columns"], cell: int) -> Words:
+    least, largest = float(values.min()), float(values.max())
+    if least < 0 and cell == 1:
+        return Words(
+            f"Blank is {least:.3g}, then {SIGNED[1:]} up to {largest:.3g} in equal steps.",
+            f"空白が {least:.3g}、{SIGNED[1:]} の順に等間隔で {largest:.3g} まで。",
+        )
+    steps = [(mark, f"{part * 100:.0f} %") for part, mark in reversed(SHADES)]
+    shown = ", ".join(f"{mark} {'from ' if i == 0 else ''}{part}" for i, (mark, part) in enumerate(steps))
+    japanese = "、".join(f"{mark} {part}" for mark, part in steps)
+    strongest = max(largest, -least)
+    minus = Words(" A minus: negative.", "負の数には - がつく。") if least < 0 else Words("", "")
+    return Words(
+        f"Largest {strongest:.3g}: {shown}.{minus.en}",
+        f"最大 {strongest:.3g} に対して {japanese} 以上。{minus.ja}",
+    )
+
+
+def _curves(picture: Picture, language: Language, width: int) -> list[str]:
+    values = picture.values
+    finite = values[np.isfinite(values)]
+    least, largest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    if 0 < least < largest / 2:  # bars that stand on 0 show the curve's shape better
+        least = 0.0
+    labels = [fitted(label, width // 3) for label in picture.rows] or [""] * len(values)
+    left = max(map(columns, labels)) + any(labels)
+    places = _chosen(values.shape[1], width - left)
+    times = max(1, min(4, (width - left) // len(places)))
+    height = TALL if len(values) <= TALL else 1
+    lines: list[str] = []
+    for label, row in zip(labels, values, strict=True):
+        bars = _bars(row[places], least, largest, height, times)
+        names = [""] * (len(bars) - 1) + [label]
+        lines += [_labelled(name, bar, left) for name, bar in zip(names, bars, strict=True)]
+    if picture.columns:
+        first, last = fitted(picture.columns[0], 20), fitted(picture.columns[-1], 20)
+        gap = max(1, len(places) * times - columns(first) - columns(last))
+        lines.append(" " * left + first + " " * gap + last)
+    legend = Words(f"Bars from {least:.4g} to {largest:.4g}.", f"棒の範囲は {least:.4g} から {largest:.4g}。")
+    return [*lines, *_legend(legend, values, None, places, language, width)]
+
+
+def _bars(
+    row: Float[np.ndarray, " points"], least: float, largest: float, height: int, times: int
+) -> list[str]:
+    """The lines of one curve, the top one first: each point as a column of eighths of a line."""
+    steps = (row - least) / ((largest - least) or 1.0) * (height * 8 - 1) + 1  # the least is seen, too
+    eighths = [0 if math.isnan(step) else round(min(max(step, 0.0), height * 8)) for step in steps.tolist()]
+    return [
+        "".join(BARS[min(max(eighth - 8 * line, 0), 8)] * times for eighth in eighths)
+        for line in reversed(range(height))
+    ]
+
+
+def _chosen(n: int, most: int) -> list[int]:
+    """At most so many of `n` places, equally far apart."""
+    step = math.ceil(n / max(most, 1)) or 1
+    return list(range(0, n, step))
+
+
+def _labelled(label: str, drawn: str, left: int) -> str:
+    return (padded(label, left - 1) + " " if left else "") + drawn
+
+
+def _legend(
+    legend: Words,
+    values: Float[np.ndarray, "rows columns"],
+    rows: Sequence[int] | None,
+    places: Sequence[int],
+    language: Language,
+    width: int,
+) -> list[str]:
+    """What the marks mean, and what is left out."""
+    text = legend.in_language(language)
+    n_rows, n_columns = values.shape
+    if len(places) < n_columns or (rows is not None and len(rows) < n_rows):
+        said = Words(
+            f"Drawn: {len(places)} of {n_columns} points", f"{n_columns} 点のうち {len(places)} 点を表示"
+        )
+        if rows is not None:
+            said = Words(
+                f"Drawn: {len(rows)} of {n_rows} rows, {len(places)} of {n_columns} columns",
+                f"{n_rows} 行のうち {len(rows)} 行、{n_columns} 列のうち {len(places)} 列を表示",
+            )
+        text += f" {said.in_language(language)}" + ("。" if language == "ja" else ".")
+    return flowed(text, width)

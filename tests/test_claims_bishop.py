@@ -1,0 +1,83 @@
+"""C25's exercises: each fails where its statement is broken, and agrees with sums done by hand."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attendo.theory.claims import bishop, bishop_models
+
+
+@pytest.mark.parametrize("exercise", bishop.EXERCISES, ids=lambda exercise: exercise.__name__)
+def test_each_exercise_holds_and_leaves_the_random_state(exercise):
+    before = torch.get_rng_state()
+    checks = exercise()
+    assert checks
+    assert all(check.holds for check in checks)
+    assert torch.get_rng_state().equal(before)
+
+
+def failing(checks):
+    return {check.name.en.split(":")[0] for check in checks if not check.holds}
+
+
+@given(n=st.integers(2, 9))
+def test_orthogonal_inputs_by_hand(n):
+    checks = bishop.orthogonal_inputs(n, long=10.0)
+    own, other = checks[0].value, checks[1].value
+    assert own == pytest.approx(math.e / (math.e + n - 1), abs=1e-12)
+    assert other == pytest.approx(1 / (math.e + n - 1), abs=1e-12)
+    assert bool(failing(checks[:2])) is (n != 4)  # the printed .475 and .175 are those of four
+
+
+def test_the_limit_of_long_vectors_is_needed():
+    assert failing(bishop.orthogonal_inputs(long=1.0)) == {"12.3 length 10"}
+
+
+@given(n=st.integers(1, 5), d=st.integers(1, 4))
+def test_attention_is_one_large_matrix(n, d):
+    checks = bishop.one_large_sparse_matrix(n, d)
+    assert checks[0].holds
+    assert checks[1].holds
+
+
+def test_low_dimensions_are_not_nearly_orthogonal():
+    assert bishop.random_directions_are_nearly_orthogonal(low=200)[-1].holds is False
+
+
+@given(st.lists(st.sampled_from("abcd"), min_size=3, max_size=20).filter(lambda text: len(set(text)) > 1))
+def test_counts_are_the_most_likely_tables(text):
+    assert all(check.holds for check in bishop_models.bag_of_words_counts(text))
+    assert bishop_models.n_gram_from_counts(text)[1].holds
+
+
+@given(vocab=st.integers(2, 6), length=st.integers(2, 5))
+def test_tables_have_as_many_numbers_as_counted_one_by_one(vocab, length):
+    free = sum(vocab ** (n - 1) * (vocab - 1) for n in range(1, length + 1))
+    assert bishop_models.tables_explode(vocab, length)[0].value == free
+
+
+def test_the_recurrent_network_is_elmans():
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = torch.nn.RNN(3, 4, batch_first=True).double()
+    w = {name: parameter.detach().numpy() for name, parameter in network.named_parameters()}
+    x = np.random.default_rng(0).normal(size=(5, 3))
+    h, expected = np.zeros(4), []
+    for row in x:
+        h = np.tanh(w["weight_ih_l0"] @ row + w["bias_ih_l0"] + w["weight_hh_l0"] @ h + w["bias_hh_l0"])
+        expected.append(h)
+    seen = network(torch.tensor(x)[None])[0][0].detach()
+    np.testing.assert_allclose(seen, expected, rtol=0, atol=1e-10)
+
+
+def test_the_text_that_greedy_misses_is_the_most_probable_of_all():
+    first, even, after = bishop_models.FIRST, bishop_models.EVEN, bishop_models.AFTER_JO
+    assert [sum(row.values()) for row in (first, even, after)] == pytest.approx([1.0, 1.0, 1.0])
+    words = {a + b: p * q for a, p in first.items() for b, q in (after if a == "情" else even).items()}
+    assert max(words, key=words.__getitem__) == "情報"
+    assert words["情報"] == pytest.approx(0.06)
+    assert words["通信"] == pytest.approx(0.04)
