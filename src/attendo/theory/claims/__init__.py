@@ -12,7 +12,16 @@ if TYPE_CHECKING:
 
     CLAIMS: tuple[Claim, ...]
 
-_MODULES = ("positions", "attention", "symmetries", "temperature", "architecture", "softmax", "bishop", "lookup")
+_MODULES = (
+    "positions",
+    "attention",
+    "symmetries",
+    "temperature",
+    "architecture",
+    "softmax",
+    "bishop",
+    "lookup",
+)
 
 __all__ = ["CLAIMS"]
 

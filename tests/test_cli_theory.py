@@ -1,0 +1,286 @@
+"""attendo claims and attendo errata as a user types them."""
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from command_line import attendo, refused
+
+import attendo.theory.claims as claims_package
+import attendo.theory.errata as errata_package
+from attendo.cli.theory import _number
+from attendo.microscope.labels import columns
+from attendo.theory.claims.claim import Check, Claim, Finding, Picture, below, equals, shown
+from attendo.theory.claims.lookup import C27
+from attendo.theory.errata.erratum import Erratum, Snippet
+from attendo.theory.words import Words
+
+W = Words("word", "言葉")
+LONG = Words("a long statement " * 9, "長い文である。" * 15)
+
+
+def claim(name: str, *checks: Check, condition: Words | None = None, picture: Picture | None = None) -> Claim:
+    return Claim(name, "a source", LONG, W, lambda: Finding(checks, picture), condition)
+
+
+FINE = claim("C01", equals(W, 2.0, 2.0), shown(Words("time", "時間"), 0.25))
+BAD = claim("C02", equals(W, 2.5, 2.0), below(W, 1.0, 3.0))
+WITH_CONDITION = claim(
+    "C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), condition=W
+)
+
+
+@pytest.fixture
+def three(monkeypatch):
+    monkeypatch.setitem(vars(claims_package), "CLAIMS", (FINE, BAD, WITH_CONDITION))
+
+
+@pytest.fixture
+def lookup(monkeypatch):
+    monkeypatch.setitem(vars(claims_package), "CLAIMS", (C27,))
+
+
+@pytest.fixture
+def two(monkeypatch):
+    right = Snippet("1 + 1", "2")
+    erratum = Erratum(1, "a source", Words("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right)
+    wrong_now = replace(erratum, number=2, right_code=Snippet("x = 1\nx + 1", "3"))
+    in_words = Erratum(3, "a source", Words("three", "三"), W, W, "words only")
+    monkeypatch.setitem(vars(errata_package), "ERRATA", (erratum, wrong_now, in_words))
+
+
+def narrow(text: str) -> bool:
+    return max(map(columns, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("command", ["claims", "errata"])
+def test_help_fits_80_columns_and_has_an_example(command):
+    outcome = attendo(command, "--help")
+    assert outcome.code == 0
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert f"Example: attendo {command} " in outcome.out
+    assert "--language en|ja" in outcome.out
+
+
+# ---- claims
+
+
+def test_the_table_and_the_exit_code(three):
+    outcome = attendo("claims")
+    lines = outcome.out.splitlines()
+    assert lines[0::2][:3] == [
+        "C01  holds                   a source",
+        "C02  FAILS                   a source",
+        "C03  holds with a condition  a source",
+    ]
+    assert all(line.startswith("     a long statement") and line.endswith("…") for line in lines[1:6:2])
+    assert re.fullmatch(
+        r"3 checked: 2 hold, 1 of them with a condition; 1 failed; \d+\.\d CPU-seconds", lines[-1]
+    )
+    assert (outcome.code, outcome.err, narrow(outcome.out)) == (1, "", True)
+    japanese = attendo("claims", "--language", "ja")
+    assert "C02  不成立                  a source" in japanese.out.splitlines()
+    assert "C03  条件つきで成立          a source" in japanese.out.splitlines()
+    assert narrow(japanese.out)
+
+
+def test_one_claim_in_full(three):
+    outcome = attendo("claims", "c03", "C01", "c03")
+    assert outcome.code == 0
+    assert outcome.out.startswith("C03 holds with a condition — a source\n")
+    for line in (
+        "Condition: word",
+        "Why: word",
+        "✓ word: 0.001 = 0 ± 0.1 (counterexample)",
+        "✓ word: 1 < inf",
+        "✓ word: 2 = 2 ± 1e-10",
+        "· time: 0.25",
+    ):
+        assert line in outcome.out.splitlines()
+    assert outcome.out.count("C03") == 1  # asked for twice, shown once
+    failing = attendo("claims", "C02")
+    assert (failing.code, "✗ word: 2.5 = 2 ± 1e-10" in failing.out) == (1, True)
+
+
+def test_a_real_claim_with_its_picture(lookup):
+    outcome = attendo("claims", "C27", "--language", "ja")
+    assert outcome.code == 0
+    assert (
+        "✓ 迷えば、破れる に対する最大の重み(β = 1000): 0.5 = 0.5 ± 1e-10(反例)" in outcome.out.splitlines()
+    )
+    assert "█" in outcome.out
+    assert "条件: " in outcome.out and "導出: " in outcome.out
+    assert narrow(outcome.out) and narrow(attendo("claims", "C27").out)
+
+
+def test_claims_as_json(three, monkeypatch):
+    values = np.array([[0.0, np.nan]])
+    drawn = claim("C04", equals(W, 1, 1), picture=Picture("curves", W, values, ("row",), ("a", "b")))
+    monkeypatch.setitem(vars(claims_package), "CLAIMS", (FINE, WITH_CONDITION, drawn))
+    outcome = attendo("claims", "--json", "--language", "ja")
+    facts = json.loads(outcome.out)
+    assert list(facts) == ["claims", "n_claims", "n_failed", "cpu_seconds", "check"]
+    assert (outcome.code, facts["n_claims"], facts["n_failed"], facts["check"]) == (0, 3, 0, None)
+    first, second, third = facts["claims"]
+    keys = "id source statement condition derivation verdict holds checks picture"
+    assert " ".join(first) == keys
+    assert (first["checks"][1]["relation"], first["checks"][1]["bound"]) == ("shown", None)
+    assert (second["verdict"], second["condition"]) == ("条件つきで成立", "言葉")
+    assert [check["counterexample"] for check in second["checks"]] == [True, False]
+    assert second["checks"][1]["bound"] is None  # infinity
+    assert third["picture"]["values"] == [[0.0, None]]
+    assert attendo("claims", "--json", "C01").code == 0
+
+
+def test_an_unknown_claim_is_refused_with_the_range(three):
+    assert refused("claims", "C99") == "there is no claim C99; give C01 to C03"
+    assert "C1" in refused("claims", "C01", "C1", "--json")
+
+
+@pytest.mark.parametrize("command", ["claims", "errata"])
+def test_other_languages_are_refused(command):
+    assert "'fr' is not one of 'en', 'ja'" in refused(command, "--language", "fr")
+
+
+def test_numbers_are_short_and_exact():
+    given = (3.0, 333639680.0, -2.0, 0.1234567891, 1e-300, float("nan"), 1e20)
+    assert [_number(x) for x in given] == ["3", "333,639,680", "-2", "0.1234568", "1e-300", "nan", "1e+20"]
+
+
+# ---- claims --check
+
+
+@pytest.fixture
+def student(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "print('loading')\n"
+        "def unscaled(query, key, value):\n"
+        "    print('called')\n"
+        "    return (query @ key.mT).softmax(-1) @ value\n"
+        "def right(query, key, value):\n"
+        "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n"
+    )
+    return path
+
+
+def test_a_students_function_is_checked(student):
+    outcome = attendo("claims", "--check", f"{student}:unscaled")
+    assert outcome.code == 1
+    assert outcome.out.startswith(
+        "unscaled: 6 of 8 properties hold\n"
+    )  # no claim, and none of its own prints
+    assert "hint      forgot the scale: multiply the scores by 1/√head_dim" in outcome.out
+    assert narrow(outcome.out)
+    assert outcome.err.startswith("loading\ncalled\n")
+    right = attendo("claims", "--check", f"{student}:right", "--language", "ja")
+    assert (right.code, "8 個の性質のうち 8 個が成り立つ" in right.out) == (0, True)
+
+
+def test_a_check_beside_claims_and_as_json(student, three):
+    both = attendo("claims", "C01", "--check", f"{student}:unscaled", "--json")
+    facts = json.loads(both.out)
+    assert (both.code, facts["n_claims"], facts["n_failed"]) == (1, 1, 0)
+    assert facts["check"]["failed"] == ["scale", "agreement"]
+    beside = attendo("claims", "C01", "--check", f"{student}:right")
+    assert beside.code == 0
+    assert beside.out.index("C01") < beside.out.index("right: 8 of 8 properties hold")
+    assert attendo("claims", "C02", "--check", f"{student}:right").code == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("mine.py", "write FILE.py:FUNCTION"),
+        ("no.py:f", "no.py: No such file or directory"),
+        ("mine.py:f", "f is no function there; there are: unscaled, right"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
+    monkeypatch.chdir(student.parent)
+    outcome = attendo("claims", "--check", place)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err.splitlines()[-1]
+
+
+# ---- errata
+
+
+def test_the_list_of_errata(two):
+    outcome = attendo("errata")
+    assert outcome.out.splitlines() == [
+        " 1  run               one",
+        " " * 22 + "a source",
+        " 2  run               one",
+        " " * 22 + "a source",
+        " 3  words only        three",
+        " " * 22 + "a source",
+        "3 errata: 2 run, 0 shown by analogy, 1 in words only",
+    ]
+    assert outcome.code == 0  # nothing is run for the list
+    assert "文章のみ" in attendo("errata", "--language", "ja").out
+
+
+def test_one_erratum_wrong_and_right(two):
+    outcome = attendo("errata", "1")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out.splitlines() == [
+        "1 one — run",
+        "a source",
+        "",
+        "Wrong: word",
+        "",
+        "    [][0]",
+        "",
+        "    → IndexError: list index out of range",
+        "    ✓ as it must be",
+        "",
+        "Right: word",
+        "",
+        "    1 + 1",
+        "",
+        "    → 2",
+        "    ✓ as it must be",
+        "",
+    ]
+    assert "誤: 言葉" in attendo("errata", "3", "--language", "ja").out
+
+
+def test_an_outcome_that_is_not_as_it_must_be(two):
+    outcome = attendo("errata", "2", "1")
+    assert outcome.code == 1
+    assert "    → 2\n    ✗ must be: 3\n" in outcome.out
+
+
+def test_errata_as_json(two):
+    outcome = attendo("errata", "2", "3", "--json")
+    facts = json.loads(outcome.out)
+    assert (outcome.code, facts["n_errata"], facts["n_unexpected"]) == (1, 2, 1)
+    first, second = facts["errata"]
+    assert first["right_code"] == {"code": "x = 1\nx + 1", "gives": "3", "outcome": "2", "as_expected": False}
+    assert first["wrong_code"]["as_expected"] is True
+    assert (second["wrong_code"], second["mark"], second["title"]) == (None, "words only", "three")
+    listed = json.loads(attendo("errata", "--json").out)
+    assert (listed["n_errata"], listed["n_unexpected"]) == (3, 0)
+    assert list(listed["errata"][0]["wrong_code"]) == ["code", "gives"]
+
+
+def test_an_unknown_erratum_is_refused_with_the_range(two):
+    assert refused("errata", "51") == "there is no erratum 51; give 1 to 3"
+    assert "valid integer" in refused("errata", "one")
+
+
+# ---- all of them
+
+
+def test_the_real_ranges():
+    assert refused("claims", "C28").endswith("give C01 to C27")
+    assert refused("errata", "0").endswith("give 1 to 50")
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_the_real_errata_fit_the_terminal(language):
+    listed = attendo("errata", "--language", language)
+    assert (listed.code, narrow(listed.out), len(listed.out.splitlines())) == (0, True, 101)
