@@ -13,10 +13,11 @@ from attendo.errors import AttendoError
 from attendo.microscope.labels import columns
 from attendo.nn.attention import attention
 from attendo.theory import check
-from attendo.theory.checking import PROPERTIES, load_function
-from attendo.theory.mask_properties import _slope
-from attendo.theory.student import Case, meet
-from attendo.theory.trials import SIZES, draw, numbers
+from attendo.theory.checking.checker import PROPERTIES
+from attendo.theory.checking.loading import load_function
+from attendo.theory.checking.mask_properties import _slope
+from attendo.theory.checking.student import Case, meet
+from attendo.theory.checking.trials import SIZES, draw, numbers
 
 MASKED = ("mask", "empty row")
 

@@ -29,6 +29,9 @@ COMMANDS = [
     ["evaluate"],
     ["info"],
     ["doctor"],
+    ["claims"],
+    ["errata"],
+    ["figure"],
 ]
 
 

@@ -104,6 +104,13 @@ def test_one_claim_in_full(three):
     assert (failing.code, "✗ word: 2.5 = 2 ± 1e-10" in failing.out) == (1, True)
 
 
+def test_a_narrow_difference_is_seen_and_lines_of_the_derivation_stay(monkeypatch):
+    narrowly = replace(claim("C01", below(W, 1.0, 1 + 1e-15)), derivation=Words("one\ntwo", "一\n二"))
+    monkeypatch.setitem(vars(claims_package), "CLAIMS", (narrowly,))
+    out = attendo("claims", "C01").out
+    assert "Why: one\ntwo\n\n✓ word: 1 < 1.0000000000000011\n" in out
+
+
 def test_a_real_claim_with_its_picture(lookup):
     outcome = attendo("claims", "C27", "--language", "ja")
     assert outcome.code == 0

@@ -60,7 +60,9 @@ def test_the_table_grows_on_demand_and_is_not_saved():
 
 
 def test_a_table_grown_for_inference_serves_training():
-    embedding = InputEmbedding(TokenEmbedding(5, 8), FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2))
+    embedding = InputEmbedding(
+        TokenEmbedding(5, 8), FixedPositions(partial(sinusoidal_encoding, d_model=8), max_len=2)
+    )
     token_ids = torch.tensor([[1, 2, 3, 4]])
     with torch.inference_mode():
         embedding(token_ids)
@@ -98,7 +100,9 @@ def test_an_embedding_is_the_weight_times_a_one_hot_vector():
 
 
 def test_tokens_behind_a_cache_stand_where_it_ends():
-    embedding = InputEmbedding(TokenEmbedding(5, 4), FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=3))
+    embedding = InputEmbedding(
+        TokenEmbedding(5, 4), FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=3)
+    )
     starts = torch.tensor([0, 7])
     placed = embedding(torch.tensor([[1, 2], [1, 2]]), starts, 9)
     assert placed.equal(sinusoidal_encoding(torch.tensor([[0, 1], [7, 8]]), 4))  # the weight is still zero

@@ -14,7 +14,7 @@ import typer
 from attendo.theory.words import Language, Words
 
 if TYPE_CHECKING:
-    from attendo.theory.checking import Report
+    from attendo.theory.checking.checker import Report
     from attendo.theory.claims.claim import Check, Claim, Finding
     from attendo.theory.errata.erratum import Erratum, Snippet
 
@@ -140,7 +140,8 @@ def _chosen_claims(ids: list[str]) -> list[Claim]:
 
 def _checked(place: str) -> Report:
     """The report on a function; what it prints goes to stderr, apart from the results."""
-    from attendo.theory.checking import check, load_function
+    from attendo.theory.checking.checker import check
+    from attendo.theory.checking.loading import load_function
 
     with contextlib.redirect_stdout(sys.stderr):
         return check(load_function(place))
@@ -199,10 +200,13 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
 
 
 def _check_line(check: Check, language: Language) -> str:
-    text = f"{check.name.in_language(language)}: {_number(check.value)}"
+    value, bound = _number(check.value), _number(check.bound)
+    if check.relation in "<>" and value == bound and check.value != check.bound:
+        value, bound = f"{check.value:.17g}", f"{check.bound:.17g}"
+    text = f"{check.name.in_language(language)}: {value}"
     if check.relation == "shown":
         return f"· {text}"
-    text += f" {check.relation} {_number(check.bound)}"
+    text += f" {check.relation} {bound}"
     if check.relation == "=" and check.tolerance:
         text += f" ± {check.tolerance:g}"
     if check.counterexample:

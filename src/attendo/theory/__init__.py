@@ -7,9 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attendo.theory.checking import check as check
+    from attendo.theory.checking.checker import check as check
 
-_HOMES = {"check": "attendo.theory.checking"}
+_HOMES = {"check": "attendo.theory.checking.checker"}
 
 __all__ = ["check"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from attendo.microscope.labels import clusters, columns
 
@@ -15,15 +16,22 @@ _NEVER_LAST = "「『(（〔【"
 def flowed(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width` columns, the second and all further ones behind `indent`.
 
-    A line is broken at a space or beside a Japanese character, but no line begins with what closes or ends with what
-    opens; a run too long for a line is cut.
+    A line break in the text stays. A line is broken at a space or beside a Japanese character, but no line begins
+    with what closes or ends with what opens; a run too long for a line is cut.
 
     >>> flowed("a strong wind", 8)
     ['a strong', 'wind']
+    >>> flowed("rain\\nsnow", 8)
+    ['rain', 'snow']
     >>> flowed("強い風が吹く。", 12, "  ")
     ['強い風が吹', '  く。']
     """
-    lines, line = [], ""
+    if "\n" in text:
+        first, *rest = text.split("\n")
+        behind = (flowed(indent + part, width, indent) for part in rest)
+        return [*flowed(first, width, indent), *chain(*behind)]
+    start = text[: len(text) - len(text.lstrip())]
+    lines, line = [], start
     for piece in _joined(_PIECES.findall(" ".join(text.split()))):
         if columns(line + piece.rstrip()) <= width:
             line += piece

@@ -68,6 +68,11 @@ def _table(name: str) -> dict[str, Any]:
     return tomllib.loads((files("attendo.theory") / name).read_text(encoding="utf-8"))
 
 
+def _code_line(home: str, part: str) -> CodeLine:
+    module, _, name = home.partition(":")
+    return CodeLine(module, name, part)
+
+
 def formulas() -> tuple[Formula, ...]:
     """F01 to F30, the tasks T01, T02, T03 and T11, and A1 to A15.
 
@@ -80,7 +85,7 @@ def formulas() -> tuple[Formula, ...]:
             title=Words(entry["title"], entry["title_ja"]),
             latex=tuple(entry["latex"]),
             sources=tuple(entry.get("sources", ["A"])),
-            code=tuple(CodeLine(*home.split(":"), part) for home, part in entry.get("code", [])),
+            code=tuple(_code_line(home, part) for home, part in entry.get("code", [])),
         )
         for key, entry in _table("formulas.toml").items()
     )

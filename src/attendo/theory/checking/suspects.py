@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attendo.nn.attention import attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
-from attendo.theory.student import Case, RefusedError, Student
+from attendo.theory.checking.student import Case, RefusedError, Student
 from attendo.theory.words import Words
 
 TOLERANCE = 1e-6
@@ -295,7 +295,7 @@ def diagnose(student: Student, cases: Sequence[Case], mistakes: Sequence[Suspect
 
     Inputs for which the function raises say nothing.
 
-    >>> from attendo.theory.trials import draw
+    >>> from attendo.theory.checking.trials import draw
     >>> mine = Student(lambda query, key, value: attention(query, key, value, scale=1.0), "mine")
     >>> diagnose(mine, [draw((2, 2, 2, 2)), draw((2, 3, 4, 5))]).hint.en
     'forgot the scale: multiply the scores by 1/√head_dim'

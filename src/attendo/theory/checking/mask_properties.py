@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attendo.theory.student import Case, Student
-from attendo.theory.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
+from attendo.theory.checking.student import Case, Student
+from attendo.theory.checking.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
 from attendo.theory.words import Words
 
 STEP = 1e-6

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attendo.nn.attention import attention_weights
-from attendo.theory.student import Case, RefusedError, Student
-from attendo.theory.trials import (
+from attendo.theory.checking.student import Case, RefusedError, Student
+from attendo.theory.checking.trials import (
     LEADS,
     SIZES,
     TOLERANCE,

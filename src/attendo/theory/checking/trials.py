@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attendo.nn.attention import attention
-from attendo.theory.student import Case, Student
+from attendo.theory.checking.student import Case, Student
 from attendo.theory.words import Words
 
 TOLERANCE = 1e-10
