@@ -12,20 +12,20 @@ from attendo.training import losses
 from attendo.training.losses import linear_cross_entropy, token_losses
 
 
-def both(n, d, vocab, smoothing, factor, dtype, chunk, seed=0):
-    """(loss, gradient of the states, gradient of the weight), fused and readable."""
+def both(n, d, vocab, smoothing, factor, dtype, chunk, seed=0, bias=False):
+    """(loss, gradient of the states, gradients of the weight and the bias, if any), fused and readable."""
     torch.manual_seed(seed)
-    output = nn.Linear(d, vocab, bias=False, dtype=dtype)
+    output = nn.Linear(d, vocab, bias=bias, dtype=dtype)
     hidden = (3 * torch.randn(n, d, dtype=dtype)).requires_grad_()
     targets = torch.randint(0, vocab, (n,))
     losses.CHUNK_VALUES, before = chunk, losses.CHUNK_VALUES
     try:
         fused = linear_cross_entropy(hidden, output, targets, smoothing, factor)
-        found = (fused.detach(), *torch.autograd.grad(fused, (hidden, output.weight)))
+        found = (fused.detach(), *torch.autograd.grad(fused, (hidden, *output.parameters())))
     finally:
         losses.CHUNK_VALUES = before
     plain = factor * token_losses(output(hidden), targets, smoothing).sum()
-    return found, (plain.detach(), *torch.autograd.grad(plain, (hidden, output.weight)))
+    return found, (plain.detach(), *torch.autograd.grad(plain, (hidden, *output.parameters())))
 
 
 @given(
@@ -36,9 +36,11 @@ def both(n, d, vocab, smoothing, factor, dtype, chunk, seed=0):
     factor=st.sampled_from([1.0, 0.25]),
     chunk=st.integers(1, 40),
     seed=st.integers(0, 1000),
+    bias=st.booleans(),
 )
-def test_fused_equals_readable_in_value_and_gradients(n, d, vocab, smoothing, factor, chunk, seed):
-    for fused, plain in zip(*both(n, d, vocab, smoothing, factor, torch.float64, chunk, seed), strict=True):
+def test_fused_equals_readable_in_value_and_gradients(n, d, vocab, smoothing, factor, chunk, seed, bias):
+    found = both(n, d, vocab, smoothing, factor, torch.float64, chunk, seed, bias)
+    for fused, plain in zip(*found, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-10, atol=1e-10)
 
 

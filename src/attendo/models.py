@@ -140,17 +140,24 @@ class DecoderLM(nn.Module):
         if config.tie != "none":
             self.output_proj.weight = tokens.weight
 
-    def hidden(self, token_ids: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len d_model"]:
-        """The state at each position, from which the next token is predicted."""
-        return self.decoder(self.embedding(token_ids), None, Mask(causal=True))
+    def hidden(
+        self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
+    ) -> Float[Tensor, "batch len d_model"]:
+        """The state at each position, from which the next token is predicted.
+
+        segments: numbers of documents; no token sees one of another document. None: a row is one document.
+        """
+        return self.decoder(self.embedding(token_ids), None, Mask(causal=True, segments=segments))
 
     def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
         """Logits over the vocabulary: W_u h."""
         return self.output_proj(hidden)
 
-    def forward(self, token_ids: Int[Tensor, "batch len"]) -> Float[Tensor, "batch len vocab"]:
+    def forward(
+        self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
+    ) -> Float[Tensor, "batch len vocab"]:
         """Logits for the token after each position."""
-        return self.output(self.hidden(token_ids))
+        return self.output(self.hidden(token_ids, segments))
 
     def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
         """An empty cache for so many rows."""
@@ -182,14 +189,17 @@ class MaskedLM(nn.Module):
 
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
-    ) -> Float[Tensor, "batch src_len d_model"]:
-        """The state at each position. src_lengths: how many tokens of each row are real; None: all."""
-        return self.encoder(self.embedding(src), _padding(src_lengths))
+    ) -> Float[Tensor, "batch src_len d_output"]:
+        """norm(activation(W_f h + b_f)) of each position's state h, from which its token is predicted.
 
-    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits over the vocabulary: W_u norm(activation(W_f h + b_f))."""
-        activation = ACTIVATIONS[self.config.activation]
-        return self.output_proj(self.output_norm(activation(self.output_hidden(hidden))))
+        src_lengths: how many tokens of each row are real; None: all.
+        """
+        states = self.encoder(self.embedding(src), _padding(src_lengths))
+        return self.output_norm(ACTIVATIONS[self.config.activation](self.output_hidden(states)))
+
+    def output(self, hidden: Float[Tensor, "*batch d_output"]) -> Float[Tensor, "*batch vocab"]:
+        """Logits over the vocabulary: W_u h."""
+        return self.output_proj(hidden)
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None

@@ -26,7 +26,8 @@ class Batch:
     """What one step of training sees.
 
     `inputs` are the arguments of the model's `forward`; `targets` [batch tgt_len] the ids it should predict,
-    pad_id where there is none; `n_targets` how many there are; `ids` [batch] the rows it was made of.
+    pad_id where there is none; `n_targets` how many there are; `ids` [batch] the rows it was made of. `weights`, in
+    the shape of the targets, is what each counts in the loss, 1 unless given.
     """
 
     inputs: dict[str, Tensor]
@@ -34,13 +35,17 @@ class Batch:
     n_targets: int
     ids: Rows
     pad_id: int = 0
+    weights: Tensor | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""
         if self.targets.device == device:
             return self
         inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
-        return replace(self, inputs=inputs, targets=self.targets.to(device, non_blocking=True))
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        return replace(
+            self, inputs=inputs, targets=self.targets.to(device, non_blocking=True), weights=weights
+        )
 
 
 def token_batches(

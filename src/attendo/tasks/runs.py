@@ -47,7 +47,7 @@ class TranslationRun:
                 self._keep(report)
                 yield report
         except OSError as error:
-            kept = checkpoints(self.run.folder)
+            kept = checkpoints(self.folder / "checkpoints")
             remedy = (
                 f"{kept[-1].name} is intact: mend that, then `attendo resume {self.folder}`"
                 if kept

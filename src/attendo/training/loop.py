@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attendo.data.batches import Batch
 from attendo.errors import AttendoError
 from attendo.training.clock import Clock
-from attendo.training.losses import linear_cross_entropy
+from attendo.training.losses import linear_cross_entropy, token_losses
 from attendo.training.optimizer import TrainingConfig, build_optimizer, learning_rate
 from attendo.training.precision import autocast
 from attendo.training.products import use_onednn
@@ -36,7 +36,7 @@ class Trainable(Protocol):
     output_proj: nn.Linear
 
     def hidden(self, **inputs: Tensor) -> Tensor:
-        """States `[batch, len, d_model]` from which each target is predicted."""
+        """States `[*targets, d_model]`, from which each target is predicted."""
         ...
 
 
@@ -91,7 +91,7 @@ class Report:
 
 @dataclass
 class Run:
-    """A model on its way: everything the loop changes. `folder` takes the checkpoints.
+    """A model on its way: everything the loop changes. `folder` takes the checkpoints; None: none are kept.
 
     stopping: set from outside (by a signal, say), it makes the loop save after the step it is at, and return.
     """
@@ -100,7 +100,7 @@ class Run:
     task: Task
     training: TrainingConfig
     checkpoint: CheckpointConfig
-    folder: Path
+    folder: Path | None
     progress: Progress = field(default_factory=Progress)
     clock: Clock = field(default_factory=Clock)
     stopping: bool = False
@@ -129,8 +129,8 @@ def train(run: Run) -> Iterator[Report]:
             if due(progress.step, config.evaluate_every) or progress.ended:
                 yield evaluate(run)
             every = run.checkpoint.every_steps or config.evaluate_every
-            if due(progress.step, every) or progress.ended or run.stopping:
-                yield save(run)
+            if run.folder and (due(progress.step, every) or progress.ended or run.stopping):
+                yield save(run, run.folder)
             if progress.ended:
                 break
             if run.stopping:
@@ -138,8 +138,8 @@ def train(run: Run) -> Iterator[Report]:
         else:
             progress.epoch, progress.batch = progress.epoch + 1, 0
             continue
-    if config.average_last > 1:
-        yield from evaluate_average(run)
+    if run.folder and config.average_last > 1:
+        yield from evaluate_average(run, run.folder)
     yield Report("end", progress, note=progress.ended or "", done=1.0)
 
 
@@ -176,8 +176,11 @@ def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: f
     """factor times the summed cross-entropy of a batch's real targets; logits of padding are never computed."""
     reader = cast(Trainable, model)
     batch = batch.to(reader.output_proj.weight.device)
-    hidden = reader.hidden(**batch.inputs).flatten(0, 1)
+    hidden = reader.hidden(**batch.inputs).flatten(0, -2)
     targets = batch.targets.flatten()
+    if batch.weights is not None:  # for classes, which are few
+        losses = token_losses(reader.output_proj(hidden).float(), targets, label_smoothing)
+        return factor * (batch.weights.flatten() * losses).sum()
     if batch.n_targets < targets.numel():
         real = (targets != batch.pad_id).nonzero().squeeze(1)
         hidden, targets = hidden[real], targets[real]
@@ -283,19 +286,19 @@ def measure(run: Run) -> Evaluation:
     return evaluation
 
 
-def save(run: Run) -> Report:
+def save(run: Run, folder: Path) -> Report:
     """Saves all state and removes the oldest checkpoints."""
     run.clock.note(run.progress)
     run.progress.threads = torch.get_num_threads()
     run.progress.planned_end = run.training.planned_end
-    path = save_checkpoint(run.folder, run.model, run.optimizer, run.progress)
-    prune_checkpoints(run.folder, max(run.checkpoint.keep_last, run.training.average_last))
+    path = save_checkpoint(folder, run.model, run.optimizer, run.progress)
+    prune_checkpoints(folder, max(run.checkpoint.keep_last, run.training.average_last))
     return Report("checkpoint", run.progress, note=path.name, done=share_done(run))
 
 
-def evaluate_average(run: Run) -> Iterator[Report]:
+def evaluate_average(run: Run, folder: Path) -> Iterator[Report]:
     """Tries the mean of the last checkpoints; the model keeps those weights only if they are the best so far."""
-    folders = checkpoints(run.folder)[-run.training.average_last :]
+    folders = checkpoints(folder)[-run.training.average_last :]
     if len(folders) < 2:
         return
     own = {name: parameter.detach().clone() for name, parameter in run.model.named_parameters()}

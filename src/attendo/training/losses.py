@@ -100,6 +100,9 @@ def linear_cross_entropy(
 
     factor: usually 1 / (all targets of the step). Gradients of second order do not exist.
     """
-    onednn = isinstance(output, OneDnnLinear)
-    arguments = (hidden, output.weight, targets, label_smoothing, factor, onednn)
+    weight = output.weight
+    if output.bias is not None:  # W h + b = [W, b] [h; 1]
+        hidden = torch.cat([hidden, hidden.new_ones(len(hidden), 1)], dim=1)
+        weight = torch.cat([weight, output.bias[:, None]], dim=1)
+    arguments = (hidden, weight, targets, label_smoothing, factor, isinstance(output, OneDnnLinear))
     return _LinearCrossEntropy.apply(*arguments)  # pyright: ignore[reportReturnType]
