@@ -17,7 +17,7 @@ from attendo.theory.claims import CLAIMS
 from attendo.theory.errata import ERRATA
 from attendo.theory.index import Formula, formulas, glossary
 from attendo.theory.presets import PRESETS
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "theory"
 

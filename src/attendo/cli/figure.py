@@ -10,7 +10,7 @@ import typer
 from attendo.cli.reporting import say
 
 if TYPE_CHECKING:
-    from attendo.theory.words import Language
+    from attendo.words import Language
 
 
 def add_figure_command(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from attendo.theory.checking.checker import Report
@@ -179,8 +179,8 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
 
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
     """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
-    from attendo.theory.flow import flowed
-    from attendo.theory.pictures import picture_lines
+    from attendo.microscope.flow import flowed
+    from attendo.microscope.terminal_pictures import picture_lines
 
     lines = [
         *flowed(f"{claim.id}  {_verdict(claim, finding).in_language(language)} — {claim.source}", WIDTH),
@@ -301,7 +301,7 @@ def _erratum_lines(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> list[str]:
     """An erratum in full: both forms in words and in code, and what the code gives."""
-    from attendo.theory.flow import flowed
+    from attendo.microscope.flow import flowed
 
     head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
     lines = [*flowed(head, WIDTH), *flowed(erratum.source, WIDTH)]

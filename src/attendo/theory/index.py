@@ -10,7 +10,7 @@ from importlib import import_module
 from importlib.resources import files
 from typing import Any
 
-from attendo.theory.words import Words
+from attendo.words import Words
 
 
 @dataclass(frozen=True)

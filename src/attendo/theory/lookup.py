@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.nn.attention import attention, attention_weights, masked_softmax
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 
 @dataclass(frozen=True)

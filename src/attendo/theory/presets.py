@@ -19,7 +19,7 @@ from attendo.nn.attention import Attention
 from attendo.nn.embeddings import TokenEmbedding
 from attendo.tasks.settings import preset_tables
 from attendo.theory.algorithms import hyperparameters
-from attendo.theory.words import Words
+from attendo.words import Words
 
 
 @dataclass(frozen=True)

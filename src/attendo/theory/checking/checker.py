@@ -10,13 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from attendo.microscope.flow import flowed
 from attendo.microscope.labels import columns
 from attendo.theory.checking import mask_properties, properties
 from attendo.theory.checking.student import Case, RefusedError, Student, meet
 from attendo.theory.checking.suspects import MASK_MISTAKES, Diagnosis, diagnose
 from attendo.theory.checking.trials import Failure, Property, draw, drawn_masks, numbers
-from attendo.theory.flow import flowed
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attendo.theory.checking.student import Case, Student
 from attendo.theory.checking.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
-from attendo.theory.words import Words
+from attendo.words import Words
 
 STEP = 1e-6
 """Of the finite differences that are shown beside a wrong gradient."""

@@ -26,7 +26,7 @@ from attendo.theory.checking.trials import (
     numbers,
     right,
 )
-from attendo.theory.words import Words
+from attendo.words import Words
 
 FACTOR_TOLERANCE = ORDER_TOLERANCE = 1e-6
 """So that one fault, float32 inside, fails in `agreement` and not everywhere."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from attendo.nn.attention import attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
 from attendo.theory.checking.student import Case, RefusedError, Student
-from attendo.theory.words import Words
+from attendo.words import Words
 
 TOLERANCE = 1e-6
 """Between a function's output and a mistake's: a mistake made in float32 is still recognized."""

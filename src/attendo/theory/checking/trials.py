@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attendo.nn.attention import attention
 from attendo.theory.checking.student import Case, Student
-from attendo.theory.words import Words
+from attendo.words import Words
 
 TOLERANCE = 1e-10
 """In float64, relative to the largest number, or absolute below 1."""

@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
 from attendo.nn.attention import Attend, Attention, attention
 from attendo.theory.claims.blocks import C18
 from attendo.theory.claims.built import built
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.contexts import C16, C26
 from attendo.theory.claims.generation import C15, C23
 from attendo.theory.claims.reach import C14, C22
 from attendo.theory.claims.samples import normal
-from attendo.theory.words import Words
+from attendo.words import Words
 
 
 def numbers_kept(compute: Callable[[], object]) -> int:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import (
     Attention,
     attention,
@@ -18,9 +19,9 @@ from attendo.nn.attention import (
     masked_softmax,
 )
 from attendo.nn.masks import causal
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest, normal, numbered, random_attention
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Softmax = Callable[[Float[Tensor, "*batch q_len k_len"]], Float[Tensor, "*batch q_len k_len"]]
 """From scores to weights."""

@@ -18,7 +18,7 @@ from attendo.theory.claims.bishop_models import (
 from attendo.theory.claims.claim import Check, Claim, Finding, above, below, equals
 from attendo.theory.claims.positions import only_distance_counts, shifting_rotates, sines_alone_lose_it
 from attendo.theory.claims.samples import largest, normal
-from attendo.theory.words import Words
+from attendo.words import Words
 
 
 def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:

@@ -16,7 +16,7 @@ from attendo.decoding.beam import DecodingConfig, beam_search
 from attendo.decoding.step import SpecialIds
 from attendo.models import ModelConfig, build_model
 from attendo.theory.claims.claim import Check, above, below, equals
-from attendo.theory.words import Words
+from attendo.words import Words
 
 TEXT = ["the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "cat"]
 

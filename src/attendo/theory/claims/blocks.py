@@ -10,15 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.initialization import xavier
 from attendo.nn.norms import build_norm
 from attendo.theory.claims.built import built
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import normal
-from attendo.theory.words import Words
+from attendo.words import Words
 
 D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)
 

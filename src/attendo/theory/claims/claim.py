@@ -7,10 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
-from jaxtyping import Float
-
-from attendo.theory.words import Words
+from attendo.microscope.terminal_pictures import Picture
+from attendo.words import Words
 
 Relation = Literal["=", "<", ">", "shown"]
 
@@ -67,20 +65,6 @@ def above(name: Words, value: float, limit: float, *, counterexample: bool = Fal
 def shown(name: Words, value: float) -> Check:
     """A figure that is reported and decides nothing."""
     return Check(name, float(value), "shown")
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A small matrix (shaded) or curves (one row each) that a terminal can show beside the numbers.
-
-    rows, columns: labels of the matrix's sides; for curves, rows name the curves and columns the points.
-    """
-
-    kind: Literal["matrix", "curves"]
-    title: Words
-    values: Float[np.ndarray, "rows columns"]
-    rows: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

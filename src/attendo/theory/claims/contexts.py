@@ -10,14 +10,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.model_config import Positions
 from attendo.models import EncoderClassifier, MaskedLM, ModelConfig
 from attendo.nn.pooling import pool
 from attendo.theory.claims.built import built
-from attendo.theory.claims.claim import Check, Claim, Finding, Picture, above, below, equals, shown
+from attendo.theory.claims.claim import Check, Claim, Finding, above, below, equals, shown
 from attendo.theory.claims.samples import largest
-from attendo.theory.words import Words
 from attendo.training.losses import token_losses
+from attendo.words import Words
 
 WORDS = ("river", "savings", "dog", "man", "bank", "floods", "lends", "bites")
 ABOUT_BANKS = ("river bank floods", "savings bank lends", "river bank lends", "dog bites bank")

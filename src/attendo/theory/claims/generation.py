@@ -13,15 +13,16 @@ from torch import Tensor, nn
 
 from attendo.decoding.beam import DecodingConfig, beam_search
 from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.microscope.terminal_pictures import Picture
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
 from attendo.theory.claims.built import built, changed, unrolled
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals, shown
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals, shown
 from attendo.theory.claims.reach import longest_chain
 from attendo.theory.claims.samples import largest, normal, numbered, random_attention
-from attendo.theory.words import Words
 from attendo.training.losses import token_losses
+from attendo.words import Words
 
 Layer = Callable[[Float[Tensor, "1 q_len d"], Float[Tensor, "1 k_len d"]], Float[Tensor, "1 q_len d"]]
 """From some of the tokens and all of them to what becomes of the former."""

@@ -10,9 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.microscope.terminal_pictures import Picture
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.lookup import edit_weights, levenshtein
-from attendo.theory.words import Words
+from attendo.words import Words
 
 EditWeights = Callable[[Sequence[str], Sequence[str], float], Float[Tensor, "queries keys"]]
 """From queries, keys and an inverse temperature to weights."""

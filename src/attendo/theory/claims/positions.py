@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.positions import frequencies, shift_matrix, sinusoidal_encoding
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest
 from attendo.theory.figures.positions import heatmap
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Encode = Callable[[Int[Tensor, "*batch"], int], Float[Tensor, "*batch d_model"]]
 """From positions and a width to one row for each position."""

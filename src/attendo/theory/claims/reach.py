@@ -12,12 +12,13 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import attention
 from attendo.nn.masks import Mask
 from attendo.theory.claims.built import built, unrolled
-from attendo.theory.claims.claim import Check, Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Check, Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest, normal
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Spread = Callable[[Float[Tensor, "n n"], int], Float[Tensor, "n n"]]
 """What layer number i (from 0) makes of the rows; entry (p, s) is how much of token s there is at place p."""

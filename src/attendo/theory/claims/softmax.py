@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import masked_softmax
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
-from attendo.theory.words import Words
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
+from attendo.words import Words
 
 SCORES = (12.0, 8.0, -1.0, 19.0)
 SLIDE = (0.3, 0.2, 0.01, 0.49)

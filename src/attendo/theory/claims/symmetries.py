@@ -8,12 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import attention_weights, masked_softmax
 from attendo.nn.masks import Mask
 from attendo.nn.positions import sinusoidal_encoding
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest, normal, numbered, random_attention
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Layer = Callable[[Float[Tensor, "n d_model"]], Float[Tensor, "n d_out"]]
 """From one set of tokens to as many outputs."""

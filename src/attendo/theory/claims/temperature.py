@@ -10,11 +10,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import attention_scores, attention_weights, masked_softmax
-from attendo.theory.claims.claim import Claim, Finding, Picture, above, below, equals
+from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest, normal
-from attendo.theory.words import Words
 from attendo.training.losses import token_losses
+from attendo.words import Words
 
 Tempered = Callable[[Float[Tensor, "*batch q_len k_len"], float], Float[Tensor, "*batch q_len k_len"]]
 """From scores and an inverse temperature to weights."""

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Mark = Literal["run", "shown by analogy", "words only"]
 

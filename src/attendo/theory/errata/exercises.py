@@ -1,7 +1,7 @@
 """Errata 38 to 43: solutions to 原論文から解き明かす生成AI, chapter 3, and to Bishop & Bishop, chapter 12."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _KIKUTA = "S0 solutions to Kikuta 2025"
 _BISHOP = "S2 solutions to Bishop & Bishop 2024"

@@ -1,7 +1,7 @@
 """Errata 1 to 10: the listings and the formula of NYU Deep Learning 2020, week 12-3 (Japanese edition)."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _PAGE = "S1 NYU Deep Learning 2020, week 12-3"
 

@@ -1,7 +1,7 @@
 """Errata 11 to 20: what NYU Deep Learning 2020, week 12-3, says about attention, and its notebook 15-transformer."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _PAGE = "S1 NYU Deep Learning 2020, week 12-3"
 _NOTEBOOK = "S1 notebook 15-transformer"

@@ -1,7 +1,7 @@
 """Errata 49 and 50: the paper "Formal Algorithms for Transformers", and an implementation of it."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 ERRATA = (
     Erratum(

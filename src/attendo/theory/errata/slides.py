@@ -1,7 +1,7 @@
 """Errata 44 to 48: the slides ChatGPTの仕組みを理解したい! 3, Transformer編."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _SLIDES = "S4 slides ChatGPTの仕組みを理解したい! 3"
 

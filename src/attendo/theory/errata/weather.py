@@ -1,7 +1,7 @@
 """Errata 21 to 29: the draft of the weather post, its model, its formulas and its plot."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _DRAFT = "S3 weather post, draft"
 

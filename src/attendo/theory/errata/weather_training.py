@@ -1,7 +1,7 @@
 """Errata 30 to 37: the weather post's data, loss and training, in the draft, the finished post and Shumi-Note."""
 
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 _DRAFT = "S3 weather post, draft"
 _FINISHED = "S3 weather post, finished version"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from attendo.errors import AttendoError
-from attendo.theory.words import Words
+from attendo.words import Words
 
 FIGURES = {
     "position-heatmap": Words(

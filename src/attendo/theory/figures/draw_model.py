@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from attendo.theory.figures.model_parts import ModelDiagram, Part, Stack, Sublayer
 from attendo.theory.figures.sketch import MEMORY, RADIUS, Point, Sketch, text_width
 from attendo.theory.figures.style import FAINT, INK
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

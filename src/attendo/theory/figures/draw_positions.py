@@ -21,7 +21,7 @@ from attendo.theory.figures.style import (
     lay_out,
     scientific,
 )
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,7 +16,7 @@ from attendo.theory.figures.catalogue import require_known
 from attendo.theory.figures.chosen_model import chosen_model
 from attendo.theory.figures.model_parts import model_diagram
 from attendo.theory.figures.style import DOTS_PER_INCH, HEIGHT, SETTINGS, WIDTH, texts_of
-from attendo.theory.words import Language
+from attendo.words import Language
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,7 +23,7 @@ from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Resi
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import Alibi, Rotary
-from attendo.theory.words import Words
+from attendo.words import Words
 
 Kind = Literal["embedding", "positions", "attention", "feed_forward", "norm", "output"]
 

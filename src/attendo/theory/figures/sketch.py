@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendo.theory.figures.model_parts import Kind
 from attendo.theory.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, emphasis
-from attendo.theory.words import Language
+from attendo.words import Language
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

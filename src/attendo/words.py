@@ -1,4 +1,4 @@
-"""A text in the two languages the theory speaks."""
+"""A text in the two languages that theory and lessons speak."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""A claim's picture in a terminal: a matrix as shades, curves as bars, in so many columns."""
+"""A small picture in a terminal: a matrix as shades, curves as bars, in so many columns."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
+from attendo.microscope.flow import flowed
 from attendo.microscope.labels import columns, fitted, padded
 from attendo.microscope.terminal import SHADES, standing
-from attendo.theory.claims.claim import Picture
-from attendo.theory.flow import flowed
-from attendo.theory.words import Language, Words
+from attendo.words import Language, Words
 
 CELL = 2
 """Columns of a matrix's cell where there is room: it is then about square."""
@@ -23,6 +24,20 @@ SIGNED = " ░▒▓█"
 BARS = " ▁▂▃▄▅▆▇█"
 TALL = 3
 """Lines of a curve where there are few of them."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A small matrix (shaded) or curves (one row each) that a terminal can show beside the numbers.
+
+    rows, columns: labels of the matrix's sides; for curves, rows name the curves and columns the points.
+    """
+
+    kind: Literal["matrix", "curves"]
+    title: Words
+    values: Float[np.ndarray, "rows columns"]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
 
 def picture_lines(picture: Picture, language: Language = "en", width: int = 79) -> list[str]:

@@ -1,0 +1,74 @@
+"""What a lesson is: a question of the sources, and pieces of an answer, given as they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from attendo.errors import AttendoError
+from attendo.microscope.terminal_pictures import Picture
+from attendo.words import Words
+
+Cell = str | float | int | Words
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user may change of a lesson. Raises AttendoError for a value out of range.
+
+    seeds: models trained of each kind, the lesson's own number unless given. effort: share of the lesson's steps, for
+    a quick look. files: the user's own data, for lessons that take some.
+    """
+
+    seeds: int | None = None
+    effort: float = 1.0
+    files: tuple[Path, ...] = ()
+
+    def __post_init__(self):
+        if self.seeds is not None and self.seeds < 1:
+            raise AttendoError(f"--seeds {self.seeds}: train at least one model of each kind")
+        if not 0 < self.effort <= 10:
+            raise AttendoError(
+                f"--effort {self.effort}: give a share of the lesson's steps above 0, 10 at most"
+            )
+
+    def steps(self, n: int) -> int:
+        """The lesson's number of steps times the effort, at least 1.
+
+        >>> Options(effort=0.1).steps(500)
+        50
+        """
+        return max(1, round(n * self.effort))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; numbers are right-aligned. `name` is the table's key where a machine reads it."""
+
+    name: str
+    title: Words
+    columns: tuple[Words, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+    def __post_init__(self):
+        assert all(len(row) == len(self.columns) for row in self.rows), "a row has a cell for each column"
+
+
+Piece = Words | Table | Picture
+"""What a lesson shows: a sentence, a table, or a picture (curves or a matrix)."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A learning task of the sources. `teach` gives its pieces in order, each as soon as it is known.
+
+    source: where the task is from. question: what it asks. cpu_minutes: about how long it takes, all threads together.
+    """
+
+    name: str
+    source: str
+    title: Words
+    question: Words
+    cpu_minutes: float
+    teach: Callable[[Options], Iterator[Piece]]
