@@ -7,8 +7,10 @@ from tiny_corpus import pairs_file
 
 from attendo.tasks import choice
 from attendo.tasks.choice import choose_tokenizer, choose_training, sizes_for, vocabulary_for
-from attendo.tasks.corpus import Corpus
-from attendo.tasks.settings import DataConfig, RunConfig
+from attendo.tasks.families import TRANSLATION
+from attendo.tasks.pair_corpus import PairCorpus, PairMaterial
+from attendo.tasks.pair_data import PairData
+from attendo.tasks.settings import RunConfig
 
 CPU = torch.device("cpu")
 
@@ -34,9 +36,9 @@ def pace(monkeypatch):
 
 def chosen(n_pairs, training, model=None):
     tables = {"model": {"vocab_size": 4000} | (model or {}), "training": dict(training)}
-    found = choose_training(tables, Lengths(n_pairs), CPU, lambda line: None)
+    found = choose_training(tables, TRANSLATION, PairMaterial(Lengths(n_pairs)), CPU, lambda line: None)
     RunConfig.from_tables(
-        {**found, "data": {"train": ["x"]}}, "the settings"
+        TRANSLATION, {**found, "data": {"train": ["x"]}}, "the settings"
     )  # complete, and in itself right
     return found["model"], found["training"]
 
@@ -61,15 +63,15 @@ def test_four_thousand_steps_are_enough_however_few_epochs(pace):
 
 
 def test_a_corpus_too_small_for_a_size_is_not_offered_it():
-    assert [size.d_model for size in sizes_for({}, 5_000)] == [192, 128]
-    assert [size.d_model for size in sizes_for({}, 100)] == [128]
+    assert [size.d_model for size in sizes_for(TRANSLATION.sizes, {}, 5_000)] == [192, 128]
+    assert [size.d_model for size in sizes_for(TRANSLATION.sizes, {}, 100)] == [128]
 
 
 def test_without_a_budget_of_time_nothing_is_measured(pace):
     model, training = chosen(50_000, {"steps": 700})
     assert model["d_model"] == 256 and training["warmup_steps"] == 70 and training["evaluate_every"] == 58
     _, training = chosen(50_000, {})
-    assert training["epochs"] == choice.DEFAULT_EPOCHS
+    assert training["epochs"] == TRANSLATION.default_epochs
 
 
 def test_what_is_set_is_left_as_it_is(pace):
@@ -91,12 +93,12 @@ def test_longer_training_forgets_more(pace):
 
 
 def test_the_pace_is_measured_by_real_updates(tmp_path):
-    corpus = Corpus(DataConfig(train=(str(pairs_file(tmp_path)),)), lambda line: None)
+    corpus = PairCorpus(PairData(train=(str(pairs_file(tmp_path)),)), lambda line: None)
     tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
-    store = corpus.store(tokenizer)
-    model = sizes_for({}, len(store))[0].table | tables["model"]
+    material = corpus.material(tokenizer, tables["model"])
+    model = sizes_for(TRANSLATION.sizes, {}, material.n_rows)[0].table | tables["model"]
     training = {"precision": "float32", "batch_tokens": 256, "cpu_minutes": 1}
-    assert 0 < choice.measured_pace(model, training, store, CPU) < 60
+    assert 0 < choice.measured_pace(model, training, material.batches(256, 0, 0), CPU) < 60
 
 
 def test_the_vocabulary_follows_the_pairs_and_grows_where_the_characters_need_more(tmp_path):
@@ -104,7 +106,7 @@ def test_the_vocabulary_follows_the_pairs_and_grows_where_the_characters_need_mo
     rare = tmp_path / "rare.tsv"
     texts = ["".join(chr(0x4E00 + 30 * row + i) for i in range(30)) for row in range(60)]  # 1,800 characters
     rare.write_text("".join(f"{text}\t{text}\n" for text in texts), encoding="utf-8")
-    corpus = Corpus(DataConfig(train=(str(rare),)), lambda line: None)
+    corpus = PairCorpus(PairData(train=(str(rare),)), lambda line: None)
     tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
     assert tables["tokenizer"]["vocab_size"] > vocabulary_for(60)
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]

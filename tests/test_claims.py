@@ -3,8 +3,8 @@
 import pytest
 
 from attendo.microscope.labels import columns
+from attendo.microscope.terminal_pictures import picture_lines
 from attendo.theory.claims import CLAIMS
-from attendo.theory.pictures import picture_lines
 
 IDS = [f"C{number:02}" for number in range(1, 28)]
 BY_ID = {claim.id: claim for claim in CLAIMS}

@@ -202,7 +202,7 @@ def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
 def test_a_model_that_is_no_translator_is_refused(tmp_path):
     settings = ["--set", "model.architecture=decoder", "--set", "model.n_encoder_layers=0"]
     said = refused("train", "translation", "--train", "forecasts", "--out", tmp_path / "run", *settings)
-    assert said.endswith("architecture='decoder' can't translate; leave it out")
+    assert said.endswith("architecture='decoder' is not for translation; leave it out")
 
 
 @pytest.mark.parametrize(

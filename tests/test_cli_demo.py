@@ -6,12 +6,12 @@ import signal
 from command_line import attendo, refused, settings, stopped_at
 from tiny_corpus import SMALL, pairs_file
 
-from attendo.tasks import corpus
+from attendo.tasks import pair_corpus
 
 
 def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(corpus, "FORECAST_PAIRS", 200)
-    monkeypatch.setattr(corpus, "FORECAST_VALIDATION_PAIRS", 10)
+    monkeypatch.setattr(pair_corpus, "FORECAST_PAIRS", 200)
+    monkeypatch.setattr(pair_corpus, "FORECAST_VALIDATION_PAIRS", 10)
     out = tmp_path / "demo"
     quick = [*settings(SMALL), "--set", "training.steps=2"]
     with stopped_at(1, signal.SIGINT):

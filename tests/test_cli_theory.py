@@ -12,10 +12,11 @@ import attendo.theory.claims as claims_package
 import attendo.theory.errata as errata_package
 from attendo.cli.theory import _number
 from attendo.microscope.labels import columns
-from attendo.theory.claims.claim import Check, Claim, Finding, Picture, below, equals, shown
+from attendo.microscope.terminal_pictures import Picture
+from attendo.theory.claims.claim import Check, Claim, Finding, below, equals, shown
 from attendo.theory.claims.lookup import C27
 from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.words import Words
+from attendo.words import Words
 
 W = Words("word", "言葉")
 LONG = Words("a long statement " * 9, "長い文である。" * 15)

@@ -6,13 +6,13 @@ from tiny_corpus import pairs_file
 
 from attendo.data.tokenizer_training import TokenizerConfig
 from attendo.errors import AttendoError
-from attendo.tasks.corpus import FORECAST_PAIRS, Corpus
-from attendo.tasks.settings import DataConfig
+from attendo.tasks.pair_corpus import FORECAST_PAIRS, PairCorpus
+from attendo.tasks.pair_data import PairData
 
 
 def corpus(*files, said=None, **options):
     lines = [] if said is None else said
-    return Corpus(DataConfig(train=tuple(map(str, files)), **options), lines.append)
+    return PairCorpus(PairData(train=tuple(map(str, files)), **options), lines.append)
 
 
 def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.tasks.runs import TranslationRun, new_translation_run
+from attendo.tasks.families import family_of
+from attendo.tasks.runs import TrainingRun, new_run
 from attendo.tasks.settings import joined
 
 SMALL = {
@@ -30,6 +31,6 @@ def pairs_file(folder: Path, n: int = 120, name: str = "pairs.tsv") -> Path:
     return path
 
 
-def small_run(folder: Path, file: Path, **tables: dict[str, Any]) -> TranslationRun:
+def small_run(folder: Path, file: Path, **tables: dict[str, Any]) -> TrainingRun:
     """A new run in `folder` on that file; tables laid over SMALL."""
-    return new_translation_run(joined(SMALL, {"data": {"train": [str(file)]}}, tables), folder)
+    return new_run(family_of("translation"), joined(SMALL, {"data": {"train": [str(file)]}}, tables), folder)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -16,9 +16,19 @@ from attendo.config import build, dump_toml, read_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.models import EncoderDecoder, ModelConfig
+from attendo.model_config import Architecture
+from attendo.models import Model, ModelConfig, build_model
 
 FORMAT = 1
+USES: dict[Architecture, str] = {
+    "encoder-decoder": "translate",
+    "classifier": "classify",
+    "decoder": "generate",
+    "masked": "embed",
+}
+"""The command that uses a model of each architecture."""
+
+ModelT = TypeVar("ModelT", bound=Model)
 
 
 @dataclass
@@ -34,9 +44,9 @@ class Bundle:
         """The [model] table."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
-    def new_model(self) -> EncoderDecoder:
+    def new_model(self) -> Model:
         """A freshly initialized model of this shape, on the CPU."""
-        return EncoderDecoder(self.model_config)
+        return build_model(self.model_config)
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:
@@ -105,7 +115,7 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
     return tables
 
 
-def load_model(folder: Path, bundle: Bundle) -> EncoderDecoder:
+def load_model(folder: Path, bundle: Bundle) -> Model:
     """The model with its trained weights, in evaluation mode. AttendoError says if they are damaged or another's."""
     path = folder / "model.safetensors"
     if not path.is_file():
@@ -130,6 +140,16 @@ def load_model(folder: Path, bundle: Bundle) -> EncoderDecoder:
     except SafetensorError as error:
         raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
     return model.eval()
+
+
+def load_as(kind: type[ModelT], folder: Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
+    """A run folder's bundle and its model, which must be of this kind; AttendoError names the task it is for."""
+    bundle = load_bundle(folder)
+    model = load_model(folder, bundle).to(device)
+    if not isinstance(model, kind):
+        task, does = bundle.card.get("task", "another task"), USES.get(bundle.model_config.architecture, "info")
+        raise AttendoError(f"{folder} was trained for {task}; use it with `attendo {does}`")
+    return bundle, model
 
 
 def _hashes(bundle: Bundle) -> dict[str, str]:

@@ -6,13 +6,16 @@ import pytest
 from tiny_corpus import pairs_file
 
 import attendo
-from attendo.tasks.runs import new_translation_run
+from attendo.tasks.families import family_of
+from attendo.tasks.runs import new_run
 
 SYMBOLS = "abcdefghij"
 
 
 def trained(folder, file, **tables):
-    run = new_translation_run({"data": {"train": [str(file)], "valid": [str(file)]}, **tables}, folder)
+    run = new_run(
+        family_of("translation"), {"data": {"train": [str(file)], "valid": [str(file)]}, **tables}, folder
+    )
     for _ in run.reports():
         pass
     return attendo.load(folder)

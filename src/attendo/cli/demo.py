@@ -75,23 +75,25 @@ def demo(
 
 def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, dict[str, Any]]:
     from attendo.config import override
+    from attendo.tasks.families import family_of
     from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
 
     chosen = override({}, assignments)
-    check_names(chosen, "--set")
+    check_names(family_of("translation"), chosen, "--set")
     budget = {} if cpu_minutes is None else {"training": {"cpu_minutes": cpu_minutes}}
     tables = joined(preset_tables("demo"), chosen, budget)
-    check_tables(tables, "the settings")
+    check_tables(family_of("translation"), tables, "the settings")
     return tables
 
 
 def _is_begun(out: Path) -> bool:
     """Whether the folder holds a demo with something to use or to go on from. A run on other data is refused."""
+    from attendo.tasks.families import family_of
     from attendo.tasks.runs import require_no_run
     from attendo.tasks.settings import data_of
     from attendo.training.state import checkpoints
 
-    if (out / "config.toml").exists() and data_of(out).embedded:
+    if (out / "config.toml").exists() and data_of(family_of("translation"), out).embedded:
         return bool(checkpoints(out / "checkpoints"))
     require_no_run(out)
     return False
@@ -99,14 +101,15 @@ def _is_begun(out: Path) -> bool:
 
 def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
     """Trains a new demo in the place of one that may be there."""
-    from attendo.tasks.runs import new_translation_run
+    from attendo.tasks.families import family_of
+    from attendo.tasks.runs import new_run
 
     if _is_begun(out) or (out / "config.toml").exists():
         say(f"removing the demo in {out}")
         shutil.rmtree(out)
     say("Learning to translate weather forecasts from English into Japanese, from nothing: first a")
     say("tokenizer from the embedded corpus, then a small Transformer.")
-    return follow(new_translation_run(tables, out, say, clock))
+    return follow(new_run(family_of("translation"), tables, out, say, clock))
 
 
 def _go_on(out: Path, clock: Clock) -> int:
@@ -123,7 +126,7 @@ def _go_on(out: Path, clock: Clock) -> int:
 
 def _test(translator: Translator, n_pairs: int) -> None:
     from attendo.data import forecasts
-    from attendo.tasks.corpus import FORECAST_PAIRS
+    from attendo.tasks.pair_corpus import FORECAST_PAIRS
 
     pairs = forecasts.pairs(n_pairs, "test")
     found = translator.evaluate(pairs)

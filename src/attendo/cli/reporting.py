@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from types import FrameType
 
-    from attendo.tasks.runs import TranslationRun
+    from attendo.tasks.runs import TrainingRun
     from attendo.training.loop import Report
 
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
@@ -57,7 +57,7 @@ def stopping(stop: Callable[[], None]) -> Iterator[Stopped]:
             signal.signal(number, handler)
 
 
-def follow(run: TranslationRun) -> int:
+def follow(run: TrainingRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
     screen = Screen()
     ended = False

@@ -10,6 +10,7 @@ import typer
 from attendo.cli.reporting import follow, say
 
 if TYPE_CHECKING:
+    from attendo.tasks.family import Family
     from attendo.training.clock import Clock
 
 Pairs = Annotated[
@@ -95,6 +96,7 @@ def translation(
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
+    from attendo.tasks.families import family_of
     from attendo.training.clock import Clock
 
     clock = Clock.of_process()
@@ -111,7 +113,8 @@ def translation(
         "training.seed": seed,
         **_one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
     }
-    tables = _tables(preset, config, set_ or [], options)
+    family = family_of("translation")
+    tables = _tables(family, preset, config, set_ or [], options)
     if print_config:
         from attendo.config import dump_toml
 
@@ -121,7 +124,7 @@ def translation(
         raise typer.BadParameter("missing --out DIR, the new folder for the run")
     if not tables.get("data", {}).get("train"):
         raise typer.BadParameter("no training data: give --train F, or --train-source F and --train-target F")
-    return _train(tables, out, threads, device, clock)
+    return _train(family, tables, out, threads, device, clock)
 
 
 def resume(
@@ -157,15 +160,20 @@ def resume(
 
 
 def _train(
-    tables: dict[str, dict[str, Any]], out: Path, threads: int | None, device: str, clock: Clock
+    family: Family,
+    tables: dict[str, dict[str, Any]],
+    out: Path,
+    threads: int | None,
+    device: str,
+    clock: Clock,
 ) -> int:
     import torch
 
-    from attendo.tasks.runs import new_translation_run
+    from attendo.tasks.runs import new_run
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run = new_translation_run(tables, out, say, clock, device)
+    run = new_run(family, tables, out, say, clock, device)
     say(f"{torch.get_num_threads()} threads; everything is kept in {out}")
     code = follow(run)
     if code == 0:
@@ -193,7 +201,7 @@ def _one_end(ends: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tables(
-    preset: str | None, config: Path | None, assignments: list[str], options: dict[str, Any]
+    family: Family, preset: str | None, config: Path | None, assignments: list[str], options: dict[str, Any]
 ) -> dict[str, dict[str, Any]]:
     """All settings given: the preset's, then the file's, then --set, then the options; the later wins."""
     from attendo.config import override, read_toml
@@ -201,13 +209,13 @@ def _tables(
 
     from_file = read_toml(config) if config else {}
     from_set = override({}, assignments)
-    check_names(from_file, str(config))
-    check_names(from_set, "--set")
+    check_names(family, from_file, str(config))
+    check_names(family, from_set, "--set")
     from_options: dict[str, dict[str, Any]] = {}
     for path, value in options.items():
         section, key = path.split(".")
         if value is not None:
             from_options.setdefault(section, {})[key] = value
     tables = joined(preset_tables(preset) if preset else {}, from_file, from_set, from_options)
-    check_tables(tables, "the settings")
+    check_tables(family, tables, "the settings")
     return tables

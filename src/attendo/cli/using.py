@@ -209,9 +209,10 @@ def _pairs(
     """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
     from attendo.data.accounting import Account
     from attendo.data.corpora import read_pairs
+    from attendo.tasks.families import family_of
     from attendo.tasks.settings import data_of
 
-    source = data_of(folder).source(files, columns, header)
+    source = data_of(family_of("translation"), folder).source(files, columns, header)
     account = Account(source.name)
     return read_pairs(source, account=account), account
 

@@ -36,12 +36,13 @@ def train(
     prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises AttendoError for
     wrong settings, unusable data, and a folder that holds a run already.
     """
-    from attendo.tasks.runs import new_translation_run
+    from attendo.tasks.families import family_of
+    from attendo.tasks.runs import new_run
     from attendo.tasks.settings import joined, preset_tables
 
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
     data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
     tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
-    for _ in new_translation_run(tables, Path(out), say, device=device).reports():
+    for _ in new_run(family_of("translation"), tables, Path(out), say, device=device).reports():
         pass
     return load(out, "cpu" if device == "auto" else device)

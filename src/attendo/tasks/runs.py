@@ -13,15 +13,13 @@ from typing import Any
 import torch
 
 from attendo.bundle import Bundle, load_bundle, save_card, save_description, save_weights
-from attendo.data.store import PairStore
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.models import parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
-from attendo.tasks.corpus import Corpus, Say
-from attendo.tasks.settings import DataConfig, RunConfig, Tables, check_tables, section, with_absolute_files
-from attendo.tasks.translation import TranslationTask
-from attendo.tasks.translator import Translator
+from attendo.tasks.families import family_of
+from attendo.tasks.family import Corpus, Family, Material, Say
+from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.training.clock import Clock
 from attendo.training.loop import Report, Run, total_steps, train
 from attendo.training.schedules import Horizon
@@ -32,7 +30,7 @@ LOG_EVERY = 20
 
 
 @dataclass
-class TranslationRun:
+class TrainingRun:
     """A run folder at work: its loop, its bundle, and its log."""
 
     folder: Path
@@ -92,41 +90,40 @@ class TranslationRun:
         save_card(self.folder, self.bundle.card)
 
 
-def new_translation_run(
+def new_run(
+    family: Family,
     tables: Tables,
     folder: Path,
     say: Say = lambda line: None,
     clock: Clock | None = None,
     device: str = "auto",
-) -> TranslationRun:
+) -> TrainingRun:
     """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
 
     Raises AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
     require_no_run(folder)
-    check_tables(tables, "the settings")
-    tables = with_absolute_files(tables)
-    corpus = Corpus(section(DataConfig, tables, "data", "the settings"), say)
-    corpus.data.check()
-    where = pick_device(device)
+    check_tables(family, tables, "the settings")
+    tables = with_absolute_files(joined(family.defaults(), tables))
+    data = section(family.data, tables, "data", "the settings")
+    data.check()
+    where, corpus = pick_device(device), family.open(data, say)
     tables, tokenizer = choose_tokenizer(tables, corpus, say)
-    store = corpus.store(tokenizer)
-    tables = choose_training(tables, store, where, say)
-    config = RunConfig.from_tables(tables, "the settings")
-    bundle = Bundle(config.tables(), tokenizer, new_card(config))
-    run = loop_run(folder, bundle, config, corpus, store, clock, where)
-    bundle.card |= {
-        "parameters": parameter_count(run.model),
-        "data": run.task.describe() | {"store": store.key},
-    }
+    material = corpus.material(tokenizer, tables["model"])
+    tables = choose_training(tables, family, material, where, say)
+    config = RunConfig.from_tables(family, tables, "the settings")
+    bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
+    run = loop_run(folder, bundle, config, corpus, material, clock, where)
+    facts = run.task.describe()
+    bundle.card |= {"parameters": parameter_count(run.model), "data": facts | {"store": material.key}}
     save_description(folder, bundle)
-    data = bundle.card["data"]
+    padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     say(
-        f"{bundle.card['parameters']:,} parameters; {data['target_tokens']:,} target tokens in"
-        f" {data['batches_per_epoch']:,} batches an epoch, {data['padding_share']:.1%} padding"
+        f"{bundle.card['parameters']:,} parameters; {material.n_tokens:,} tokens in"
+        f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
     )
-    return TranslationRun(folder, run, bundle)
+    return TrainingRun(folder, run, bundle)
 
 
 def resumed_run(
@@ -136,7 +133,7 @@ def resumed_run(
     device: str = "auto",
     threads: int | None = None,
     clock: Clock | None = None,
-) -> TranslationRun:
+) -> TrainingRun:
     """The run of a folder, where its newest sound checkpoint left it, with as many threads.
 
     changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
@@ -151,32 +148,31 @@ def resumed_run(
         raise AttendoError(
             f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
         )
-    config = RunConfig.from_tables(bundle.tables, f"{folder / 'config.toml'}")
-    corpus = Corpus(config.data, say)
-    corpus.data.check()
-    store = corpus.store(bundle.tokenizer)
-    if store.key != bundle.card["data"]["store"]:
+    family = family_of(bundle.card["task"])
+    config = RunConfig.from_tables(family, bundle.tables, f"{folder / 'config.toml'}")
+    config.data.check()
+    corpus = family.open(config.data, say)
+    material = corpus.material(bundle.tokenizer, bundle.tables["model"])
+    if material.key != bundle.card["data"]["store"]:
         raise AttendoError(
-            f"{', '.join(config.data.train)}: the data have changed since the run began (store {store.key[:12]}, was"
+            f"{', '.join(config.data.train)}: the data have changed since the run began (store {material.key[:12]}, was"
             f" {bundle.card['data']['store'][:12]}); restore the files, or train again into another folder"
         )
-    run = loop_run(folder, bundle, config, corpus, store, clock, pick_device(device))
+    run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
     run.progress = load_checkpoint(path, run.model, run.optimizer)
     set_threads(threads, run.progress.threads, say)
     if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
         forget_end(run)
     if changes:
         _prolong(run, dict(changes))
-        bundle.tables["training"] = RunConfig(**{**vars(config), "training": run.training}).tables()[
-            "training"
-        ]
+        bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
         save_description(folder, bundle)
     elif run.progress.ended:
         say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
-        return TranslationRun(folder, run, bundle)
+        return TrainingRun(folder, run, bundle)
     cut_metrics(folder / "metrics.jsonl", run.progress.step)
     say(f"resumed {path.name} of {folder}")
-    return TranslationRun(folder, run, bundle)
+    return TrainingRun(folder, run, bundle)
 
 
 def _prolong(run: Run, changes: dict[str, Any]) -> None:
@@ -207,16 +203,14 @@ def loop_run(
     bundle: Bundle,
     config: RunConfig,
     corpus: Corpus,
-    store: PairStore,
+    material: Material,
     clock: Clock,
     device: torch.device,
 ) -> Run:
     """The loop's state at step 0, its weights drawn from the seed."""
     torch.manual_seed(config.training.seed)
     model = bundle.new_model().to(device)
-    validation = corpus.validation(config.training.evaluate_rows)
-    translator = Translator.from_bundle(bundle, model)
-    task = TranslationTask(store, translator, validation, config.training.batch_tokens)
+    task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
     return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)
 
 
@@ -265,10 +259,10 @@ def pick_device(name: str) -> torch.device:
 
 def new_card(config: RunConfig) -> dict[str, Any]:
     """What the model is, before it has learned anything."""
+    tables = config.tables()
     return {
-        "task": "translation",
-        "languages": {"source": config.data.source_language, "target": config.data.target_language},
-        "decoding": config.tables()["decoding"],
+        "task": config.family.name,
+        **({"decoding": tables["decoding"]} if "decoding" in tables else {}),
         "versions": {
             "attendo": _version(),
             "python": platform.python_version(),

@@ -1,22 +1,19 @@
-"""RunConfig: the sections of a run's config.toml, joined; and the section about its data."""
+"""RunConfig: the sections of a run's config.toml, joined."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attendo.config import build, check_keys, read_toml, to_table
-from attendo.data.corpora import PairSource, parse_columns
-from attendo.data.doctor import parse_drop
-from attendo.data.lines import require_file
 from attendo.data.tokenizer_training import TokenizerConfig
-from attendo.decoding.beam import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig
+from attendo.tasks.family import Family
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.state import CheckpointConfig
 
@@ -24,119 +21,50 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 BUDGETS = {"steps", "epochs", "minutes", "cpu_minutes"}
-FORECASTS = "forecasts"
-"""The name of the embedded corpus, where a file is expected."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
-
-    train, valid: one file with columns, or two parallel ones; without `valid` some rows are split off. columns:
-    as on the command line. source_language, target_language: codes for the card. drop: checks of the doctor
-    whose rows are left out.
-    """
-
-    train: tuple[str, ...]
-    valid: tuple[str, ...] = ()
-    columns: str | None = None
-    header: bool = False
-    reverse: bool = False
-    strict: bool = False
-    drop: str = ""
-    source_language: str | None = None
-    target_language: str | None = None
-
-    def __post_init__(self):
-        if not self.train:
-            raise ValueError("train names no file; give --train F, or --train-source F --train-target F")
-
-    def training_source(self) -> PairSource:
-        """Where the training pairs are read from."""
-        return self._source(self.train)
-
-    def validation_source(self) -> PairSource | None:
-        """Where the validation pairs are read from, if files were given."""
-        return self._source(self.valid) if self.valid else None
-
-    def source(
-        self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
-    ) -> PairSource:
-        """Where other pairs are read from in the run's direction; columns and header as in training unless given."""
-        data = replace(
-            self,
-            columns=self.columns if columns is None else columns,
-            header=self.header if header is None else header,
-        )
-        if len(files) == 2 and (columns or header):
-            raise AttendoError("two parallel files have no columns; leave out --columns and --header")
-        return data._source(tuple(map(str, files)))
-
-    def drops(self) -> frozenset[str]:
-        """The checks of the doctor whose rows are left out."""
-        return parse_drop(self.drop)
-
-    @property
-    def embedded(self) -> bool:
-        """Whether the pairs come from the built-in grammar of weather forecasts."""
-        return self.train == (FORECASTS,)
-
-    def check(self) -> None:
-        """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
-        if self.embedded:
-            if self.valid or self.drop:
-                raise AttendoError(
-                    f"--train {FORECASTS} brings its own validation rows; leave out --valid and --drop"
-                )
-            return
-        sources = [self.training_source(), self.validation_source()]
-        for file in (file for source in sources if source is not None for file in source.files):
-            require_file(file)
-        if "leaks" in self.drops() and not self.valid:
-            raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")
-
-    def _source(self, files: tuple[str, ...]) -> PairSource:
-        columns = None
-        if self.columns is not None and len(files) == 1:
-            first, second = parse_columns(self.columns)
-            columns = (first, second)
-        return PairSource(
-            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse
-        )
+EMBEDDED = ("forecasts", "stdlib")
+"""Names of corpora that need no file, where a file is expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All sections of a translation run, complete."""
+    """All sections of a run, complete; data and decoding are of the family's types."""
 
+    family: Family
     model: ModelConfig
     tokenizer: TokenizerConfig
-    data: DataConfig
+    data: Any
     training: TrainingConfig
     checkpoint: CheckpointConfig
-    decoding: DecodingConfig
+    decoding: Any = None
 
     @classmethod
-    def from_tables(cls, tables: Tables, where: str) -> RunConfig:
+    def from_tables(cls, family: Family, tables: Tables, where: str) -> RunConfig:
         """Parses every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
-        check_tables(tables, where)
-        return cls(**{name: section(kind, tables, name, where) for name, kind in SECTIONS.items()})
+        check_tables(family, tables, where)
+        kinds = sections(family)
+        return cls(
+            family=family, **{name: section(kind, tables, name, where) for name, kind in kinds.items()}
+        )
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The sections as plain values; `from_tables` is the way back."""
-        return {name: to_table(getattr(self, name)) for name in SECTIONS}
+        return {name: to_table(getattr(self, name)) for name in sections(self.family)}
 
 
 Tables = Mapping[str, Mapping[str, Any]]
 T = TypeVar("T", bound="DataclassInstance")
-SECTIONS: dict[str, type[Any]] = {
-    "model": ModelConfig,
-    "tokenizer": TokenizerConfig,
-    "data": DataConfig,
-    "training": TrainingConfig,
-    "checkpoint": CheckpointConfig,
-    "decoding": DecodingConfig,
-}
+
+
+def sections(family: Family) -> dict[str, type[Any]]:
+    """The tables of a configuration file and their types."""
+    kinds: dict[str, type[Any]] = {
+        "model": ModelConfig,
+        "tokenizer": TokenizerConfig,
+        "data": family.data,
+        "training": TrainingConfig,
+        "checkpoint": CheckpointConfig,
+    }
+    return kinds if family.decoding is None else kinds | {"decoding": family.decoding}
 
 
 def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
@@ -144,39 +72,43 @@ def section(kind: type[T], tables: Tables, name: str, where: str) -> T:
     return build(kind, tables.get(name, {}), f"{where} [{name}]")
 
 
-def check_names(tables: Mapping[str, Any], where: str) -> None:
+def check_names(family: Family, tables: Mapping[str, Any], where: str) -> None:
     """Raises AttendoError for a table or a key that no section has."""
+    kinds = sections(family)
     for name, table in tables.items():
-        if name not in SECTIONS:
-            raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(SECTIONS)}")
+        if name not in kinds:
+            raise AttendoError(f"unknown table [{name}] in {where}; known are {', '.join(kinds)}")
         if not isinstance(table, Mapping):
             raise AttendoError(f"{name} in {where} is a value; it must be a table, [{name}]")
-        check_keys(SECTIONS[name], table, f"{where} [{name}]")
+        check_keys(kinds[name], table, f"{where} [{name}]")
 
 
-def check_tables(tables: Mapping[str, Any], where: str) -> None:
+def check_tables(family: Family, tables: Mapping[str, Any], where: str) -> None:
     """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
-    check_names(tables, where)
-    # what is chosen later is stood in for, so that the values given are checked now
-    model = build(ModelConfig, {"vocab_size": 1000, **tables.get("model", {})}, f"{where} [model]")
-    if model.architecture != "encoder-decoder":
+    check_names(family, tables, where)
+    model = {**family.model, **tables.get("model", {})}
+    if model["architecture"] != family.architecture:
         raise AttendoError(
-            f"{where} [model]: architecture={model.architecture!r} can't translate; leave it out"
+            f"{where} [model]: architecture={model['architecture']!r} is not for {family.name}; leave it out"
         )
+    # what is chosen later is stood in for, so that the values given are checked now
+    stand_in = {"vocab_size": 1000} | ({"n_classes": 2} if family.architecture == "classifier" else {})
+    build(ModelConfig, stand_in | model, f"{where} [model]")
     training = tables.get("training", {})
     build(
         TrainingConfig,
         training if BUDGETS & training.keys() else {"epochs": 1, **training},
         f"{where} [training]",
     )
-    for name in ("tokenizer", "checkpoint", "decoding"):
-        section(SECTIONS[name], tables, name, where)
+    kinds = sections(family)
+    for name in kinds.keys() - {"model", "training", "data"}:
+        section(kinds[name], tables, name, where)
 
 
-def data_of(folder: Path) -> DataConfig:
+def data_of(family: Family, folder: Path) -> Any:
     """The [data] of a run folder."""
     path = folder / "config.toml"
-    return section(DataConfig, read_toml(path), "data", str(path))
+    return section(family.data, read_toml(path), "data", str(path))
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
@@ -184,7 +116,9 @@ def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
     result = {name: dict(table) for name, table in tables.items()}
     data = result.get("data", {})
     for name in ("train", "valid"):
-        if isinstance(data.get(name), list | tuple) and list(data[name]) != [FORECASTS]:
+        if isinstance(data.get(name), list | tuple) and tuple(data[name])[:1] not in [
+            (corpus,) for corpus in EMBEDDED
+        ]:
             data[name] = [str(Path(file).absolute()) for file in data[name]]
     return result
 

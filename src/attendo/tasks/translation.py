@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, padding_share, pair_batch, token_batches
-from attendo.data.store import PairStore
-from attendo.data.tokenizers import Tokenizer
+from attendo.data.batches import padding_share
+from attendo.tasks.pair_corpus import EpochBatches, PairMaterial
 from attendo.tasks.translator import Translator
 from attendo.training.loop import Evaluation
 
 N_SAMPLES = 3
-
-
-class EpochBatches(Sequence[Batch]):
-    """The batches of one epoch from `start` on, collated when asked for."""
-
-    def __init__(self, store: PairStore, rows: list[NDArray[np.int64]]):
-        self.store = store
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> EpochBatches: ...
-
-    def __getitem__(self, index: int | slice) -> Batch | EpochBatches:
-        if isinstance(index, slice):
-            return EpochBatches(self.store, self.rows[index])
-        return self._collate(self.rows[index])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._collate, self.rows)
-
-    def _collate(self, rows: NDArray[np.int64]) -> Batch:
-        return pair_batch(self.store, rows, Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,15 +24,14 @@ class TranslationTask:
     languages without spaces as well.
     """
 
-    store: PairStore
+    material: PairMaterial
     translator: Translator
     validation: Sequence[tuple[str, str]]
     batch_tokens: int
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
-        lengths = self.store.source_lengths, self.store.target_lengths
-        return EpochBatches(self.store, token_batches(*lengths, self.batch_tokens, seed, epoch)[start:])
+        return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Loss in nats a token, perplexity, and BLEU, chrF and exact match of greedy translations."""
@@ -80,13 +48,12 @@ class TranslationTask:
 
     def describe(self) -> dict[str, Any]:
         """Rows, tokens and padding of the training data."""
-        first = token_batches(self.store.source_lengths, self.store.target_lengths, self.batch_tokens, 0, 0)
-        share = padding_share(first, self.store.source_lengths, self.store.target_lengths)
+        store, first = self.material.store, self.batches(0, 0, 0).rows
         return {
-            "pairs": len(self.store),
-            "source_tokens": int(self.store.source_lengths.sum()) + len(self.store),
-            "target_tokens": int(self.store.target_lengths.sum()) + len(self.store),
+            "pairs": len(store),
+            "source_tokens": int(store.source_lengths.sum()) + len(store),
+            "target_tokens": self.material.n_tokens,
             "batches_per_epoch": len(first),
-            "padding_share": round(share, 4),
+            "padding_share": round(padding_share(first, store.source_lengths, store.target_lengths), 4),
             "validation_pairs": len(self.validation),
         }

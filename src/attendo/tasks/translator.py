@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
@@ -84,8 +84,7 @@ class Translator:
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Translator:
         """The translator of a run folder. Raises AttendoError naming what is missing or damaged."""
-        bundle = load_bundle(folder)
-        return cls.from_bundle(bundle, load_model(folder, bundle).to(device))
+        return cls.from_bundle(*load_as(EncoderDecoder, folder, device))
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: EncoderDecoder) -> Translator:

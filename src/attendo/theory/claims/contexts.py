@@ -271,8 +271,10 @@ C16 = Claim(
         "ここでの重みは乱数である。この性質は構造によるものであり、学習はそれを利用するだけである。",
     ),
     condition=Words(
-        "Order needs positions (or a causal mask): by itself, self-attention sees a set of words.",
-        "語順を区別するには、位置の情報（または因果マスク）が必要である。自己注意だけでは、語の集合しか見えない。",
+        "Order needs positions (or a causal mask): by itself, self-attention sees a set of words. Distances alone do"
+        " not suffice: they are the same in a text read backwards.",
+        "語順を区別するには、位置の情報（または因果マスク）が必要である。自己注意だけでは、語の集合しか見えない。距離だけ"
+        "では足りない。逆順に読んだ文でも距離は同じだからである。",
     ),
     compute=words_in_context,
 )

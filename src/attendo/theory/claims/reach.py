@@ -192,7 +192,14 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     one = Words(
         f"self-attention: layers to see {n} tokens", f"自己注意：{n} トークンすべてが見えるまでの層数"
     )
-    checks = [equals(one, layers_needed(attend or attending(), n), 1, 0.0)]
+    pairs = Words(
+        "self-attention, one layer: pairs of tokens joined", "自己注意 1 層：結ばれるトークンの組の数"
+    )
+    joined = ((attend or attending())(torch.eye(n, dtype=torch.float64), 0) > 0).sum()
+    checks = [
+        equals(one, layers_needed(attend or attending(), n), 1, 0.0),
+        equals(pairs, int(joined), n * n, 0.0),
+    ]
     curves = {"self": [n]}
     for k, expected in zip(WIDTHS, (64, 32, 16), strict=True):
         name = Words(f"convolution, k = {k}: layers", f"畳み込み k = {k}：層数")

@@ -40,7 +40,7 @@ def largest(difference: Tensor) -> float:
     >>> largest(torch.tensor([1.0, -2.0]))
     2.0
     """
-    return float(difference.abs().max())
+    return float(difference.detach().abs().max())
 
 
 def numbered(name: str, n: int) -> tuple[str, ...]:

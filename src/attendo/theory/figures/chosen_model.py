@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from attendo.config import override
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
+from attendo.tasks.families import family_of
 from attendo.tasks.settings import check_names, joined, preset_tables, section
 
 PRESET = "base"
@@ -25,7 +26,7 @@ def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> 
     """
     tables = preset_tables(PRESET if preset is None else preset)
     given = override({}, assignments)
-    check_names(given, "--set")
+    check_names(family_of("translation"), given, "--set")
     if others := given.keys() - {"model"}:
         name = sorted(others)[0]
         raise AttendoError(f"[{name}] changes nothing in the figure of a model; set model.KEY=VALUE only")

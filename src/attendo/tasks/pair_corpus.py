@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from attendo.data import forecasts
 from attendo.data.accounting import Account
+from attendo.data.batches import Batch, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.held_out import HeldOut, held_out
@@ -17,9 +22,9 @@ from attendo.data.store import PairStore, pair_store, store_key
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.settings import FORECASTS, DataConfig
+from attendo.tasks.family import Say
+from attendo.tasks.pair_data import FORECASTS, PairData
 
-Say = Callable[[str], None]
 TOKENIZER_ROWS = 1_000_000
 """A tokenizer learns from at most that many pairs: more change its pieces no further."""
 
@@ -27,11 +32,66 @@ FORECAST_PAIRS = 30_000
 FORECAST_VALIDATION_PAIRS = 500
 
 
+class EpochBatches(Sequence[Batch]):
+    """The batches of one epoch from `start` on, collated when asked for."""
+
+    def __init__(self, store: PairStore, rows: list[NDArray[np.int64]]):
+        self.store = store
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> EpochBatches: ...
+
+    def __getitem__(self, index: int | slice) -> Batch | EpochBatches:
+        if isinstance(index, slice):
+            return EpochBatches(self.store, self.rows[index])
+        return self._collate(self.rows[index])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self._collate, self.rows)
+
+    def _collate(self, rows: NDArray[np.int64]) -> Batch:
+        return pair_batch(self.store, rows, Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id)
+
+
+@dataclass(frozen=True, eq=False)
+class PairMaterial:
+    """A token store of pairs as training sees it."""
+
+    store: PairStore
+
+    @property
+    def key(self) -> str:
+        """The store's."""
+        return self.store.key
+
+    @property
+    def n_rows(self) -> int:
+        """Pairs."""
+        return len(self.store)
+
+    @property
+    def n_tokens(self) -> int:
+        """Target tokens with their ends."""
+        return int(self.store.target_lengths.sum()) + len(self.store)
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        """The batches of an epoch."""
+        lengths = self.store.source_lengths, self.store.target_lengths
+        return EpochBatches(self.store, token_batches(*lengths, batch_tokens, seed, epoch))
+
+
 @dataclass
-class Corpus:
+class PairCorpus:
     """The training and validation pairs of a run, read in streams as often as needed."""
 
-    data: DataConfig
+    data: PairData
     say: Say
 
     @cached_property
@@ -90,6 +150,25 @@ class Corpus:
         """Learns a tokenizer from both sides of the training pairs."""
         rows = itertools.islice(self.pairs(), TOKENIZER_ROWS)
         return train_tokenizer((text for _, source, target in rows for text in (source, target)), config)
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """The number of pairs."""
+        return self.n_pairs, f"{self.n_pairs:,} pairs"
+
+    def facts(self) -> dict[str, Any]:
+        """The languages."""
+        return {
+            "languages": {"source": self.data.source_language, "target": self.data.target_language},
+        }
+
+    def model_facts(self) -> dict[str, Any]:
+        """Nothing: a translator's shape is free."""
+        return {}
+
+    def material(self, tokenizer: Tokenizer, model: Mapping[str, Any]) -> PairMaterial:
+        """The training pairs in ids."""
+        return PairMaterial(self.store(tokenizer))
 
     def store(self, tokenizer: Tokenizer) -> PairStore:
         """The training pairs as token ids, made once and cached."""

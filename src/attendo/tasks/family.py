@@ -1,0 +1,121 @@
+"""What a kind of task is to the commands that train: its sections, its data, its model, and who uses it afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from attendo.bundle import Bundle
+from attendo.data.batches import Batch
+from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.data.tokenizers import Tokenizer
+from attendo.model_config import Architecture
+from attendo.models import Model
+from attendo.training.loop import Task
+from attendo.training.optimizer import TrainingConfig
+
+TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
+Say = Callable[[str], None]
+
+
+class Material(Protocol):
+    """The training data in ids."""
+
+    @property
+    def key(self) -> str:
+        """Names these data: other files, other options or another tokenizer have another key."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Rows: pairs, texts or windows."""
+        ...
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of an epoch that decide its batches, specials included."""
+        ...
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> Sequence[Batch]:
+        """The batches of an epoch, collated when asked for; a pure function."""
+        ...
+
+
+class Corpus(Protocol):
+    """The files of a run, read in streams as often as needed, with every row accounted for."""
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """How much there is to learn from, in rows of about 20 words, and how messages say it ("50,000 pairs")."""
+        ...
+
+    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
+        """Learns a tokenizer from the training rows."""
+        ...
+
+    def material(self, tokenizer: Tokenizer, model: Mapping[str, Any]) -> Material:
+        """The training rows in ids, made once and cached; `model` is the [model] table so far."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the card says of the data and the model's users need: languages, labels."""
+        ...
+
+    def model_facts(self) -> dict[str, Any]:
+        """Keys of [model] that the data decide."""
+        ...
+
+
+@dataclass(frozen=True)
+class Size:
+    """One rung of the ladder of widths, and the rows that a corpus must have to be worth it."""
+
+    d_model: int
+    n_heads: int
+    n_layers: int
+    least_rows: int
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The keys of [model] that a size sets."""
+        return {
+            "d_model": self.d_model,
+            "d_ff": 4 * self.d_model,
+            "n_heads": self.n_heads,
+            "n_encoder_layers": self.n_layers,
+            "n_decoder_layers": self.n_layers,
+            "norm_first": True,
+        }
+
+
+@dataclass(frozen=True)
+class Family:
+    """One kind of task. The loop and the commands know nothing else of it.
+
+    model, training: keys of the sections that differ from the defaults; what a user sets wins, but for the
+    architecture. data, decoding: the types of these sections. sizes: largest first. default_epochs: without a budget.
+    open: the corpus that a [data] names. user: what uses a model; task: what the loop is told.
+    """
+
+    name: TaskName
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    tokenizer: Mapping[str, Any]
+    data: type[Any]
+    decoding: type[Any] | None
+    sizes: tuple[Size, ...]
+    default_epochs: float
+    open: Callable[[Any, Say], Corpus]
+    user: Callable[[Bundle, Model], Any]
+    task: Callable[[Any, Any, Any, TrainingConfig], Task]
+
+    @property
+    def architecture(self) -> Architecture:
+        """Of the models of this family."""
+        return self.model["architecture"]
+
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The family's own settings, over which a user's are laid."""
+        tables = {"model": self.model, "training": self.training, "tokenizer": self.tokenizer}
+        return {name: dict(table) for name, table in tables.items() if table}

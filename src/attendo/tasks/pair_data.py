@@ -1,0 +1,92 @@
+"""The [data] of a translation run: which pairs train and which validate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from attendo.data.corpora import PairSource, parse_columns
+from attendo.data.doctor import parse_drop
+from attendo.data.lines import require_file
+from attendo.errors import AttendoError
+
+FORECASTS = "forecasts"
+"""The name of the embedded corpus, where a file is expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData:
+    """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    train, valid: one file with columns, or two parallel ones; without `valid` some rows are split off. columns:
+    as on the command line. source_language, target_language: codes for the card. drop: checks of the doctor
+    whose rows are left out.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    columns: str | None = None
+    header: bool = False
+    reverse: bool = False
+    strict: bool = False
+    drop: str = ""
+    source_language: str | None = None
+    target_language: str | None = None
+
+    def __post_init__(self):
+        if not self.train:
+            raise ValueError("train names no file; give --train F, or --train-source F --train-target F")
+
+    def training_source(self) -> PairSource:
+        """Where the training pairs are read from."""
+        return self._source(self.train)
+
+    def validation_source(self) -> PairSource | None:
+        """Where the validation pairs are read from, if files were given."""
+        return self._source(self.valid) if self.valid else None
+
+    def source(
+        self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
+    ) -> PairSource:
+        """Where other pairs are read from in the run's direction; columns and header as in training unless given."""
+        data = replace(
+            self,
+            columns=self.columns if columns is None else columns,
+            header=self.header if header is None else header,
+        )
+        if len(files) == 2 and (columns or header):
+            raise AttendoError("two parallel files have no columns; leave out --columns and --header")
+        return data._source(tuple(map(str, files)))
+
+    def drops(self) -> frozenset[str]:
+        """The checks of the doctor whose rows are left out."""
+        return parse_drop(self.drop)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the pairs come from the built-in grammar of weather forecasts."""
+        return self.train == (FORECASTS,)
+
+    def check(self) -> None:
+        """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
+        if self.embedded:
+            if self.valid or self.drop:
+                raise AttendoError(
+                    f"--train {FORECASTS} brings its own validation rows; leave out --valid and --drop"
+                )
+            return
+        sources = [self.training_source(), self.validation_source()]
+        for file in (file for source in sources if source is not None for file in source.files):
+            require_file(file)
+        if "leaks" in self.drops() and not self.valid:
+            raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")
+
+    def _source(self, files: tuple[str, ...]) -> PairSource:
+        columns = None
+        if self.columns is not None and len(files) == 1:
+            first, second = parse_columns(self.columns)
+            columns = (first, second)
+        return PairSource(
+            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse
+        )
