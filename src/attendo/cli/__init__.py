@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
 from attendo.cli.figure import add_figure_command
+from attendo.cli.lesson import add_lesson_command
 from attendo.cli.reporting import say
 from attendo.cli.theory import add_theory_commands
 from attendo.cli.training import add_training_commands
@@ -36,6 +37,7 @@ def build_app() -> typer.Typer:
     add_data_commands(app)
     add_theory_commands(app)
     add_figure_command(app)
+    add_lesson_command(app)
     return app
 
 

@@ -30,7 +30,8 @@ def _translation_task(
 
 TRANSLATION = Family(
     name="translation",
-    model={"architecture": "encoder-decoder"},
+    architecture="encoder-decoder",
+    model={},
     training={},
     tokenizer={},
     data=PairData,

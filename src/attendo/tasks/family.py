@@ -93,12 +93,12 @@ class Size:
 class Family:
     """One kind of task. The loop and the commands know nothing else of it.
 
-    model, training: keys of the sections that differ from the defaults; what a user sets wins, but for the
-    architecture. data, decoding: the types of these sections. sizes: largest first. default_epochs: without a budget.
+    model, training: keys of the sections that differ from the defaults; what a user sets wins. data, decoding: the types of these sections. sizes: largest first. default_epochs: without a budget.
     open: the corpus that a [data] names. user: what uses a model; task: what the loop is told.
     """
 
     name: TaskName
+    architecture: Architecture
     model: Mapping[str, Any]
     training: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
@@ -110,12 +110,8 @@ class Family:
     user: Callable[[Bundle, Model], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
 
-    @property
-    def architecture(self) -> Architecture:
-        """Of the models of this family."""
-        return self.model["architecture"]
-
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The family's own settings, over which a user's are laid."""
-        tables = {"model": self.model, "training": self.training, "tokenizer": self.tokenizer}
+        model = {"architecture": self.architecture, **self.model}
+        tables = {"model": model, "training": self.training, "tokenizer": self.tokenizer}
         return {name: dict(table) for name, table in tables.items() if table}

@@ -20,6 +20,7 @@ from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
+from attendo.tasks.starting import shape_of, take_weights
 from attendo.training.clock import Clock
 from attendo.training.loop import Report, Run, total_steps, train
 from attendo.training.schedules import Horizon
@@ -97,10 +98,12 @@ def new_run(
     say: Say = lambda line: None,
     clock: Clock | None = None,
     device: str = "auto",
+    init_from: Path | None = None,
 ) -> TrainingRun:
     """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
 
-    Raises AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
+    init_from: a run whose tokenizer, shape and weights this one starts from, as far as the models have parts in
+    common. Raises AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
     require_no_run(folder)
@@ -109,12 +112,18 @@ def new_run(
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where, corpus = pick_device(device), family.open(data, say)
-    tables, tokenizer = choose_tokenizer(tables, corpus, say)
+    if init_from is None:
+        tables, tokenizer = choose_tokenizer(tables, corpus, say)
+    else:
+        tables, tokenizer = shape_of(init_from, family, joined(tables, {"model": corpus.model_facts()}))
     material = corpus.material(tokenizer, tables["model"])
     tables = choose_training(tables, family, material, where, say)
     config = RunConfig.from_tables(family, tables, "the settings")
     bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
     run = loop_run(folder, bundle, config, corpus, material, clock, where)
+    if init_from is not None:
+        bundle.card["init_from"] = str(init_from.absolute())
+        say(take_weights(init_from, run.model))
     facts = run.task.describe()
     bundle.card |= {"parameters": parameter_count(run.model), "data": facts | {"store": material.key}}
     save_description(folder, bundle)

@@ -86,7 +86,7 @@ def check_names(family: Family, tables: Mapping[str, Any], where: str) -> None:
 def check_tables(family: Family, tables: Mapping[str, Any], where: str) -> None:
     """Raises AttendoError for a wrong table, key or value, before anything slow begins."""
     check_names(family, tables, where)
-    model = {**family.model, **tables.get("model", {})}
+    model = {"architecture": family.architecture, **family.model, **tables.get("model", {})}
     if model["architecture"] != family.architecture:
         raise AttendoError(
             f"{where} [model]: architecture={model['architecture']!r} is not for {family.name}; leave it out"

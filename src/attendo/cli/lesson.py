@@ -1,0 +1,124 @@
+"""attendo lesson."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.reporting import duration, say
+from attendo.cli.tables import WIDTH, table_lines
+from attendo.cli.theory import Spoken
+
+if TYPE_CHECKING:
+    from attendo.lessons.lesson import Cell, Lesson, Piece, Table
+    from attendo.words import Language
+
+
+def add_lesson_command(app: typer.Typer) -> None:
+    """Adds `lesson`."""
+    app.command("lesson", short_help="A learning task of the sources: train, compare, see.")(lesson)
+
+
+def lesson(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Else the list of all.")] = None,
+    seeds: Annotated[int | None, typer.Option(metavar="N", help="Models of each kind; else its own.")] = None,
+    effort: Annotated[
+        float, typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look.")
+    ] = 1.0,
+    train: Annotated[
+        list[Path] | None, typer.Option(metavar="F", help="Your own data, where it takes some; repeatable.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    language: Spoken = "en",
+) -> int:
+    """Teach a learning task: models side by side, with tables, curves and what they show.
+
+    Without NAME the list of all, with the time each takes. --json: one object for each piece, with "text", "table"
+    or "picture".
+
+    Example: attendo lesson reverse
+    """
+    from attendo.lessons import NAMES, find_lesson
+    from attendo.lessons.lesson import Options
+
+    if name is None:
+        rows = [_listed(find_lesson(known), language) for known in NAMES]
+        heads = ["", "CPU min", ""] if language == "en" else ["", "CPU 分", ""]
+        print("\n".join(table_lines(heads, rows)))
+        return 0
+    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
+    if threads is not None:
+        import torch
+
+        torch.set_num_threads(threads)
+    began = time.process_time()
+    if not as_json:
+        print("\n".join([*_paragraph(f"{found.title.in_language(language)} — {found.source}"), ""]))
+        print("\n".join([*_paragraph(found.question.in_language(language)), ""]), flush=True)
+        if found.cpu_minutes * effort > 4:
+            say(
+                f"this takes about {found.cpu_minutes * effort:.0f} CPU-minutes; --effort 0.2 for a quick look"
+            )
+    for piece in found.teach(options):
+        if as_json:
+            print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
+        else:
+            print("\n".join([*_piece_lines(piece, language), ""]), flush=True)
+    say(f"{duration(time.process_time() - began)} of CPU time")
+    return 0
+
+
+def _listed(lesson: Lesson, language: Language) -> list[str | float]:
+    return [lesson.name, f"{lesson.cpu_minutes:.1g}", lesson.title.in_language(language)]
+
+
+def _paragraph(text: str) -> list[str]:
+    from attendo.microscope.flow import flowed
+
+    return flowed(text, WIDTH)
+
+
+def _piece_lines(piece: Piece, language: Language) -> list[str]:
+    from attendo.lessons.lesson import Table
+    from attendo.microscope.terminal_pictures import Picture, picture_lines
+
+    match piece:
+        case Table():
+            heads = [head.in_language(language) for head in piece.columns]
+            rows = [[_cell(cell, language) for cell in row] for row in piece.rows]
+            return [*_paragraph(piece.title.in_language(language)), *table_lines(heads, rows)]
+        case Picture():
+            return picture_lines(piece, language, WIDTH)
+        case words:
+            return _paragraph(words.in_language(language))
+
+
+def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
+    from attendo.lessons.lesson import Table
+    from attendo.microscope.terminal_pictures import Picture
+
+    match piece:
+        case Table():
+            return {"table": _table_json(piece, language)}
+        case Picture():
+            facts = {"kind": piece.kind, "title": piece.title.in_language(language), "rows": piece.rows}
+            return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
+        case words:
+            return {"text": words.in_language(language)}
+
+
+def _table_json(table: Table, language: Language) -> dict[str, Any]:
+    heads = [head.in_language(language) for head in table.columns]
+    rows = [[_cell(cell, language) for cell in row] for row in table.rows]
+    return {"name": table.name, "title": table.title.in_language(language), "columns": heads, "rows": rows}
+
+
+def _cell(cell: Cell, language: Language) -> str | float:
+    return cell if isinstance(cell, str | float | int) else cell.in_language(language)

@@ -1,0 +1,126 @@
+"""What the commands that train share: their options, how settings are joined, and the start of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.reporting import follow, say
+
+if TYPE_CHECKING:
+    from attendo.tasks.family import Family, TaskName
+    from attendo.training.clock import Clock
+
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="New folder for the run.")]
+Preset = Annotated[str | None, typer.Option(metavar="P", help="tiny, small, base or big; else chosen.")]
+Config = Annotated[
+    Path | None, typer.Option(metavar="F.toml", help="Settings; --print-config shows the form.")
+]
+Assignments = Annotated[
+    list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as model.d_model=128.")
+]
+InitFrom = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Start from this run's tokenizer, shape and weights.")
+]
+Header = Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")]
+Steps = Annotated[int | None, typer.Option(metavar="N", min=1, help="End after N updates in all.")]
+Epochs = Annotated[float | None, typer.Option(metavar="E", help="End after E passes over the data.")]
+Minutes = Annotated[float | None, typer.Option(metavar="M", help="End after M minutes, preparation counted.")]
+CpuMinutes = Annotated[float | None, typer.Option(metavar="M", help="The same in CPU time of all threads.")]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the weights, the order and the dropout.")]
+Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and leave.")]
+
+
+def begin(
+    task: TaskName,
+    layers: tuple[str | None, Path | None, list[str] | None],
+    options: dict[str, Any],
+    where: tuple[Path | None, int | None, str],
+    print_config: bool,
+    init_from: Path | None = None,
+) -> int:
+    """Joins the settings, and trains with them or prints them.
+
+    layers: --preset, --config and --set; options: the others as "section.key", None where not given. where: --out,
+    --threads and --device.
+    """
+    from attendo.tasks.families import family_of
+    from attendo.training.clock import Clock
+
+    clock, family = Clock.of_process(), family_of(task)
+    tables = joined_settings(family, *layers, options)
+    out, threads, device = where
+    if print_config:
+        from attendo.config import dump_toml
+
+        print(dump_toml(tables), end="")
+        return 0
+    if out is None:
+        raise typer.BadParameter("missing --out DIR, the new folder for the run")
+    if not tables.get("data", {}).get("train"):
+        raise typer.BadParameter("no training data: give --train F")
+    return _train(family, tables, out, threads, device, clock, init_from)
+
+
+def _train(
+    family: Family,
+    tables: dict[str, dict[str, Any]],
+    out: Path,
+    threads: int | None,
+    device: str,
+    clock: Clock,
+    init_from: Path | None,
+) -> int:
+    import torch
+
+    from attendo.bundle import USES
+    from attendo.tasks.runs import new_run
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    run = new_run(family, tables, out, say, clock, device, init_from)
+    say(f"{torch.get_num_threads()} threads; everything is kept in {out}")
+    code = follow(run)
+    if code == 0:
+        say(f'try it: attendo {USES[family.architecture]} {out} "your text"')
+    return code
+
+
+def one_end(ends: dict[str, Any]) -> dict[str, Any]:
+    """What ends the run, as a setting; at most one may be given."""
+    given = {name: value for name, value in ends.items() if value is not None}
+    if len(given) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise typer.BadParameter(f"give one of {flags}, not both")
+    return {f"training.{name}": value for name, value in given.items()}
+
+
+def joined_settings(
+    family: Family,
+    preset: str | None,
+    config: Path | None,
+    assignments: list[str] | None,
+    options: dict[str, Any],
+) -> dict[str, dict[str, Any]]:
+    """All settings given: the preset's, then the file's, then --set, then the options; the later wins."""
+    from attendo.config import override, read_toml
+    from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
+
+    from_file = read_toml(config) if config else {}
+    from_set = override({}, assignments or [])
+    check_names(family, from_file, str(config))
+    check_names(family, from_set, "--set")
+    from_options: dict[str, dict[str, Any]] = {}
+    for path, value in options.items():
+        section, key = path.split(".")
+        if value is not None:
+            from_options.setdefault(section, {})[key] = value
+    from_preset = joined(preset_tables(preset), {"model": family.model}) if preset else {}
+    tables = joined(from_preset, from_file, from_set, from_options)
+    check_tables(family, tables, "the settings")
+    return tables

@@ -1,0 +1,46 @@
+"""Hides tokens that a masked language model is to find again: plainly, or by BERT's 80/10/10 rule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendo.data.tokenizers import SPECIALS, Tokenizer
+
+Rule = Literal["mask", "80/10/10"]
+
+MASK_ID = Tokenizer.unk_id
+"""The mask token is "unknown": texts in pieces, characters or bytes never hold it, and a hidden word is one."""
+
+
+def hidden_tokens(
+    token_ids: NDArray[np.int64],
+    share: float,
+    rule: Rule,
+    vocab_size: int,
+    rng: np.random.Generator,
+    untouched: int = -1,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Inputs and targets for predicting hidden tokens: `[...]` as the ids; targets are `untouched` where none is asked.
+
+    Each token that is no special is chosen with probability `share`, one at least if there is any. "mask": a chosen one
+    becomes the mask token (Phuong & Hutter 2022, algorithm 12). "80/10/10": of the chosen, 80 % become it, 10 % a token
+    drawn from the vocabulary, and 10 % stay (Devlin et al. 2019, section 3.1).
+
+    >>> ids = np.array([2, 7, 8, 9, 0])
+    >>> hidden_tokens(ids, 1.0, "mask", 10, np.random.default_rng(0))
+    (array([2, 1, 1, 1, 0]), array([-1,  7,  8,  9, -1]))
+    """
+    text = token_ids >= len(SPECIALS)
+    draws = np.where(text, rng.random(token_ids.shape), 2.0)
+    chosen = draws < share
+    if text.any() and not chosen.any():
+        chosen.flat[int(draws.argmin())] = True
+    inputs = np.where(chosen, MASK_ID, token_ids)
+    if rule == "80/10/10":
+        fate = rng.random(token_ids.shape)
+        others = rng.integers(len(SPECIALS), vocab_size, token_ids.shape)
+        inputs = np.where(chosen & (fate >= 0.8), np.where(fate < 0.9, others, token_ids), inputs)
+    return inputs, np.where(chosen, token_ids, untouched)

@@ -1,0 +1,66 @@
+"""A run that starts from another one: its tokenizer, its shape, and the weights of the parts they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attendo.bundle import load_bundle, load_model
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.tasks.family import Family
+from attendo.tasks.settings import Tables
+
+_OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
+"""Keys of [model] that a run decides for itself."""
+
+
+def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
+    """The tables with the other run's tokenizer and shape, and its tokenizer.
+
+    Raises AttendoError where a setting asks for another shape or tokenizer than the weights have.
+    """
+    bundle = load_bundle(folder)
+    theirs = bundle.tables["model"]
+    shape = {key: value for key, value in theirs.items() if key not in _OWN}
+    for name in ("n_encoder_layers", "n_decoder_layers"):
+        if not shape.get(name) or name in family.model:
+            shape.pop(name, None)
+    chosen = {name: dict(table) for name, table in tables.items()}
+    model, tokenizer = chosen.setdefault("model", {}), bundle.tables.get("tokenizer", {})
+    for section, wanted, there in (
+        ("model", model, shape),
+        ("tokenizer", chosen.get("tokenizer", {}), tokenizer),
+    ):
+        for key in wanted.keys() & there.keys():
+            if wanted[key] != there[key] and key != "max_len":
+                raise AttendoError(
+                    f"{section}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
+                    " leave it out"
+                )
+    chosen["model"] = shape | model
+    chosen["tokenizer"] = dict(tokenizer)
+    return chosen, bundle.tokenizer
+
+
+def take_weights(folder: Path, model: nn.Module) -> str:
+    """Copies the tensors of equal names and shapes, and says how many they are and which parts are new.
+
+    Raises AttendoError if there is none.
+    """
+    theirs = dict(load_model(folder, load_bundle(folder)).named_parameters())
+    own = dict(model.named_parameters())
+    shared = [name for name in own if name in theirs and theirs[name].shape == own[name].shape]
+    if not shared:
+        raise AttendoError(
+            f"{folder} has no part in common with this model; give a run of an encoder of its kind"
+        )
+    with torch.no_grad():
+        for name in shared:
+            own[name].copy_(theirs[name])
+    new = sorted({name.rpartition(".")[0] for name in own.keys() - set(shared)})
+    text = f"{len(shared)} of {len(own)} tensors start from {folder}"
+    return f"{text}; new: {', '.join(new)}" if new else text
