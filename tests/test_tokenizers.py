@@ -28,8 +28,8 @@ JAPANESE = [
     "猫が食べるラーメン。",
 ]
 TEXTS = (ENGLISH + JAPANESE) * 3
-KINDS: tuple[Kind, ...] = ("bpe", "unigram", "character", "word")
-EXACT = KINDS[:3]
+KINDS: tuple[Kind, ...] = ("bpe", "unigram", "character", "byte", "word")
+EXACT = KINDS[:4]
 
 
 def trained(kind: Kind, texts: list[str] = TEXTS, size: int | None = None) -> Tokenizer:
@@ -114,6 +114,42 @@ def test_decode_is_the_exact_inverse_of_encode(kind: Kind, text: str) -> None:
     ids = ready(kind).encode(text)
     assert ready(kind).decode(ids) == text
     assert all(i > 3 for i in ids)
+
+
+@pytest.mark.parametrize("kind", EXACT)
+@settings(max_examples=50)
+@given(first=texts.filter(bool), second=texts)
+def test_a_text_may_be_encoded_in_two_parts(kind: Kind, first: str, second: str) -> None:
+    tokenizer = ready(kind)
+    ids = tokenizer.encode(first) + tokenizer.encode_on(second)
+    assert tokenizer.decode(ids) == first + second
+    assert all(i > 3 for i in ids)
+    assert tokenizer.encode_batch([second, first], going_on=True) == [
+        tokenizer.encode_on(second),
+        tokenizer.encode_on(first),
+    ]
+    if kind in ("character", "byte"):
+        assert ids == tokenizer.encode(first + second)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=50)
+@given(first=texts.filter(bool), second=texts)
+def test_a_part_that_begins_with_a_space_has_the_ids_of_the_whole(
+    kind: Kind, first: str, second: str
+) -> None:
+    tokenizer = ready(kind)
+    assert tokenizer.encode(first) + tokenizer.encode_on(f" {second}") == tokenizer.encode(
+        f"{first} {second}"
+    )
+
+
+@settings(max_examples=100)
+@given(text=texts)
+def test_bytes_are_the_ids_of_utf_8(text: str) -> None:
+    byte = ready("byte")
+    assert byte.vocab_size == 260
+    assert byte.encode(text) == [4 + b for b in text.encode()]
 
 
 def random_text(random: Random) -> str:
@@ -234,6 +270,7 @@ def test_pieces_are_readable() -> None:
     assert bpe.pieces(bpe.encode("the cat 猫\tÿ")) == ["▁the", "▁cat", "▁猫", "<09>", "<C3>", "<BF>"]
     assert ready("character").pieces(ready("character").encode("a 猫")) == ["a", "▁", "猫"]
     assert ready("word").pieces(ready("word").encode("the  cat zebra")) == ["the", "▁", "cat", "<unk>"]
+    assert ready("byte").pieces(ready("byte").encode("a <é\n")) == ["a", "▁", "<", "<C3>", "<A9>", "<0A>"]
     control = trained("character", ["a\u200db"])
     assert control.pieces(control.encode("\u200d")) == ["<U+200D>"]
 
@@ -267,7 +304,9 @@ def test_rare_characters_are_spelled_in_bytes() -> None:
     assert len(full.encode(rare[99])) == 2
 
 
-@pytest.mark.parametrize(("kind", "least"), [("bpe", 268), ("unigram", 268), ("character", 261), ("word", 6)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("bpe", 268), ("unigram", 268), ("character", 261), ("byte", 260), ("word", 6)]
+)
 def test_a_vocabulary_that_is_too_small_names_the_least_possible(kind: Kind, least: int) -> None:
     with pytest.raises(AttendoError, match=f"vocab_size {least - 1} is too small.* at least {least};"):
         trained(kind, ["abcdefg"], least - 1)

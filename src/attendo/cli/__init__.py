@@ -12,12 +12,14 @@ from typer.exceptions import TyperException
 
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
+from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.figure import add_figure_command
 from attendo.cli.lesson import add_lesson_command
 from attendo.cli.reporting import say
 from attendo.cli.theory import add_theory_commands
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
+from attendo.cli.using_texts import add_text_commands
 
 
 def build_app() -> typer.Typer:
@@ -34,6 +36,8 @@ def build_app() -> typer.Typer:
     add_demo(app)
     add_training_commands(app)
     add_using_commands(app)
+    add_evaluate_command(app)
+    add_text_commands(app)
     add_data_commands(app)
     add_theory_commands(app)
     add_figure_command(app)

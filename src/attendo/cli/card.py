@@ -7,9 +7,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attendo.cli.reporting import duration
+from attendo.cli.reporting import duration, measured
 
 LEFT, WIDTH = 12, 79
+CALLS = {
+    "encoder-decoder": "translate([text])[0].text",
+    "classifier": "classify([text])[0].label",
+    "decoder": "generate(text).text",
+    "masked": "embed([text])",
+}
+"""What a model of each architecture is used with in Python."""
 
 
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
@@ -21,32 +28,32 @@ def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from attendo.bundle import USES
+
     config = facts["config"]
     model, training, data = config["model"], config.get("training", {}), facts.get("data", {})
     yield "run", str(folder)
     yield "task", facts.get("task", "?") + _direction(facts.get("languages", {}))
-    size = f"{model['n_encoder_layers']}+{model['n_decoder_layers']} layers, d_model {model['d_model']}"
+    if labels := facts.get("labels"):
+        yield "labels", ", ".join(f"{label} ({count:,})" for label, count in labels.items())
+    layers = "+".join(str(model[n]) for n in ("n_encoder_layers", "n_decoder_layers") if model[n])
+    size = f"{layers} layers, d_model {model['d_model']}"
     yield (
         "model",
         f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
     )
     yield "tokenizer", f"{config.get('tokenizer', {}).get('kind', '?')}, {model['vocab_size']:,} entries"
-    rows = f"{data.get('pairs', 0):,} pairs, {data.get('source_tokens', 0):,} source and"
-    yield (
-        "data",
-        f"{rows} {data.get('target_tokens', 0):,} target tokens, {data.get('padding_share', 0):.1%} padding",
-    )
+    if source := facts.get("init_from"):
+        yield "started from", source
+    yield "data", ", ".join(_counts(data))
     for file in config.get("data", {}).get("train", []):
         yield "", str(file)
     yield "training", _training(training)
     yield "so far", _progress(facts["progress"])
-    yield "validation", _validation(facts.get("validation"), data.get("validation_pairs", 0))
-    yield (
-        "decoding",
-        ", ".join(
-            f"{k} {v}" for k, v in facts.get("decoding", {}).items() if k in ("beam", "length_penalty")
-        ),
-    )
+    yield "validation", _validation(facts.get("validation"))
+    if decoding := facts.get("decoding"):
+        shown = ("beam", "length_penalty", "max_tokens", "temperature", "top_k", "top_p", "min_p")
+        yield "decoding", ", ".join(f"{key} {decoding[key]}" for key in shown if key in decoding)
     yield "files", ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["files"].items())
     if facts["checkpoints"]:
         yield (
@@ -54,8 +61,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["checkpoints"].items()),
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
-    yield "use", f'attendo translate {folder} "your sentence"'
-    yield "in Python", f"attendo.load({str(folder)!r}).translate([text])[0].text"
+    architecture = model.get("architecture", "encoder-decoder")
+    yield "use", f'attendo {USES[architecture]} {folder} "your text"'
+    yield "in Python", f"attendo.load({str(folder)!r}).{CALLS[architecture]}"
 
 
 def _direction(languages: dict[str, str | None]) -> str:
@@ -80,11 +88,17 @@ def _progress(entry: dict[str, Any]) -> str:
     return f"step {entry.get('step', 0):,}, epoch {entry.get('epoch', 0) + 1}, {clock}; {state}"
 
 
-def _validation(found: dict[str, float] | None, rows: int) -> str:
-    if not found:
-        return "none yet"
-    scores = f"BLEU {found['bleu']:.1f}, chrF {found['chrf']:.1f}, exact {found['exact']:.1f} %"
-    return f"{scores}, perplexity {found['perplexity']:.2f} (greedy, {rows:,} rows, step {found['step']:,})"
+def _counts(data: dict[str, Any]) -> Iterator[str]:
+    """How much there was to learn from, and to validate on."""
+    for key, value in data.items():
+        if key == "padding_share":
+            yield f"{value:.1%} padding"
+        elif isinstance(value, int) and key != "batches_per_epoch":
+            yield f"{value:,} {key.replace('_', ' ')}"
+
+
+def _validation(found: dict[str, float] | None) -> str:
+    return f"{', '.join(measured(found))} (step {found['step']:,})" if found else "none yet"
 
 
 def _bytes(size: int) -> str:

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,19 @@ WIDTH = 79
 def say(line: str) -> None:
     """One line for a person, kept apart from results."""
     print(line, file=sys.stderr, flush=True)
+
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "bleu": "BLEU {:.1f}".format,
+    "chrf": "chrF {:.1f}".format,
+    "exact": "exact {:.1f} %".format,
+    "loss": "loss {:.3f}".format,
+    "perplexity": "perplexity {:.2f}".format,
+    "bits_per_byte": "{:.3f} bits a byte".format,
+    "accuracy": lambda share: f"accuracy {100 * share:.1f} %",
+    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
+    "ece": lambda share: f"calibration error {100 * share:.1f} %",
+}
 
 
 class Stopped:
@@ -173,16 +186,21 @@ def evaluation_lines(report: Report) -> list[str]:
     from attendo.microscope.labels import fitted
 
     assert report.evaluation is not None
-    m = report.evaluation.measures
     note = f"  ({report.note})" if report.note else "  best so far" if report.is_best else ""
-    lines = [
-        f"step {report.progress.step:,}: BLEU {m['bleu']:.1f}  chrF {m['chrf']:.1f}  exact {m['exact']:.1f} %"
-        f"  perplexity {m['perplexity']:.2f}{note}"
-    ]
+    lines = [f"step {report.progress.step:,}: {'  '.join(measured(report.evaluation.measures))}{note}"]
     for source, wanted, given in report.evaluation.samples[:1]:
         texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
         lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
     return lines
+
+
+def measured(measures: Mapping[str, float]) -> list[str]:
+    """The measures that people look at, in words.
+
+    >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
+    ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']
+    """
+    return [form(measures[name]) for name, form in _FORMS.items() if name in measures]
 
 
 def duration(seconds: float) -> str:

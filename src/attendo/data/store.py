@@ -9,9 +9,9 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building
 _SIDES = ("source", "target")
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
+S = TypeVar("S")
 
 
 class PairStore:
@@ -36,15 +37,11 @@ class PairStore:
 
     def __init__(self, folder: Path) -> None:
         """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{folder}: no such token store")
-        facts = verify_manifest(folder)
-        if facts.get("format") != _FORMAT:
-            raise DamagedFile(f"{folder} has format {facts.get('format')}, not {_FORMAT}")
+        facts = verified_facts(folder, _FORMAT)
         self.key: str = facts["key"]
-        self._ids = {side: _mapped(folder / f"{side}.ids", facts["dtype"]) for side in _SIDES}
-        self._offsets = {side: _mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
-        self.row_numbers: NDArray[np.int64] = _mapped(folder / "rows", "<i8")
+        self._ids = {side: mapped(folder / f"{side}.ids", facts["dtype"]) for side in _SIDES}
+        self._offsets = {side: mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
+        self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
         self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
         self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
 
@@ -89,13 +86,21 @@ def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Toke
 def pair_store(pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, cache: Path | None = None) -> PairStore:
     """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
 
-    It is built in constant memory in a hidden folder and appears at once, whole. Several processes may build
-    the same store at a time: the first one's is used by all. Raises AttendoError if the cache can't be
-    written to.
+    It is built in constant memory. Raises AttendoError if the cache can't be written to.
     """
     folder = (cache or cache_folder()) / f"pairs-{key}"
+    return opened_or_built(folder, PairStore, lambda new: _build(new, pairs, tokenizer, key))
+
+
+def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
+    """What `opened` makes of a folder in the cache, which `build` fills if it isn't there yet or is damaged.
+
+    opened: raises FileNotFoundError if there is none, DamagedFile if it isn't whole. build: given an empty hidden
+    folder, which appears under its name at once, whole. Several processes may build the same one at a time: the
+    first one's is used by all. Raises AttendoError if the cache can't be written to.
+    """
     try:
-        return PairStore(folder)
+        return opened(folder)
     except FileNotFoundError:
         pass
     except DamagedFile:
@@ -103,18 +108,40 @@ def pair_store(pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, cache: Pat
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with atomic_folder(folder) as new:
-            _build(new, pairs, tokenizer, key)
+            build(new)
     except FileExistsError:
         if not folder.is_dir():
             raise AttendoError(f"{folder.parent} is not a folder; set ATTENDO_CACHE to one") from None
         # another process was quicker; its store holds the same
     except PermissionError as error:
         raise AttendoError(f"{error}; set ATTENDO_CACHE to a folder that can be written to") from error
-    return PairStore(folder)
+    return opened(folder)
+
+
+def verified_facts(folder: Path, wanted: int) -> dict[str, Any]:
+    """The facts in a store's manifest, once its files are found whole and its format the wanted one.
+
+    Raises FileNotFoundError if there is no such folder, DamagedFile if it isn't whole.
+    """
+    if not folder.is_dir():
+        raise FileNotFoundError(f"{folder}: no such token store")
+    facts = verify_manifest(folder)
+    if facts.get("format") != wanted:
+        raise DamagedFile(f"{folder} has format {facts.get('format')}, not {wanted}")
+    return facts
+
+
+def id_type(vocab_size: int) -> str:
+    """The numpy type that ids of a vocabulary are kept in: two bytes each, four if it needs them.
+
+    >>> id_type(1 << 16), id_type((1 << 16) + 1)
+    ('<u2', '<u4')
+    """
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
 def _build(folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str) -> None:
-    dtype = "<u2" if tokenizer.vocab_size <= 1 << 16 else "<u4"
+    dtype = id_type(tokenizer.vocab_size)
     remaining = iter(pairs)
     ends = dict.fromkeys(_SIDES, 0)
     with (
@@ -143,7 +170,7 @@ def _build(folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str) 
     write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype})
 
 
-def _mapped(path: Path, dtype: str) -> NDArray[Any]:
+def mapped(path: Path, dtype: str) -> NDArray[Any]:
     """A file as a read-only array, without reading it; an empty file can't be mapped."""
     if path.stat().st_size == 0:
         return np.empty(0, dtype)

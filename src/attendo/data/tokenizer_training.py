@@ -35,7 +35,7 @@ class TokenizerConfig:
     """What tokenizer to learn. There is no seed: nothing in the learning is left to chance.
 
     `vocab_size` counts everything, the 4 specials and the 256 bytes included; texts too small for it give a
-    smaller one. Words and characters may do without: then every one gets an id. `min_count` is the least
+    smaller one. Words and characters may do without: then every one gets an id; bytes are 260. `min_count` is the least
     count of a word or character that gets an id, or of a pair of pieces that BPE joins (there at least 2).
     `character_coverage` is the share of all characters that BPE and Unigram spell without bytes: the rarest
     characters are left out, unless an eighth of the vocabulary holds them all.
@@ -70,6 +70,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             model = _words(texts, config)
         case "character":
             model = _characters(texts, config)
+        case "byte":
+            model = _only_bytes(texts, config)
         case "bpe" | "unigram":
             model = _pieces(texts, config)
     document = tokenizer_document(config.kind, model)
@@ -95,6 +97,14 @@ def _characters(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]
         counts.update(well_formed(text))
     _require_text(counts)
     return _bpe(_frequent(counts, config, _FIXED), [])
+
+
+def _only_bytes(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
+    """Nothing is learned, so texts are read only until there is one."""
+    if config.vocab_size is not None and config.vocab_size < _FIXED:
+        raise _too_small(config, _FIXED, f"4 specials and {len(BYTES)} bytes")
+    _require_text(Counter(next(([text] for text in texts if text.strip()), [])))
+    return _bpe([], [])
 
 
 def _frequent(counts: Counter[str], config: TokenizerConfig, fixed: int) -> list[str]:

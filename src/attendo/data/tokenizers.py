@@ -1,4 +1,4 @@
-"""Text to token ids and back without loss: BPE, Unigram, word and character tokenizers, one class for all.
+"""Text to token ids and back without loss: BPE, Unigram, word, character and byte tokenizers, one class for all.
 
 All of a tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which
 no text can produce: they are plain entries of the vocabulary that no cut of a text ever equals, never "added
@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
-Kind = Literal["bpe", "unigram", "word", "character"]
+Kind = Literal["bpe", "unigram", "word", "character", "byte"]
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
@@ -49,6 +49,7 @@ class Tokenizer:
 
     - `bpe`, `unigram`: pieces that start with "▁" where a space was; what has no piece is spelled in UTF-8 bytes.
     - `character`: one id per character; characters without an id are spelled in bytes.
+    - `byte`: one id per UTF-8 byte, 260 in all: what `character` is where no character has an id.
     - `word`: one id per word, words being what stands between two spaces (U+0020); unknown words become `unk_id`.
 
     `decode(encode(text)) == text` for every text, whatever its spaces, control characters, scripts, or
@@ -75,6 +76,7 @@ class Tokenizer:
         self._entries = [self._library.id_to_token(i) or "" for i in range(self.vocab_size)]
         self.kind: Kind = _kind(document)
         self._spaced = self.kind in ("bpe", "unigram")  # a space is written as MARK
+        self._prefixed = self._spaced or self.kind == "word"  # encode puts a space before the first word
         if tuple(self._entries[:4]) != SPECIALS or document["added_tokens"]:
             raise AttendoError(
                 f"a tokenizer file of attendo starts with {' '.join(SPECIALS)} and has no added tokens; "
@@ -91,23 +93,30 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without bos and eos; [] for the empty text."""
-        text = well_formed(text)
-        if self._spaced and MARK in text:
-            return self._encode_marks(text)
-        return self._library.encode(text, add_special_tokens=False).ids
+        return self._encode(well_formed(text), self._library)
 
-    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        """`encode` of each text, faster.
+    def encode_on(self, text: str) -> list[int]:
+        """The ids of a text that goes on from one before it, so that no space stands before its first word.
+
+        `decode(encode(a) + encode_on(b)) == a + b` for an a that is not empty; with `word`, where b starts with
+        a space. The ids are those of the whole, `encode(a + b)`, where b starts with a space, and with
+        `character` and `byte` always.
+        """
+        return self._encode(well_formed(text), self._inner)
+
+    def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
+        """`encode` of each text, or `encode_on` where they are `going_on`, faster.
 
         One thread does it unless the environment says TOKENIZERS_PARALLELISM=true, which a process that forks
         later should not.
         """
+        library = self._inner if going_on else self._library
         clean = [well_formed(text) for text in texts]
-        ids = [found.ids for found in self._library.encode_batch_fast(clean, add_special_tokens=False)]
+        ids = [found.ids for found in library.encode_batch_fast(clean, add_special_tokens=False)]
         if self._spaced:
             for row, text in enumerate(clean):
                 if MARK in text:
-                    ids[row] = self._encode_marks(text)
+                    ids[row] = self._encode(text, library)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -118,7 +127,7 @@ class Tokenizer:
         """
         self._check(ids)
         data = b"".join([self._bytes[i] for i in ids])
-        if self.kind != "character" and data.startswith(b" "):
+        if self._prefixed and data.startswith(b" "):
             data = data[1:]  # the space that encode puts before the first word
         return data.decode("utf-8", errors="replace")
 
@@ -143,11 +152,13 @@ class Tokenizer:
         except AttendoError as error:
             raise AttendoError(f"{path}: {error}") from error
 
-    def _encode_marks(self, text: str) -> list[int]:
-        """`encode` where the text itself holds "▁", which is spelled in bytes, as the bare piece is a space."""
+    def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
+        """The ids of a text; a "▁" in it is spelled in bytes where the bare piece is a space."""
+        if not (self._spaced and MARK in text):
+            return library.encode(text, add_special_tokens=False).ids
         mark = [4 + byte for byte in MARK.encode()]
         first, *others = text.split(MARK)
-        ids = self._library.encode(first, add_special_tokens=False).ids
+        ids = library.encode(first, add_special_tokens=False).ids
         found = iter(
             self._inner.encode_batch_fast([part for part in others if part], add_special_tokens=False)
         )
@@ -160,6 +171,8 @@ class Tokenizer:
     @cached_property
     def _inner(self) -> LibraryTokenizer:
         """The same tokenizer for text that goes on: nothing is put before its first word."""
+        if not self._prefixed:
+            return self._library
         return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
 
     @cached_property
@@ -179,6 +192,8 @@ class Tokenizer:
         entry = self._entries[i]
         if i < len(SPECIALS):
             return entry
+        if self.kind == "byte" and " " <= chr(i - 4) <= "~":
+            return chr(i - 4).replace(" ", MARK)
         if self.kind != "word" and i < 260:
             return f"<{i - 4:02X}>"
         if self.kind == "word":
@@ -242,10 +257,10 @@ def _kind(document: dict[str, Any]) -> Kind:
     kinds: dict[str, Kind] = {"BPE": "bpe", "Unigram": "unigram", "WordLevel": "word"}
     kind = kinds.get(document["model"]["type"])
     if kind == "bpe" and document["normalizer"] is None:
-        kind = "character"
+        kind = "character" if len(document["model"]["vocab"]) > len(SPECIALS) + len(BYTES) else "byte"
     if kind is None:
         raise AttendoError(
-            f"a {document['model']['type']} tokenizer is none of bpe, unigram, word, character"
+            f"a {document['model']['type']} tokenizer is none of bpe, unigram, word, character, byte"
         )
     cuts = tokenizer_document(kind, {})
     if any(document[part] != cuts[part] for part in ("normalizer", "pre_tokenizer", "post_processor")):

@@ -6,17 +6,34 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from attendo.bundle import load_bundle, load_model
+from attendo.tasks.classifier import Classification, Classifier
+from attendo.tasks.embedder import Embedder
 from attendo.tasks.translator import Assessment, Candidate, Translation, Translator
 
-__all__ = ["Assessment", "Candidate", "Translation", "Translator", "load", "train"]
+__all__ = [
+    "Assessment",
+    "Candidate",
+    "Classification",
+    "Classifier",
+    "Embedder",
+    "Translation",
+    "Translator",
+    "load",
+    "train",
+]
 
 
-def load(folder: str | Path, device: str = "cpu") -> Translator:
-    """The trained model of a run folder, ready to use.
+def load(folder: str | Path, device: str = "cpu") -> Any:
+    """The trained model of a run folder, ready to use, as its task has it.
 
-    Raises AttendoError naming what is missing or damaged.
+    A Translator, a Classifier, a Generator, or, for a masked language model, an Embedder; each has a `load` of its
+    own, which takes no other. Raises AttendoError naming what is missing or damaged.
     """
-    return Translator.load(Path(folder), device)
+    from attendo.tasks.families import family_of
+
+    bundle = load_bundle(Path(folder))
+    return family_of(bundle.card["task"]).user(bundle, load_model(Path(folder), bundle).to(device))
 
 
 def train(

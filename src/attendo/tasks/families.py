@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args
 
 from attendo.bundle import Bundle
+from attendo.config import build
+from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.errors import AttendoError
-from attendo.models import EncoderDecoder, Model
+from attendo.models import EncoderClassifier, EncoderDecoder, Model
+from attendo.tasks.classification import ClassificationTask, LabelledMaterial
+from attendo.tasks.classifier import Classifier
+from attendo.tasks.embedder import Embedder
 from attendo.tasks.family import Family, Size, TaskName
+from attendo.tasks.labelled_corpus import LabelledCorpus, LabelledData
+from attendo.tasks.masked import MaskedMaterial, MaskedTask, MaskingConfig
 from attendo.tasks.pair_corpus import PairCorpus, PairMaterial
 from attendo.tasks.pair_data import PairData
+from attendo.tasks.text_corpus import TextCorpus, TextData
 from attendo.tasks.translation import TranslationTask
 from attendo.tasks.translator import Translator
 from attendo.training.optimizer import TrainingConfig
+
+_Tables = Mapping[str, Mapping[str, Any]]
+
+# ---- translation
 
 
 def _translator(bundle: Bundle, model: Model) -> Translator:
     assert isinstance(model, EncoderDecoder)
     return Translator.from_bundle(bundle, model)
+
+
+def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairMaterial:
+    return PairMaterial(corpus.store(tokenizer))
 
 
 def _translation_task(
@@ -35,7 +53,7 @@ TRANSLATION = Family(
     training={},
     tokenizer={},
     data=PairData,
-    decoding=DecodingConfig,
+    extra={"decoding": DecodingConfig},
     sizes=(
         Size(512, 8, 6, 1_000_000),
         Size(384, 6, 4, 200_000),
@@ -45,8 +63,76 @@ TRANSLATION = Family(
     ),
     default_epochs=25,
     open=PairCorpus,
+    material=_pairs,
     user=_translator,
     task=_translation_task,
+)
+
+# ---- classification
+
+
+def _classifier(bundle: Bundle, model: Model) -> Classifier:
+    assert isinstance(model, EncoderClassifier)
+    return Classifier.from_bundle(bundle, model)
+
+
+def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> LabelledMaterial:
+    return corpus.material(tokenizer)
+
+
+def _classification_task(
+    corpus: LabelledCorpus, material: LabelledMaterial, classifier: Classifier, training: TrainingConfig
+) -> ClassificationTask:
+    validation = corpus.validation(training.evaluate_rows)
+    return ClassificationTask(material, classifier, validation, training.batch_tokens, corpus.validation_name)
+
+
+CLASSIFICATION = Family(
+    name="classification",
+    architecture="classifier",
+    model={"n_decoder_layers": 0, "activation": "gelu"},
+    training={"label_smoothing": 0.0, "evaluate_rows": 2000},
+    tokenizer={},
+    data=LabelledData,
+    extra={},
+    sizes=(Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
+    default_epochs=10,
+    open=LabelledCorpus,
+    material=_labelled,
+    user=_classifier,
+    task=_classification_task,
+)
+
+# ---- masked language modelling
+
+
+def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> MaskedMaterial:
+    masking = build(MaskingConfig, tables.get("masking", {}), "the settings [masking]")
+    stream = corpus.stream(tokenizer, "train")
+    return MaskedMaterial(stream, tables["model"]["max_len"], tokenizer.vocab_size, masking)
+
+
+def _masked_task(
+    corpus: TextCorpus, material: MaskedMaterial, embedder: Embedder, training: TrainingConfig
+) -> MaskedTask:
+    validation = replace(material, stream=corpus.stream(embedder.tokenizer, "valid"))
+    return MaskedTask(material, validation, training.batch_tokens)
+
+
+MASKED_LANGUAGE_MODEL = Family(
+    name="masked-language-model",
+    architecture="masked",
+    model={"n_decoder_layers": 0, "max_len": 256, "activation": "gelu", "tie": "output", "output_bias": True},
+    training={"label_smoothing": 0.0},
+    tokenizer={},
+    data=TextData,
+    extra={"masking": MaskingConfig},
+    sizes=(Size(512, 8, 6, 2_000_000), Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
+    default_epochs=10,
+    open=TextCorpus,
+    material=_hidden,
+    user=Embedder.from_bundle,
+    task=_masked_task,
 )
 
 
@@ -55,5 +141,9 @@ def family_of(name: str) -> Family:
     match name:
         case "translation":
             return TRANSLATION
+        case "classification":
+            return CLASSIFICATION
+        case "masked-language-model":
+            return MASKED_LANGUAGE_MODEL
         case _:
             raise AttendoError(f"no task is called {name!r}; there are {', '.join(get_args(TaskName))}")

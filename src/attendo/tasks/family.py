@@ -54,10 +54,6 @@ class Corpus(Protocol):
         """Learns a tokenizer from the training rows."""
         ...
 
-    def material(self, tokenizer: Tokenizer, model: Mapping[str, Any]) -> Material:
-        """The training rows in ids, made once and cached; `model` is the [model] table so far."""
-        ...
-
     def facts(self) -> dict[str, Any]:
         """What the card says of the data and the model's users need: languages, labels."""
         ...
@@ -93,8 +89,10 @@ class Size:
 class Family:
     """One kind of task. The loop and the commands know nothing else of it.
 
-    model, training: keys of the sections that differ from the defaults; what a user sets wins. data, decoding: the types of these sections. sizes: largest first. default_epochs: without a budget.
-    open: the corpus that a [data] names. user: what uses a model; task: what the loop is told.
+    model, training, tokenizer: keys of the sections that differ from the defaults; what a user sets wins. data: the
+    type of [data]; extra: those of sections that only this family has. sizes: largest first. default_epochs: without
+    a budget. open: the corpus that a [data] names; material: its training rows in ids, made once and cached, given
+    all tables so far. user: what uses a model; task: what the loop is told.
     """
 
     name: TaskName
@@ -103,10 +101,11 @@ class Family:
     training: Mapping[str, Any]
     tokenizer: Mapping[str, Any]
     data: type[Any]
-    decoding: type[Any] | None
+    extra: Mapping[str, type[Any]]
     sizes: tuple[Size, ...]
     default_epochs: float
     open: Callable[[Any, Say], Corpus]
+    material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], Material]
     user: Callable[[Bundle, Model], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, overload
@@ -165,10 +165,6 @@ class PairCorpus:
     def model_facts(self) -> dict[str, Any]:
         """Nothing: a translator's shape is free."""
         return {}
-
-    def material(self, tokenizer: Tokenizer, model: Mapping[str, Any]) -> PairMaterial:
-        """The training pairs in ids."""
-        return PairMaterial(self.store(tokenizer))
 
     def store(self, tokenizer: Tokenizer) -> PairStore:
         """The training pairs as token ids, made once and cached."""

@@ -116,7 +116,7 @@ def new_run(
         tables, tokenizer = choose_tokenizer(tables, corpus, say)
     else:
         tables, tokenizer = shape_of(init_from, family, joined(tables, {"model": corpus.model_facts()}))
-    material = corpus.material(tokenizer, tables["model"])
+    material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say)
     config = RunConfig.from_tables(family, tables, "the settings")
     bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
@@ -161,7 +161,7 @@ def resumed_run(
     config = RunConfig.from_tables(family, bundle.tables, f"{folder / 'config.toml'}")
     config.data.check()
     corpus = family.open(config.data, say)
-    material = corpus.material(bundle.tokenizer, bundle.tables["model"])
+    material = family.material(corpus, bundle.tokenizer, bundle.tables)
     if material.key != bundle.card["data"]["store"]:
         raise AttendoError(
             f"{', '.join(config.data.train)}: the data have changed since the run began (store {material.key[:12]}, was"

@@ -27,7 +27,7 @@ EMBEDDED = ("forecasts", "stdlib")
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All sections of a run, complete; data and decoding are of the family's types."""
+    """All sections of a run, complete; data is of the family's type, extra what only this family has."""
 
     family: Family
     model: ModelConfig
@@ -35,20 +35,20 @@ class RunConfig:
     data: Any
     training: TrainingConfig
     checkpoint: CheckpointConfig
-    decoding: Any = None
+    extra: Mapping[str, Any]
 
     @classmethod
     def from_tables(cls, family: Family, tables: Tables, where: str) -> RunConfig:
         """Parses every table. Raises AttendoError naming the first wrong table, key or value in `where`."""
         check_tables(family, tables, where)
-        kinds = sections(family)
-        return cls(
-            family=family, **{name: section(kind, tables, name, where) for name, kind in kinds.items()}
-        )
+        found = {name: section(kind, tables, name, where) for name, kind in sections(family).items()}
+        extra = {name: found.pop(name) for name in family.extra}
+        return cls(family=family, extra=extra, **found)
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """The sections as plain values; `from_tables` is the way back."""
-        return {name: to_table(getattr(self, name)) for name in sections(self.family)}
+        values = {**vars(self), **self.extra}
+        return {name: to_table(values[name]) for name in sections(self.family)}
 
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -57,14 +57,14 @@ T = TypeVar("T", bound="DataclassInstance")
 
 def sections(family: Family) -> dict[str, type[Any]]:
     """The tables of a configuration file and their types."""
-    kinds: dict[str, type[Any]] = {
+    return {
         "model": ModelConfig,
         "tokenizer": TokenizerConfig,
         "data": family.data,
         "training": TrainingConfig,
         "checkpoint": CheckpointConfig,
+        **family.extra,
     }
-    return kinds if family.decoding is None else kinds | {"decoding": family.decoding}
 
 
 def section(kind: type[T], tables: Tables, name: str, where: str) -> T:

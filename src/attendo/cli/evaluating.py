@@ -1,0 +1,206 @@
+"""attendo evaluate: how good a model is on a file, by its task's measures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.lines import one_line
+from attendo.cli.reporting import say
+from attendo.cli.tables import table_lines
+from attendo.cli.using import pairs_of
+from attendo.cli.using_options import (
+    Beam,
+    Columns,
+    Device,
+    Files,
+    Folder,
+    Header,
+    OneJson,
+    Penalty,
+    Threads,
+    prepared,
+)
+
+if TYPE_CHECKING:
+    from attendo.data.accounting import Account
+    from attendo.tasks import Classifier, Generator, Translator
+    from attendo.tasks.classifier import Assessment
+
+
+def add_evaluate_command(app: typer.Typer) -> None:
+    """Adds `evaluate`."""
+    app.command("evaluate", short_help="BLEU, accuracy or perplexity on a file.")(evaluate)
+
+
+def evaluate(
+    folder: Folder,
+    files: Files,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="For BLEU: 13a, none, char, intl, zh, ja-mecab. Else 13a, or char where words are not spaced.",
+        ),
+    ] = None,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    context: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Language model: tokens seen at once; else its own."),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Language model: tokens scored per window; else all."),
+    ] = None,
+    columns: Columns = None,
+    header: Header = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="F", help="Keep the translations or labels, one a line.")
+    ] = None,
+    as_json: OneJson = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Measure a model on a file it has not seen.
+
+    A translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, perplexity of the targets. A
+    classifier: accuracy, macro-F1, calibration error, scores by label, the confusion matrix. A language model:
+    perplexity and bits a byte over whole documents, each by itself; context and stride are printed with them.
+
+    Example: attendo evaluate runs/mine test.tsv
+    """
+    from attendo.data.lines import require_file
+    from attendo.errors import AttendoError
+    from attendo.tasks import Classifier, Translator, load
+
+    for file in files:
+        if not file.is_dir():
+            require_file(file)
+    if out is not None and not out.absolute().parent.is_dir():
+        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+    user = load(folder, prepared(device, threads))
+    began = time.process_time(), time.monotonic()
+    given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
+    given |= {"--stride": stride, "--columns": columns, "--header": header, "--out": out}
+    match user:
+        case Translator():
+            _only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
+            facts, lines = _translations(user, folder, files, given)
+        case Classifier():
+            _only(given, "--columns", "--header", "--out")
+            facts, lines = _classifications(user, folder, files, given)
+        case _:
+            raise AttendoError(
+                f"{folder} is a masked language model, which has no measure on a file; see info"
+            )
+    seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
+    print(json.dumps(facts | seconds, ensure_ascii=False) if as_json else "\n".join(lines))
+    say(f"{seconds['wall_seconds']:,.1f} s ({seconds['cpu_seconds']:,.1f} CPU-seconds)")
+    return 0
+
+
+def _only(given: dict[str, Any], *allowed: str) -> None:
+    """Refuses options of another task."""
+    for name, value in given.items():
+        if value is not None and name not in allowed:
+            raise typer.BadParameter(f"{name} means nothing for this task; leave it out")
+
+
+def _keep(out: Path | None, texts: list[str]) -> None:
+    from attendo.files import write_atomic
+
+    if out is not None:
+        write_atomic(out, "".join(one_line(text) + "\n" for text in texts))
+
+
+def _translations(
+    translator: Translator, folder: Path, files: list[Path], given: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    numbered, account = pairs_of(folder, files, given["--columns"], given["--header"])
+    pairs = [(source, target) for _, source, target in numbered]
+    say(account.line())
+    beam = given["--beam"]
+    result = translator.evaluate(
+        pairs, beam=beam, length_penalty=given["--length-penalty"], tokenize=given["--tokenize"]
+    )
+    _keep(given["--out"], list(result.texts))
+    scores = [dataclasses.asdict(found) for found in result.scores]
+    beam = beam or translator.decoding.beam
+    facts = {"account": account.as_json(), "beam": beam, "scores": scores} | result.measures
+    lines = [f"{found.name} {found.value:.2f}  {found.signature}" for found in result.scores]
+    loss = f"loss {result.measures['loss']:.4f} nats a token"
+    lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
+    return facts, lines
+
+
+def _classifications(
+    classifier: Classifier, folder: Path, files: list[Path], given: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    from attendo.data.accounting import Account
+    from attendo.data.labelled import read_labelled
+    from attendo.tasks.families import CLASSIFICATION
+    from attendo.tasks.settings import data_of
+
+    if len(files) > 1:
+        raise typer.BadParameter("give one file of labelled texts")
+    source = data_of(CLASSIFICATION, folder).source(files[0], given["--columns"], given["--header"])
+    account = Account(source.name)
+    rows = list(read_labelled(source, account=account))
+    say(account.line())
+    result = classifier.evaluate(rows, source.name)
+    _keep(given["--out"], [found.label for found in result.found])
+    n_cut = sum(found.cut for found in result.found)
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, len(rows)))
+    return _assessment_json(result, account), _assessment_lines(result)
+
+
+def _assessment_json(result: Assessment, account: Account) -> dict[str, Any]:
+    return {
+        "account": account.as_json(),
+        "classes": [dataclasses.asdict(score) for score in result.classes],
+        "confusion": result.confusion.tolist(),
+    } | result.measures
+
+
+def _assessment_lines(result: Assessment) -> list[str]:
+    m = result.measures
+    lines = [
+        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats a text",
+        f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
+        "",
+    ]
+    rows = [
+        [c.label, f"{c.precision:.2%}", f"{c.recall:.2%}", f"{c.f1:.2%}", c.support] for c in result.classes
+    ]
+    lines += table_lines(["label", "precision", "recall", "F1", "rows"], rows)
+    if len(result.classes) <= 10:
+        labels = [score.label for score in result.classes]
+        body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
+        lines += ["", *table_lines(["rows are labels, columns found", *labels], body)]
+    return lines
+
+
+def _perplexity(
+    generator: Generator, folder: Path, files: list[Path], context: int | None, stride: int | None
+) -> tuple[dict[str, Any], list[str]]:
+    from attendo.data.texts import Reading, read_documents
+    from attendo.data.token_stream import TokenStream
+    from attendo.tasks.families import LANGUAGE_MODEL
+    from attendo.tasks.perplexity import text_loss
+    from attendo.tasks.settings import data_of
+
+    source = data_of(LANGUAGE_MODEL, folder).other(files)
+    reading = Reading(source.name)
+    stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
+    say(reading.line())
+    found = text_loss(generator.model, stream.documents(), context or generator.model.config.max_len, stride)
+    facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
+    facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
+    return facts, [str(found)]

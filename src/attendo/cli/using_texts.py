@@ -1,0 +1,166 @@
+"""attendo classify, generate, embed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes
+from attendo.cli.reporting import Counter, say
+from attendo.cli.using_options import Device, Folder, JsonLines, Threads, prepared
+
+if TYPE_CHECKING:
+    from attendo.tasks import Generator
+
+Pooling = Literal["mean", "max", "first"]
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")]
+
+
+def add_text_commands(app: typer.Typer) -> None:
+    """Adds the commands that use what has learned from texts."""
+    app.command("classify", short_help="Label texts, or the lines of stdin.")(classify)
+    app.command("generate", short_help="Continue a text.")(generate)
+    app.command("embed", short_help="Vectors of texts, by any model; the nearest lines of a file.")(embed)
+
+
+def classify(
+    folder: Folder,
+    texts: Texts = None,
+    as_json: JsonLines = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Label texts, or each line of stdin: one output line for each, the label, a tab and its probability.
+
+    The probabilities are calibrated on the validation rows. A line without text gets the most frequent label.
+
+    Example: attendo classify runs/mine "what a lovely film"
+    """
+    from attendo.tasks import Classifier
+
+    classifier = Classifier.load(folder, prepared(device, threads))
+    counter, n_cut, n_done = Counter("lines"), 0, 0
+    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        for line, found in enumerate(classifier.classify(chunk), number):
+            n_cut += found.cut
+            if as_json:
+                facts = {"line": line, "label": found.label, "probability": found.probability}
+                facts |= {"probabilities": found.probabilities, "n_tokens": found.n_tokens, "cut": found.cut}
+                print(json.dumps(facts, ensure_ascii=False))
+            else:
+                print(f"{one_line(found.label)}\t{found.probability:.4f}")
+        sys.stdout.flush()
+        n_done = number + len(chunk) - 1
+        counter.show(n_done)
+    counter.clear()
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, n_done))
+    return 0
+
+
+def generate(
+    folder: Folder,
+    prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="Else a new text.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most tokens; else 200.")] = None,
+    temperature: Annotated[float | None, typer.Option(metavar="T", help="0 is greedy; else 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Only the K likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Only the likeliest, together at least P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="None below P times the likeliest.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(metavar="R", help="Above 1: tokens seen before become less likely.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(metavar="S", help="End before this; repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same text.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, at the end.")] = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Continue a text, or write a new one; it appears as it is written.
+
+    Options left out are the run's own.
+
+    Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
+    """
+    from attendo.tasks import Generator
+
+    generator = Generator.load(folder, prepared(device, threads))
+    options = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+    }
+    options |= {"repetition_penalty": repetition_penalty, "stop": tuple(stop) if stop else None, "seed": seed}
+    given = {name: value for name, value in options.items() if value is not None}
+    return _generate(generator, prompt or "", given, as_json)
+
+
+def embed(
+    folder: Folder,
+    texts: Texts = None,
+    pooling: Annotated[
+        Pooling, typer.Option(metavar="P", help="mean, max or first, over the tokens.")
+    ] = "mean",
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", help="0: the embedding, N: behind block N; else the last.")
+    ] = None,
+    nearest: Annotated[
+        Path | None, typer.Option(metavar="F", help="Print the nearest lines of this file instead.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of them.")] = 5,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Vectors of texts, or of each line of stdin, by any trained model: one JSON object a line.
+
+    With --nearest the lines of a file whose vectors point most nearly the same way: line, cosine and text.
+
+    Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
+    """
+    from attendo.tasks import Embedder
+    from attendo.tasks.embedder import nearest_rows
+
+    embedder = Embedder.load(folder, prepared(device, threads))
+    others = None if nearest is None else _lines_of(nearest)
+    vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
+    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        for line, (text, vector) in enumerate(
+            zip(chunk, embedder.embed(chunk, pooling, layer), strict=True), number
+        ):
+            if others is None or vectors is None:
+                print(json.dumps({"line": line, "text": text, "vector": vector.tolist()}, ensure_ascii=False))
+                continue
+            print(f"{line}\t1.0000\t{one_line(text)}")
+            for cosine, index in nearest_rows(vector, vectors, n):
+                print(f"{others[index][0]}\t{cosine:.4f}\t{one_line(others[index][1])}")
+        sys.stdout.flush()
+    return 0
+
+
+def _lines_of(file: Path) -> list[tuple[int, str]]:
+    from attendo.data.corpora import read_lines
+
+    return list(read_lines(file))
+
+
+def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:
+    """Writes the text as it comes, or all facts at the end."""
+    found = generator.generate(prompt, **given) if as_json else None
+    if found is not None:
+        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
+        return 0
+    for piece in generator.stream(prompt, **given):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print()
+    return 0

@@ -1,0 +1,321 @@
+"""Labelled texts: reading them, the labels and their counts, what validates, long texts, and the token store."""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendo.data.accounting import Account, plural
+from attendo.data.corpora import read_rows
+from attendo.data.held_out import HeldOut, held_out, source_hash
+from attendo.data.store import cache_folder, id_type, mapped, opened_or_built, verified_facts
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.files import write_manifest
+
+LABELLED = ("label", "text")
+"""The roles of the columns of labelled texts, for `parse_columns`."""
+
+MOST_LABELS = 10_000
+"""More different labels than that are taken for a wrong column."""
+
+UNBALANCED = 3.0
+"""With class weights "auto", classes are weighted where the largest has more than so many times the smallest's rows."""
+
+ClassWeights = Literal["none", "balanced", "auto"]
+Long = Literal["cut", "window"]
+
+_FORMAT = 1
+_CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building a store takes
+
+
+class LabelledRow(NamedTuple):
+    """One text with its label, and its row's number in the file."""
+
+    number: int
+    label: str
+    text: str
+
+
+@dataclass(frozen=True)
+class LabelledSource:
+    """Where labelled texts come from: a file with a column of labels and one of texts.
+
+    `columns` are names or 1-based numbers for label and text; None means columns called label and text, or the
+    only two there are, in this order. `header` says that a .tsv file starts with a header; names imply it.
+    """
+
+    file: Path
+    columns: tuple[str, str] | None = None
+    header: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file, as messages name it."""
+        return str(self.file)
+
+
+def read_labelled(
+    source: LabelledSource, strict: bool = False, account: Account | None = None
+) -> Iterator[LabelledRow]:
+    """The usable rows of a source, streamed and accounted for.
+
+    A label is a name: "pos", "1" and "true" alike; JSON's and Parquet's whole numbers and truth values are written
+    as JSON writes them. White space around it goes, and any within it is one space; else it stays as it is. Raises
+    AttendoError as `read_rows` does.
+    """
+    for number, (label, text) in read_rows(
+        source.file, LABELLED, source.columns, source.header, strict, account
+    ):
+        yield LabelledRow(number, " ".join(label.split()), text)
+
+
+def count_labels(rows: Iterable[LabelledRow], name: str) -> dict[str, int]:
+    """How many rows each label has, in the order of the labels' names.
+
+    Raises AttendoError, naming `name`, for fewer than two labels, for a column that can be none of labels since
+    nearly every row has another one, and for a header that was read as a row.
+
+    >>> count_labels([LabelledRow(i, label, "…") for i, label in enumerate("baba", 1)], "f.tsv")
+    {'a': 2, 'b': 2}
+    """
+    counts: dict[str, int] = {}
+    n_rows, in_line_1 = 0, ""
+    for row in rows:
+        n_rows += 1
+        counts[row.label] = counts.get(row.label, 0) + 1
+        if row.number == 1:
+            in_line_1 = row.label
+        if len(counts) > MOST_LABELS:
+            break
+    if len(counts) < 2:
+        found = f"only one label, {', '.join(map(shown, counts))}," if counts else "no label"
+        raise AttendoError(f"{name}: {found} in {plural(n_rows, 'row')}; a classifier needs at least two")
+    if len(counts) > min(MOST_LABELS, max(2, n_rows / 2)):
+        raise AttendoError(
+            f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}): this is"
+            " no column of labels; choose with --columns label=…,text=…"
+        )
+    others = [count for label, count in counts.items() if label != in_line_1]
+    if counts.get(in_line_1) == 1 and len(others) > 1 and min(others) > 1:
+        raise AttendoError(
+            f"{name}:1: no other row has the label {shown(in_line_1)}; if the line is a header, give --header; if"
+            " not, delete it: a class needs more than one text"
+        )
+    return dict(sorted(counts.items()))
+
+
+@dataclass(frozen=True)
+class LabelSet:
+    """The names of the classes; a class's id is its place among the names, which are sorted.
+
+    >>> labels = LabelSet(("neg", "pos"))
+    >>> labels.id_of("pos", "test.tsv:3"), labels.names[0]
+    (1, 'neg')
+    """
+
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.names) != sorted(set(self.names)) or len(self.names) < 2:
+            raise ValueError(f"the labels {self.names} must be two or more different names, sorted")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def id_of(self, name: str, where: str) -> int:
+        """The id of a label. Raises AttendoError, naming `where` ("file:line"), for one that training did not see."""
+        if name not in self._ids:
+            raise AttendoError(
+                f"{where}: the label {shown(name)} was not seen in training; known are {_listed(self.names)}: correct"
+                " the row or delete it, choose other --columns, or train again with such rows"
+            )
+        return self._ids[name]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
+
+
+def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...] | None:
+    """What a row of each class counts in the loss: N / (K n_c) for n_c of N rows in K classes; None: all the same.
+
+    All classes then weigh the same, and all rows together N; so the probabilities that a model learns are those among
+    classes of equal size, which no temperature turns back. "auto": only where the largest class has more than
+    UNBALANCED times the smallest's rows.
+
+    >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
+    ((0.6666666666666666, 2.0), None, (0.625, 2.5))
+    """
+    if kind == "none" or (kind == "auto" and max(counts) <= UNBALANCED * min(counts)):
+        return None
+    return tuple(sum(counts) / (len(counts) * count) for count in counts)
+
+
+def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str) -> HeldOut:
+    """Which texts are held out for validation, by their hashes, as `held_out` does; `read` is called twice.
+
+    Every class with two or more different texts is on both sides: where it would not be, one text of it changes
+    over. Raises AttendoError, naming `name`, where nothing can be split off.
+    """
+    extremes: dict[str, tuple[int, int]] = {}
+
+    def texts() -> Iterator[str]:
+        for row in read():
+            key = source_hash(row.text)
+            low, high = extremes.get(row.label, (key, key))
+            extremes[row.label] = min(low, key), max(high, key)
+            yield row.text
+
+    held = held_out(texts(), name)
+    several = [(low, high) for low, high in extremes.values() if low != high]
+    # held_out takes the smallest hashes: a class's smallest is the first to be held out, its largest the last
+    hashes = held.hashes - {high for _, high in several} | {low for low, _ in several}
+    chosen = HeldOut(hashes, held.n_rows, 0)
+    return HeldOut(hashes, held.n_rows, sum(row.text in chosen for row in read()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTexts:
+    """What becomes of a text of more than `max_tokens` tokens.
+
+    long: "cut" keeps max_tokens of it, half from its start and half from its end, where its verdict often stands (as
+    Sun et al. 2019, section 5.3.1). "window" reads all of it through windows of max_tokens tokens that overlap by a
+    quarter or more, whose logits are averaged; in training each epoch sees one window of each text, drawn anew.
+    """
+
+    max_tokens: int = 256
+    long: Long = "cut"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 4:
+            raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
+
+    def is_long(self, n_tokens: int) -> bool:
+        """Whether a text of so many tokens is longer than the model reads at once."""
+        return n_tokens > self.max_tokens
+
+    def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        """What the model reads of a text: the text itself, what is left of it, or its windows.
+
+        >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
+        ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])
+        """
+        if not self.is_long(len(ids)):
+            return [ids]
+        if self.long == "cut":
+            return [[*ids[: self._n_head], *ids[len(ids) - self.max_tokens + self._n_head :]]]
+        last = len(ids) - self.max_tokens
+        n_windows = 1 - (-last // (self.max_tokens - self.max_tokens // 4))
+        starts = [last * i // (n_windows - 1) for i in range(n_windows)]
+        return [ids[start : start + self.max_tokens] for start in starts]
+
+    def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
+        """What training reads of a text: as `parts`, but one window, chosen by `draw` in [0, 1) from all there are."""
+        if not self.is_long(len(ids)):
+            return ids
+        if self.long == "cut":
+            return np.concatenate([ids[: self._n_head], ids[len(ids) - self.max_tokens + self._n_head :]])
+        start = int(draw * (len(ids) - self.max_tokens + 1))
+        return ids[start : start + self.max_tokens]
+
+    def summary(self, n_long: int, n_texts: int) -> str:
+        """How many texts are longer and what becomes of them, in words.
+
+        >>> LongTexts(max_tokens=256).summary(1200, 25000)
+        '1,200 of 25,000 texts have more than 256 tokens; their first 128 and last 128 are kept'
+        """
+        head, tail = self._n_head, self.max_tokens - self._n_head
+        fate = {
+            "cut": f"their first {head} and last {tail} are kept",
+            "window": f"they are read through windows of {self.max_tokens}",
+        }
+        return f"{n_long:,} of {n_texts:,} texts have more than {self.max_tokens} tokens; {fate[self.long]}"
+
+    @property
+    def _n_head(self) -> int:
+        return self.max_tokens // 2
+
+
+class LabelledStore:
+    """Labelled texts as token ids, without bos and eos, read from memory-mapped files.
+
+    `lengths` [rows] are int32 in tokens, `labels` [rows] int32 class ids, `row_numbers` [rows] int64 the rows' numbers
+    in the file they came from.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
+        facts = verified_facts(folder, _FORMAT)
+        self.key: str = facts["key"]
+        self._ids = mapped(folder / "ids", facts["dtype"])
+        self._offsets = mapped(folder / "offsets", "<i8")
+        self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
+        self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
+        self.lengths = np.diff(self._offsets).astype(np.int32)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def text(self, i: int) -> NDArray[Any]:
+        """The ids of row i, a view into the file."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"row {i} of a store of {len(self)}")
+        return self._ids[self._offsets[i] : self._offsets[i + 1]]
+
+
+def labelled_store(
+    rows: Iterable[LabelledRow], name: str, labels: LabelSet, tokenizer: Tokenizer, key: str
+) -> LabelledStore:
+    """The store of this key in the cache; `rows` are read only if it isn't there yet or is damaged.
+
+    key: of `store_key`, with labels.names among its options. name: of the rows, in messages. It is built in constant
+    memory. Raises AttendoError for a label that is not in the set, and if the cache can't be written to.
+    """
+    folder = cache_folder() / f"labelled-{key}"
+
+    def build(new: Path) -> None:
+        _build(new, rows, name, labels, tokenizer)
+        write_manifest(new, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size)})
+
+    return opened_or_built(folder, LabelledStore, build)
+
+
+def _build(
+    folder: Path, rows: Iterable[LabelledRow], name: str, labels: LabelSet, tokenizer: Tokenizer
+) -> None:
+    dtype, end, remaining = id_type(tokenizer.vocab_size), 0, iter(rows)
+    with (
+        (folder / "ids").open("wb") as ids,
+        (folder / "offsets").open("wb") as offsets,
+        (folder / "labels").open("wb") as classes,
+        (folder / "rows").open("wb") as numbers,
+    ):
+        offsets.write(np.zeros(1, "<i8").tobytes())
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            found = tokenizer.encode_batch(row.text for row in chunk)
+            positions = end + np.cumsum([len(row) for row in found], dtype="<i8")
+            end = int(positions[-1])
+            ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
+            offsets.write(positions.tobytes())
+            known = [labels.id_of(row.label, f"{name}:{row.number}") for row in chunk]
+            classes.write(np.array(known, "<i4").tobytes())
+            numbers.write(np.array([row.number for row in chunk], "<i8").tobytes())
+
+
+def shown(label: str) -> str:
+    """A label in a message: quoted, and not too long.
+
+    >>> shown("pos"), shown("a" * 50)
+    ("'pos'", "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaa…'")
+    """
+    return repr(label if len(label) <= 30 else f"{label[:29]}…")
+
+
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(map(shown, labels[:5])) + (", …" if len(labels) > 5 else "")

@@ -1,0 +1,328 @@
+"""Documents for language modelling: a user's texts of any size, streamed in chunks, and Python's own source.
+
+A text file is one document, or one a line, or one a paragraph; a .jsonl, .csv, .tsv or .parquet file has one
+document a row, in one of its columns; each may end in .gz. A folder stands for the text files in it. No more
+than a chunk of a document is held at a time, a row excepted.
+"""
+
+import codecs
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from attendo.data.accounting import REMEDIES, Account, Fault, plural
+from attendo.data.corpora import read_lines
+from attendo.data.held_out import source_hash
+from attendo.data.lines import decode, open_binary, physical_lines, suffix
+from attendo.errors import AttendoError
+
+Documents = Literal["file", "line", "blank"]
+Part = Literal["train", "valid"]
+
+STDLIB = "stdlib"
+"""The name of the corpus that every machine has: the source of Python's standard library."""
+
+VALID_ONE_IN = 20
+"""One file of the standard library in so many, chosen by a hash, is for validation."""
+
+_ROWS = (".jsonl", ".csv", ".tsv", ".parquet")
+_BLOCK = 1 << 16  # bytes read at a time
+_CHUNK = 1 << 14  # characters in a chunk, at most
+_NO_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
+
+
+class Chunk(NamedTuple):
+    """A stretch of a document, never empty; `starts` says that a document begins with it."""
+
+    text: str
+    starts: bool
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """Where documents come from: files, and folders for the files with these suffixes anywhere in them.
+
+    documents: what one is in a text file: the whole file, kept to the character (but for a byte order mark); a
+    line; or a stretch of lines without a blank one ("blank"). column, header: of files with rows, as in `read_lines`.
+    tolerant: files that are no UTF-8 text are left out and counted, not refused. label: how messages name all of it.
+    """
+
+    files: tuple[Path, ...]
+    column: str | None = None
+    header: bool = False
+    documents: Documents = "file"
+    suffixes: tuple[str, ...] = (".txt",)
+    tolerant: bool = False
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.files:
+            raise AttendoError("no text is named; give a file, a folder or stdlib")
+        with_rows = [suffix(path) in _ROWS for path in self.files]
+        if all(with_rows) and self.documents != "file":
+            raise AttendoError(f"{self.name}: each row is a document; leave out documents={self.documents!r}")
+        if not any(with_rows) and not any(s in _ROWS for s in self.suffixes) and (self.column or self.header):
+            raise AttendoError(
+                f"{self.name}: a text file has no columns; leave out the column and the header"
+            )
+
+    @property
+    def name(self) -> str:
+        """The source as messages name it."""
+        names = [str(path) for path in self.files]
+        return self.label or (
+            " + ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more"
+        )
+
+    def paths(self) -> list[Path]:
+        """The files to read, those of a folder in the order of their names. AttendoError for a folder without any."""
+        found = []
+        for path in self.files:
+            found += self._inside(path) if path.is_dir() else [path]
+        return found
+
+    def options(self) -> dict[str, Any]:
+        """All that decides, beside the files' contents, which documents are read: for the key of a store."""
+        return {"column": self.column, "header": self.header, "documents": self.documents}
+
+    def _inside(self, folder: Path) -> list[Path]:
+        inside = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix())
+        files = [
+            path
+            for path in inside
+            if suffix(path) in self.suffixes
+            and path.is_file()
+            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        ]
+        if not files:
+            raise AttendoError(
+                f"{folder}: no file in this folder ends in {' or '.join(self.suffixes)};"
+                " name the files, or another suffix"
+            )
+        return files
+
+
+@dataclass
+class Reading:
+    """What came of reading a source: `n_files` are read, each used or left out; rows and lines have their accounts.
+
+    >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
+    'notes: 3 files, 2 documents, 1 file left out (empty file: b.txt)'
+    """
+
+    name: str
+    n_files: int = 0
+    n_documents: int = 0
+    left_out: dict[str, list[str]] = field(default_factory=dict)
+    accounts: list[Account] = field(default_factory=list)
+
+    def line(self) -> str:
+        """What was read, in one line, for people; the accounts have lines of their own."""
+        text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
+        n_left_out = sum(map(len, self.left_out.values()))
+        return f"{text}, {plural(n_left_out, 'file')} left out ({self._reasons()})" if n_left_out else text
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain values, for `--json` and the run folder."""
+        accounts = [account.as_json() for account in self.accounts]
+        return {
+            "name": self.name,
+            "files": self.n_files,
+            "documents": self.n_documents,
+            "left_out": self.left_out,
+            "accounts": accounts,
+        }
+
+    def leave_out(self, path: Path, reason: str) -> None:
+        """Count a file that cannot be used."""
+        self.left_out.setdefault(reason, []).append(str(path))
+
+    def require_documents(self) -> None:
+        """Raise an AttendoError when there was no document at all."""
+        if self.n_documents == 0:
+            raise AttendoError(f"{self.name}: no document ({self._reasons()}); give a file with text in it")
+
+    def _reasons(self) -> str:
+        parts = []
+        for reason, files in self.left_out.items():
+            more = "" if len(files) < 4 else f" and {len(files) - 3:,} more"
+            parts.append(f"{reason}: {', '.join(files[:3])}{more}")
+        return "; ".join(parts)
+
+
+def standard_library(part: Part) -> TextSource:
+    """The source of the running Python's standard library, each file a document; `valid` is a share of its files.
+
+    Which ones is decided by a hash of each file's path in the library, so a file that stays where it is falls on the
+    same side in every version. Tests, IDLE and installed packages are left out. Raises AttendoError if this Python
+    comes without its source.
+    """
+    folder = Path(sysconfig.get_paths()["stdlib"])
+    chosen = []
+    for inside in _library_files(folder):
+        held_out = source_hash(inside.as_posix()) % VALID_ONE_IN == 0
+        if held_out == (part == "valid"):
+            chosen.append(folder / inside)
+    if not chosen:
+        raise AttendoError(f"{folder}: this Python comes without its source; name a text file to learn from")
+    return TextSource(tuple(chosen), tolerant=True, label=f"{STDLIB} ({part})")
+
+
+def read_documents(
+    source: TextSource, strict: bool = False, reading: Reading | None = None
+) -> Iterator[Chunk]:
+    """The documents of a source, in chunks one after the other; `reading` is kept up to date.
+
+    Joined, the chunks of a document are its text. Each begins, where the text has one, at a space or a line, so that
+    a tokenizer cuts the parts as it would the whole. Rows and lines that cannot be used are skipped and counted; with
+    `strict` the first stops the reading. A text read as a whole or by paragraphs must be all right: AttendoError
+    names the line that isn't, as it does a source without any document.
+    """
+    reading = Reading(source.name) if reading is None else reading
+    for path in source.paths():
+        reading.n_files += 1
+        if source.tolerant and not _is_text(path):
+            reading.leave_out(path, "no UTF-8 text")
+            continue
+        n_before = reading.n_documents
+        for chunk in _chunks(_pieces(path, source, strict, reading)):
+            reading.n_documents += chunk.starts
+            yield chunk
+        if reading.n_documents == n_before:
+            reading.leave_out(path, "empty file")
+    reading.require_documents()
+
+
+def _library_files(folder: Path) -> list[Path]:
+    """The source files of the standard library, from its folder, in the order of their names."""
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _NO_SOURCE]
+        inside = Path(place).relative_to(folder)
+        # _sysconfigdata is no source: the settings that this Python was compiled with
+        found += [
+            inside / name for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")
+        ]
+    return sorted(found, key=Path.as_posix)
+
+
+_Pieces = Iterator[str | None]
+"""Stretches of text, and None at the end of each document."""
+
+
+def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _Pieces:
+    has_rows = suffix(path) in _ROWS
+    if has_rows or source.documents == "line":
+        account = Account(str(path))
+        reading.accounts.append(account)
+        column, header = (source.column, source.header) if has_rows else (None, False)
+        for _, text in read_lines(path, column, header, strict, account):
+            yield text
+            yield None
+    elif source.documents == "blank":
+        yield from _paragraphs(path)
+    else:
+        yield from _whole(path)
+
+
+def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
+    """The documents in chunks of at most _CHUNK characters."""
+    held, starts = "", True
+    for piece in pieces:
+        held += piece or ""
+        while len(held) > _CHUNK:
+            end = _end_of_chunk(held)
+            yield Chunk(held[:end], starts)
+            held, starts = held[end:], False
+        if piece is None:
+            if held:
+                yield Chunk(held, starts)
+            held, starts = "", True
+
+
+def _end_of_chunk(text: str) -> int:
+    """Where the first chunk ends: before the last space in reach, else at the last line, else as far as it may.
+
+    At a line it is where white space begins or ends, as no tokenizer joins what stands on the two sides of that.
+    """
+    space = text.rfind(" ", 1, _CHUNK)
+    if space > 0:
+        return space
+    line = text.rfind("\n", 1, _CHUNK)
+    if line > 0 and not text[line + 1].isspace():
+        return line + 1
+    return line if line > 0 and not text[line - 1].isspace() else _CHUNK
+
+
+def _whole(path: Path) -> _Pieces:
+    """A file as one document; none if there is only white space in it."""
+    pieces = _decoded(path)
+    first = next(pieces, "")
+    second = next(pieces, None)
+    if first.strip() or second is not None:
+        yield first
+        yield second or ""
+        yield from pieces
+        yield None
+
+
+def _paragraphs(path: Path) -> _Pieces:
+    """The documents that blank lines part: their lines, joined by LF."""
+    inside = False
+    for number, line in physical_lines(path):
+        text = Fault("too long") if line is None else decode(line)
+        if isinstance(text, Fault):
+            raise _refused(path, number, text)
+        if "\0" in text:
+            raise _refused(path, number, Fault("NUL character"))
+        if text.strip():
+            yield f"\n{text}" if inside else text
+            inside = True
+        elif inside:
+            yield None
+            inside = False
+    if inside:
+        yield None
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """The text of a file, block by block. Raises AttendoError naming the first line that is no text."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    line = 1
+    with open_binary(path) as stream:
+        while True:
+            block = stream.read(_BLOCK)
+            if line == 1 and block.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+                raise AttendoError(f"{path} is UTF-16; save it as UTF-8")
+            try:
+                text = decoder.decode(block, final=not block)
+            except UnicodeDecodeError as error:
+                line += error.object.count(b"\n", 0, error.start)
+                fault = Fault("invalid UTF-8", f"byte 0x{error.object[error.start]:02x}")
+                raise _refused(path, line, fault) from None
+            if "\0" in text:
+                line += text.count("\n", 0, text.index("\0"))
+                raise _refused(path, line, Fault("NUL character"))
+            line += text.count("\n")
+            if text:
+                yield text
+            if not block:
+                return
+
+
+def _is_text(path: Path) -> bool:
+    """Whether all of a file can be read as text."""
+    try:
+        for _ in _decoded(path):
+            pass
+    except AttendoError:
+        return False
+    return True
+
+
+def _refused(path: Path, line: int, fault: Fault) -> AttendoError:
+    detail = f" ({fault.detail})" if fault.detail else ""
+    return AttendoError(f"{path}:{line}: {fault.reason}{detail}; {REMEDIES[fault.reason]}")

@@ -1,0 +1,215 @@
+"""A token store of documents: all their ids in a row in a memory-mapped file, made once, or held in memory."""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendo.data.store import cache_folder, id_type, mapped, opened_or_built, verified_facts
+from attendo.data.texts import Chunk
+from attendo.data.tokenizers import Tokenizer, well_formed
+from attendo.files import write_manifest
+
+_FORMAT = 1
+_AT_ONCE = 1 << 20  # characters encoded together
+_FILES = ("ids", "offsets", "bytes", "characters")
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Document:
+    """One document: its ids, without bos and eos, and how many characters and UTF-8 bytes they spell.
+
+    ended: it ends here; False for the beginning of a longer one, of which eos is not to be predicted.
+    """
+
+    ids: NDArray[Any]
+    n_characters: int
+    n_bytes: int
+    ended: bool = True
+
+    @property
+    def n_targets(self) -> int:
+        """Tokens to predict: all of them, and eos where the document ends."""
+        return len(self.ids) + self.ended
+
+    def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
+        """The first tokens of a longer document, without its end.
+
+        Characters and bytes are those of their text; of a character cut apart, its bytes alone are left out.
+        """
+        if n_tokens >= self.n_targets:
+            return self
+        ids = self.ids[:n_tokens]
+        text = tokenizer.decode(ids.tolist()).rstrip("\ufffd")
+        return Document(ids, len(text), len(text.encode()), ended=False)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStream:
+    """Documents as token ids, without bos and eos, one after the other.
+
+    ids: flat, [tokens]. offsets: where each document begins in them, and the end of the last, [documents + 1].
+    n_bytes, n_characters: of each document's text, in UTF-8, [documents]. key: of the store it was read from.
+    """
+
+    ids: NDArray[Any]
+    offsets: Counts
+    n_bytes: Counts
+    n_characters: Counts
+    key: str = ""
+
+    @classmethod
+    def of(cls, texts: Iterable[str], tokenizer: Tokenizer) -> "TokenStream":
+        """Whole texts, held in memory.
+
+        >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+        >>> stream = TokenStream.of(["ab", "ü"], train_tokenizer(["ab"], TokenizerConfig(kind="byte")))
+        >>> stream.ids.tolist(), stream.offsets.tolist(), stream.n_characters.tolist()
+        ([101, 102, 199, 192], [0, 2, 4], [2, 1])
+        """
+        return cls.of_chunks((Chunk(text, True) for text in texts), tokenizer)
+
+    @classmethod
+    def of_chunks(cls, chunks: Iterable[Chunk], tokenizer: Tokenizer) -> "TokenStream":
+        """Documents in chunks, as `read_documents` gives them, held in memory as ids."""
+        parts = list(_encoded(chunks, tokenizer))
+        empty = [np.empty(0, id_type(tokenizer.vocab_size)), *[np.empty(0, np.int64)] * 3]
+        ids, offsets, n_bytes, n_characters = map(np.concatenate, zip(empty, *parts, strict=True))
+        return cls(ids, offsets, n_bytes, n_characters)
+
+    @classmethod
+    def open(cls, folder: Path) -> "TokenStream":
+        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
+        facts = verified_facts(folder, _FORMAT)
+        types = (facts["dtype"], "<i8", "<i8", "<i8")
+        ids, offsets, n_bytes, n_characters = (
+            mapped(folder / name, dtype) for name, dtype in zip(_FILES, types, strict=True)
+        )
+        return cls(ids, offsets, n_bytes, n_characters, facts["key"])
+
+    def __len__(self) -> int:
+        return len(self.n_bytes)
+
+    @property
+    def n_tokens(self) -> int:
+        """Ids of all documents, without bos and eos."""
+        return len(self.ids)
+
+    @property
+    def n_positions(self) -> int:
+        """Tokens to predict: the ids, and the end of each document."""
+        return self.n_tokens + len(self)
+
+    @cached_property
+    def begins(self) -> Counts:
+        """Where each document begins, and the end of the last, if each takes one position more: [documents + 1]."""
+        return self.offsets + np.arange(len(self) + 1)
+
+    def document(self, i: int) -> Document:
+        """Document i; its ids are a view into the file."""
+        if not 0 <= i < len(self):
+            raise IndexError(f"document {i} of a stream of {len(self)}")
+        ids = self.ids[self.offsets[i] : self.offsets[i + 1]]
+        return Document(ids, int(self.n_characters[i]), int(self.n_bytes[i]))
+
+    def documents(self) -> Iterator[Document]:
+        """All documents in their order."""
+        return map(self.document, range(len(self)))
+
+    def sample(self, n_tokens: int, tokenizer: Tokenizer) -> list[Document]:
+        """Documents of `n_tokens` tokens together, eos included: all of them if there are no more.
+
+        Else they are taken in an order that is drawn once and for all, the last one cut to fit.
+        """
+        order = np.arange(len(self))
+        if self.n_positions > n_tokens:
+            order = np.random.default_rng(0).permutation(order)
+        chosen: list[Document] = []
+        for i in order.tolist():
+            document = self.document(i)
+            chosen.append(
+                document if document.n_targets <= n_tokens else document.beginning(n_tokens, tokenizer)
+            )
+            n_tokens -= chosen[-1].n_targets
+            if n_tokens <= 0:
+                break
+        return chosen
+
+
+def token_stream(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None
+) -> TokenStream:
+    """The stream of this key in the cache; `chunks` are read only if it isn't there yet or is damaged.
+
+    It is built in constant memory. Raises AttendoError if the cache can't be written to.
+    """
+    folder = (cache or cache_folder()) / f"texts-{key}"
+    return opened_or_built(folder, TokenStream.open, lambda new: _build(new, chunks, tokenizer, key))
+
+
+def _build(folder: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str) -> None:
+    with (
+        (folder / "ids").open("wb") as ids,
+        (folder / "offsets").open("wb") as offsets,
+        (folder / "bytes").open("wb") as n_bytes,
+        (folder / "characters").open("wb") as n_characters,
+    ):
+        files: tuple[IO[bytes], ...] = (ids, offsets, n_bytes, n_characters)
+        for parts in _encoded(chunks, tokenizer):
+            for file, part in zip(files, parts, strict=True):
+                file.write(part.tobytes())
+    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size)})
+
+
+def _encoded(
+    chunks: Iterable[Chunk], tokenizer: Tokenizer
+) -> Iterator[tuple[NDArray[Any], Counts, Counts, Counts]]:
+    """The files of a stream, piece by piece: each yields what comes next in ids, offsets, bytes and characters."""
+    dtype = id_type(tokenizer.vocab_size)
+    end, open_bytes, open_characters, inside = 0, 0, 0, False
+    for together in _gathered(chunks):
+        starting = iter(tokenizer.encode_batch(chunk.text for chunk in together if chunk.starts))
+        going_on = iter(tokenizer.encode_batch((c.text for c in together if not c.starts), going_on=True))
+        rows = [next(starting if chunk.starts else going_on) for chunk in together]
+        offsets, n_bytes, n_characters = [], [], []
+        for chunk, row in zip(together, rows, strict=True):
+            if chunk.starts:
+                offsets.append(end)
+                if inside:
+                    n_bytes.append(open_bytes)
+                    n_characters.append(open_characters)
+                open_bytes, open_characters, inside = 0, 0, True
+            assert inside, "the first chunk starts a document"
+            end += len(row)
+            text = well_formed(chunk.text)
+            open_bytes += len(text.encode())
+            open_characters += len(text)
+        ids = np.fromiter(itertools.chain.from_iterable(rows), dtype)
+        yield ids, _counts(offsets), _counts(n_bytes), _counts(n_characters)
+    last = [[open_bytes], [open_characters]] if inside else [[], []]
+    yield np.empty(0, dtype), _counts([end]), _counts(last[0]), _counts(last[1])
+
+
+def _gathered(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """The chunks in lists of about _AT_ONCE characters."""
+    together: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        together.append(chunk)
+        size += len(chunk.text) + 1
+        if size >= _AT_ONCE:
+            yield together
+            together, size = [], 0
+    if together:
+        yield together
+
+
+def _counts(values: list[int]) -> Counts:
+    return np.array(values, "<i8")

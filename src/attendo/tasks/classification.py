@@ -1,0 +1,194 @@
+"""The classification task: what the training loop is told about labelled texts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from attendo.data.batches import Batch, pad_rows, token_batches
+from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
+from attendo.data.tokenizers import Tokenizer
+from attendo.metrics import (
+    accuracy,
+    calibration_error,
+    class_scores,
+    confusion_matrix,
+    fit_temperature,
+    log_loss,
+    log_softmax,
+)
+from attendo.tasks.classifier import Classifier
+from attendo.training.loop import Evaluation
+
+N_SAMPLES = 3
+_WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMaterial:
+    """A token store of labelled texts as training sees it: each text once an epoch, as bos and its tokens.
+
+    weights: what a row of each class counts in the loss; None: all the same. token_dropout: the share of input tokens
+    that training replaces by the unknown token, drawn for each epoch and row (Iyyer et al. 2015, "word dropout").
+    """
+
+    store: LabelledStore
+    long_texts: LongTexts
+    weights: tuple[float, ...] | None = None
+    token_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.token_dropout < 1.0:
+            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
+
+    @property
+    def key(self) -> str:
+        """The store's."""
+        return self.store.key
+
+    @property
+    def n_rows(self) -> int:
+        """Texts."""
+        return len(self.store)
+
+    @property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens of each text that an epoch reads, [rows]."""
+        return np.minimum(self.store.lengths, self.long_texts.max_tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of an epoch, with the start of each text."""
+        return int(self.lengths.sum()) + self.n_rows
+
+    @property
+    def n_long(self) -> int:
+        """Texts that are longer than the model reads at once."""
+        return int((self.store.lengths > self.long_texts.max_tokens).sum())
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochTexts:
+        """The batches of an epoch."""
+        rows = token_batches(self.lengths, np.zeros(self.n_rows, np.int32), batch_tokens, seed, epoch)
+        windows = np.random.default_rng((seed, epoch, _WINDOWS)).random(self.n_rows)
+        return EpochTexts(self, rows, windows, seed, epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class EpochTexts(Sequence[Batch]):
+    """The batches of one epoch, collated when asked for. windows [rows]: which window of each long text is read."""
+
+    material: LabelledMaterial
+    rows: list[NDArray[np.int64]]
+    windows: NDArray[np.float64]
+    seed: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> EpochTexts: ...
+
+    def __getitem__(self, index: int | slice) -> Batch | EpochTexts:
+        if isinstance(index, slice):
+            return EpochTexts(self.material, self.rows[index], self.windows, self.seed, self.epoch)
+        return self._collate(self.rows[index])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self._collate, self.rows)
+
+    def _collate(self, rows: NDArray[np.int64]) -> Batch:
+        material = self.material
+        texts = [[Tokenizer.bos_id, *self._tokens(int(row)).tolist()] for row in rows]
+        src, lengths = pad_rows(texts, Tokenizer.pad_id)
+        inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
+        classes = material.store.labels[rows].astype(np.int64)
+        weights = None if material.weights is None else torch.tensor(material.weights)[classes]
+        # no class is padding, so no id is left for it
+        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, pad_id=-1, weights=weights)
+
+    def _tokens(self, row: int) -> NDArray[Any]:
+        """A row's tokens as this epoch reads them."""
+        material = self.material
+        ids = material.long_texts.training_part(material.store.text(row), self.windows[row])
+        if not material.token_dropout:
+            return ids
+        dropped = (
+            np.random.default_rng((self.seed, self.epoch, row)).random(len(ids)) < material.token_dropout
+        )
+        return np.where(dropped, Tokenizer.unk_id, ids)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationTask:
+    """Batches from a token store; evaluation by classifying validation texts.
+
+    name: where the validation rows come from, for messages.
+    """
+
+    material: LabelledMaterial
+    classifier: Classifier
+    validation: Sequence[LabelledRow]
+    batch_tokens: int
+    name: str = "validation"
+
+    def batches(self, seed: int, epoch: int, start: int) -> EpochTexts:
+        """The batches of an epoch from number `start` on."""
+        return self.material.batches(self.batch_tokens, seed, epoch)[start:]
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Fits the temperature and measures accuracy and macro-F1; loss (nats a text) and calibration error with it.
+
+        The measure "temperature" is that of the very weights, and belongs into the card with them.
+        """
+        classifier = self.classifier
+        assert model is classifier.model
+        true = classifier.ids_of(self.validation, self.name)
+        logits, _ = classifier.read([row.text for row in self.validation])
+        classifier.temperature = fit_temperature(logits, true)
+        log_probs = log_softmax(logits / classifier.temperature)
+        predicted = log_probs.argmax(1)
+        measures = {
+            "loss": log_loss(log_probs, true),
+            "accuracy": accuracy(true, predicted),
+            "macro_f1": class_scores(confusion_matrix(true, predicted, len(classifier.labels))).macro_f1,
+            "ece": calibration_error(np.exp(log_probs), true),
+            "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
+            "temperature": classifier.temperature,
+        }
+        names = classifier.labels.names
+        samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
+        return Evaluation(measures, self.deciding, samples[:N_SAMPLES])
+
+    @property
+    def deciding(self) -> str:
+        """The measure that decides."""
+        return "accuracy" if self.material.weights is None else "macro_f1"
+
+    def better(self, value: float, than: float) -> bool:
+        """More is better."""
+        return value > than
+
+    def describe(self) -> dict[str, Any]:
+        """Rows, tokens, classes and padding of the training data."""
+        material, batches = self.material, self.batches(0, 0, 0).rows
+        lengths = material.lengths
+        places = sum(len(rows) * (int(lengths[rows].max()) + 1) for rows in batches)
+        return {
+            "texts": material.n_rows,
+            "tokens": material.n_tokens,
+            "long_texts": material.n_long,
+            "class_weights": material.weights,
+            "batches_per_epoch": len(batches),
+            "padding_share": round(1 - material.n_tokens / places, 4),
+            "validation_texts": len(self.validation),
+        }

@@ -1,0 +1,151 @@
+"""Embedder: the hidden states of any trained model as vectors of texts and of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.data.batches import pad_rows, token_batches
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.inspecting.states import noted_states
+from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.nn.pooling import Pooling, pool
+
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """A text's pieces, specials included, and a vector of each: `[pieces, d_model]`."""
+
+    pieces: tuple[str, ...]
+    vectors: Float[np.ndarray, "pieces d_model"]
+
+
+@dataclass
+class Embedder:
+    """Vectors from a model: of a translator its encoder's, of a language model its decoder's."""
+
+    model: Model
+    tokenizer: Tokenizer
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu") -> Embedder:
+        """The embedder of any run folder. Raises AttendoError naming what is missing or damaged."""
+        bundle = load_bundle(folder)
+        return cls.from_bundle(bundle, load_model(folder, bundle).to(device))
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
+        """An embedder around a model that is in memory already."""
+        return cls(model, bundle.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.output_proj.weight.device
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the stack that reads the text."""
+        config = self.model.config
+        return config.n_decoder_layers if self._stack == "decoder" else config.n_encoder_layers
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling = "mean", layer: int | None = None
+    ) -> Float[np.ndarray, "texts d_model"]:
+        """One vector a text, pooled over its tokens, the specials included.
+
+        layer: 0 is the embedding, n the output of block n, None that of the whole stack. A text longer than the model's
+        max_len is read in stretches: their vectors are averaged by their lengths ("mean"), or the largest value counts
+        ("max"), or the first stretch's ("first"). Raises AttendoError for another layer or pooling.
+        """
+        if pooling not in get_args(Pooling):
+            raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")
+        parts = [(i, part) for i, text in enumerate(texts) for part in self._parts(text)]
+        lengths = np.array([len(part) for _, part in parts], np.int64)
+        pooled = np.zeros((len(parts), self.model.config.d_model))
+        for rows in token_batches(lengths - 1, np.zeros_like(lengths), BATCH_TOKENS, 0, 0) if parts else []:
+            states, n_tokens = self._states([parts[row][1] for row in rows], layer)
+            pooled[rows] = pool(states, pooling, n_tokens).double().cpu().numpy()
+        found = np.zeros((len(texts), self.model.config.d_model))
+        owners = np.array([i for i, _ in parts], np.int64)
+        for i in range(len(texts)):
+            own = owners == i
+            match pooling:
+                case "mean":
+                    found[i] = np.average(pooled[own], axis=0, weights=lengths[own])
+                case "max":
+                    found[i] = pooled[own].max(axis=0)
+                case "first":
+                    found[i] = pooled[own][0]
+        return found
+
+    def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:
+        """The pieces of a text and the vector of each; layer as in `embed`. Raises AttendoError for a text too long."""
+        parts = self._parts(text)
+        if len(parts) > 1:
+            raise AttendoError(
+                f"a text has more than the {self.model.config.max_len:,} tokens that the model reads at once; split it"
+            )
+        states, _ = self._states(parts, layer)
+        return TokenVectors(tuple(self.tokenizer.pieces(parts[0])), states[0].double().cpu().numpy())
+
+    @property
+    def _stack(self) -> str:
+        return "decoder" if isinstance(self.model, DecoderLM) else "encoder"
+
+    def _parts(self, text: str) -> list[list[int]]:
+        """What the model reads of a text, in stretches that it can hold, with the special tokens of its training."""
+        ids, most = self.tokenizer.encode(text), self.model.config.max_len - 1
+        stretches = [ids[i : i + most] for i in range(0, len(ids), most)] or [[]]
+        if isinstance(self.model, EncoderDecoder):
+            return [[*stretch, self.tokenizer.eos_id] for stretch in stretches]
+        return [[self.tokenizer.bos_id, *stretch] for stretch in stretches]
+
+    def _states(
+        self, rows: Sequence[Sequence[int]], layer: int | None
+    ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
+        path = self._path(layer)
+        token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id, self.device)
+        with torch.inference_mode(), noted_states(self.model) as states:
+            match states.model:
+                case EncoderDecoder():
+                    states.model.encode(token_ids, lengths)
+                case DecoderLM():
+                    states.model.hidden(token_ids)
+                case encoder:
+                    encoder.hidden(token_ids, lengths)
+            return states[path], lengths
+
+    def _path(self, layer: int | None) -> str:
+        if layer is None:
+            return self._stack
+        if not 0 <= layer <= self.n_layers:
+            raise AttendoError(f"--layer {layer}: the model has layers 0 (the embedding) to {self.n_layers}")
+        if layer == 0:
+            return "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
+        return f"{self._stack}.blocks.{layer - 1}"
+
+
+def nearest_rows(
+    vector: Float[np.ndarray, " d"], vectors: Float[np.ndarray, "rows d"], n: int
+) -> list[tuple[float, int]]:
+    """The n rows that point most nearly the same way, as (cosine, row), nearest first; a zero vector's cosine is 0.
+
+    >>> nearest_rows(np.array([1.0, 0.0]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]]), 2)
+    [(1.0, 1), (0.7071067811865475, 2)]
+    """
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(vector)
+    cosines = np.divide(vectors @ vector, norms, out=np.zeros(len(vectors)), where=norms > 0)
+    order = np.argsort(-cosines, kind="stable")[:n]
+    return [(float(cosines[row]), int(row)) for row in order]

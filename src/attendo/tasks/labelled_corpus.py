@@ -1,0 +1,193 @@
+"""From the labelled texts a run names to a token store, with every row accounted for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attendo.data.accounting import Account
+from attendo.data.corpora import parse_columns
+from attendo.data.held_out import HeldOut
+from attendo.data.labelled import (
+    LABELLED,
+    ClassWeights,
+    LabelledRow,
+    LabelledSource,
+    LabelSet,
+    Long,
+    LongTexts,
+    class_weights,
+    count_labels,
+    held_out_texts,
+    labelled_store,
+    read_labelled,
+)
+from attendo.data.lines import require_file
+from attendo.data.store import store_key
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.tasks.classification import LabelledMaterial
+from attendo.tasks.family import Say
+
+TOKENIZER_ROWS = 500_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    columns: as on the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights:
+    what a row of each class counts, as in `class_weights`. token_dropout: share of input tokens that training hides.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    columns: str | None = None
+    header: bool = False
+    strict: bool = False
+    max_tokens: int = 256
+    long: Long = "cut"
+    class_weights: ClassWeights = "auto"
+    token_dropout: float = 0.1
+
+    def __post_init__(self):
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if len(files) > 1 or (name == "train" and not files):
+                raise ValueError(
+                    f"{name} names {len(files)} files; give one file of labelled texts with --{name}"
+                )
+        if not 0.0 <= self.token_dropout < 1.0:
+            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
+        LongTexts(max_tokens=self.max_tokens, long=self.long)
+
+    def check(self) -> None:
+        """Raises AttendoError for a missing file or columns that cannot be read, before anything slow begins."""
+        for file in (*self.train, *self.valid):
+            require_file(self.source(Path(file)).file)
+
+    def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
+        """A file read as the run's is; columns and header as in training unless given."""
+        data = replace(
+            self,
+            columns=self.columns if columns is None else columns,
+            header=self.header if header is None else header,
+        )
+        chosen = None
+        if data.columns is not None:
+            label, text = parse_columns(data.columns, LABELLED)
+            chosen = (label, text)
+        return LabelledSource(file, chosen, data.header)
+
+    @property
+    def long_texts(self) -> LongTexts:
+        """What becomes of long texts."""
+        return LongTexts(max_tokens=self.max_tokens, long=self.long)
+
+
+@dataclass
+class LabelledCorpus:
+    """The training and validation texts of a run, read in streams as often as needed."""
+
+    data: LabelledData
+    say: Say
+
+    @cached_property
+    def held(self) -> HeldOut | None:
+        """The texts split off for validation, where no validation file is given."""
+        if self.data.valid:
+            return None
+        held = held_out_texts(lambda: read_labelled(self._source, self.data.strict), self._source.name)
+        self.say(
+            f"{held.n_held_out:,} of {held.n_rows:,} texts are split off for validation (by a hash of the text)"
+        )
+        return held
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many training rows each label has; what was read is said once."""
+        account = Account(self._source.name)
+        every = count_labels(read_labelled(self._source, self.data.strict, account), self._source.name)
+        self.say(account.line())
+        counts = dict.fromkeys(every, 0)
+        for row in self.rows():
+            counts[row.label] += 1
+        if empty := [label for label, count in counts.items() if not count]:
+            raise AttendoError(
+                f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with --valid"
+            )
+        shown = [f"{label} {count:,}" for label, count in counts.items()]
+        self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        return counts
+
+    def rows(self) -> Iterator[LabelledRow]:
+        """The training rows."""
+        held = self.held
+        for row in read_labelled(self._source, self.data.strict):
+            if held is None or row.text not in held:
+                yield row
+
+    def validation(self, most: int) -> Sequence[LabelledRow]:
+        """At most `most` validation rows, at equal distances over all there are; 0: all."""
+        rows = list(self._all_validation())
+        return rows[:: max(1, -(-len(rows) // most))] if most else rows
+
+    @property
+    def validation_name(self) -> str:
+        """The validation file, as messages name it."""
+        return self.data.valid[0] if self.data.valid else self._source.name
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """The number of texts."""
+        n = sum(self.counts.values())
+        return n, f"{n:,} texts"
+
+    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
+        """Learns a tokenizer from the training texts."""
+        return train_tokenizer((row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS)), config)
+
+    def material(self, tokenizer: Tokenizer) -> LabelledMaterial:
+        """The training texts in ids, made once and cached."""
+        data, labels = self.data, LabelSet(tuple(self.counts))
+        options = {
+            "columns": data.columns,
+            "header": data.header,
+            "split": not data.valid,
+            "labels": labels.names,
+        }
+        key = store_key([self._source.file], options, tokenizer)
+        store = labelled_store(self.rows(), self._source.name, labels, tokenizer, key)
+        weights = class_weights(list(self.counts.values()), data.class_weights)
+        material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout)
+        if material.n_long:
+            self.say(data.long_texts.summary(material.n_long, material.n_rows))
+        if weights is not None:
+            self.say("the classes are unbalanced: a row of a rare one counts more (data.class_weights)")
+        return material
+
+    def facts(self) -> dict[str, Any]:
+        """The labels and their numbers of training rows."""
+        return {"labels": self.counts}
+
+    def model_facts(self) -> dict[str, Any]:
+        """As many classes as labels."""
+        return {"n_classes": len(self.counts)}
+
+    @property
+    def _source(self) -> LabelledSource:
+        return self.data.source(Path(self.data.train[0]))
+
+    def _all_validation(self) -> Iterator[LabelledRow]:
+        if self.data.valid:
+            yield from read_labelled(self.data.source(Path(self.data.valid[0])), self.data.strict)
+            return
+        held = self.held
+        assert held is not None
+        for row in read_labelled(self._source, self.data.strict):
+            if row.text in held:
+                yield row

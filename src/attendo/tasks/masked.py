@@ -1,0 +1,178 @@
+"""The masked language modelling task: what the training loop is told about texts with hidden tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, cast, overload
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from attendo.data.batches import Batch, pad_rows, token_batches
+from attendo.data.masking import Rule, hidden_tokens
+from attendo.data.token_stream import TokenStream
+from attendo.data.tokenizers import Tokenizer
+from attendo.models import MaskedLM
+from attendo.training.loop import Evaluation
+from attendo.training.losses import token_losses
+
+EVALUATION_TOKENS = 50_000
+VALIDATION_SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskingConfig:
+    """What is hidden: `share` of the tokens, drawn anew in each epoch, by `rule` as in `hidden_tokens`."""
+
+    share: float = 0.15
+    rule: Rule = "mask"
+
+    def __post_init__(self):
+        if not 0.0 < self.share < 1.0:
+            raise ValueError(f"share={self.share} must be above 0 and below 1")
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedMaterial:
+    """A stream of documents as a masked model's training sees it: stretches of at most `context` tokens, bos first.
+
+    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer.
+    """
+
+    stream: TokenStream
+    context: int
+    vocab_size: int
+    masking: MaskingConfig
+
+    @property
+    def key(self) -> str:
+        """The stream's."""
+        return self.stream.key
+
+    @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """Where each stretch begins and ends among the ids, [stretches, 2]."""
+        most, found = self.context - 1, []
+        for start, end in zip(
+            self.stream.offsets[:-1].tolist(), self.stream.offsets[1:].tolist(), strict=True
+        ):
+            n = -(-(end - start) // most)
+            places = start + np.arange(n + 1) * (end - start) // max(n, 1)
+            found.append(np.stack([places[:-1], places[1:]], axis=1))
+        return np.concatenate(found)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each stretch, [stretches]."""
+        return self.edges[:, 1] - self.edges[:, 0]
+
+    @property
+    def n_rows(self) -> int:
+        """Stretches."""
+        return len(self.edges)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of an epoch, with the start of each stretch."""
+        return int(self.lengths.sum()) + self.n_rows
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> MaskedBatches:
+        """The batches of an epoch."""
+        rows = token_batches(self.lengths, np.zeros_like(self.lengths), batch_tokens, seed, epoch)
+        return MaskedBatches(self, rows, seed, epoch)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedBatches(Sequence[Batch]):
+    """The batches of one epoch, collated when asked for; what is hidden is drawn from (seed, epoch, stretch)."""
+
+    material: MaskedMaterial
+    rows: list[NDArray[np.int64]]
+    seed: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> MaskedBatches: ...
+
+    def __getitem__(self, index: int | slice) -> Batch | MaskedBatches:
+        if isinstance(index, slice):
+            return MaskedBatches(self.material, self.rows[index], self.seed, self.epoch)
+        return self._collate(self.rows[index])
+
+    def __iter__(self) -> Iterator[Batch]:
+        return map(self._collate, self.rows)
+
+    def _collate(self, rows: NDArray[np.int64]) -> Batch:
+        material = self.material
+        texts, wanted = [], []
+        for row in rows.tolist():
+            start, end = material.edges[row]
+            ids = np.concatenate([[Tokenizer.bos_id], material.stream.ids[start:end]]).astype(np.int64)
+            rng = np.random.default_rng((self.seed, self.epoch, row))
+            masking = material.masking
+            inputs, targets = hidden_tokens(
+                ids, masking.share, masking.rule, material.vocab_size, rng, Tokenizer.pad_id
+            )
+            texts.append(inputs.tolist())
+            wanted.append(targets.tolist())
+        src, lengths = pad_rows(texts, Tokenizer.pad_id)
+        targets, _ = pad_rows(wanted, Tokenizer.pad_id)
+        inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
+        return Batch(inputs, targets, int((targets != Tokenizer.pad_id).sum()), rows, Tokenizer.pad_id)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskedTask:
+    """Batches with hidden tokens; evaluation by how well hidden tokens of validation texts are found again."""
+
+    material: MaskedMaterial
+    validation: MaskedMaterial
+    batch_tokens: int
+
+    def batches(self, seed: int, epoch: int, start: int) -> MaskedBatches:
+        """The batches of an epoch from number `start` on."""
+        return self.material.batches(self.batch_tokens, seed, epoch)[start:]
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Loss in nats a hidden token, and the share of them that is found; the same ones at every evaluation."""
+        model = cast(MaskedLM, model)
+        device = model.output_proj.weight.device
+        loss, right, n, seen = 0.0, 0, 0, 0
+        for batch in self.validation.batches(max(4096, self.batch_tokens), VALIDATION_SEED, 0):
+            batch = batch.to(device)
+            asked = batch.targets != batch.pad_id
+            logits, targets = model.output(model.hidden(**batch.inputs)[asked]).float(), batch.targets[asked]
+            loss += float(token_losses(logits, targets).sum(dtype=torch.float64))
+            right += int((logits.argmax(-1) == targets).sum())
+            n, seen = n + len(targets), seen + batch.targets.numel()
+            if seen >= EVALUATION_TOKENS:
+                break
+        measures = {"loss": loss / n, "perplexity": float(np.exp(loss / n)), "accuracy": right / n}
+        return Evaluation(measures, "loss")
+
+    def better(self, value: float, than: float) -> bool:
+        """Less loss is better."""
+        return value < than
+
+    def describe(self) -> dict[str, Any]:
+        """Documents and tokens of the training data."""
+        material, batches = self.material, self.batches(0, 0, 0)
+        places = sum(len(rows) * (int(material.lengths[rows].max()) + 1) for rows in batches.rows)
+        return {
+            "documents": len(material.stream),
+            "tokens": material.n_tokens,
+            "stretches": material.n_rows,
+            "batches_per_epoch": len(batches),
+            "padding_share": round(1 - material.n_tokens / places, 4),
+            "validation_tokens": self.validation.n_tokens,
+        }

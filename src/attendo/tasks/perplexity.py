@@ -1,0 +1,206 @@
+"""How well a language model predicts whole documents: nats, perplexity, bits per byte, over a sliding window."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attendo import metrics
+from attendo.data.token_stream import Document
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.models import DecoderLM
+from attendo.training.losses import CHUNK_VALUES, token_losses
+
+_WAITING = 512  # windows put in order of their lengths at a time
+
+
+@dataclass(frozen=True)
+class TextLoss:
+    """Negative log-likelihood of documents, and all that is needed to say what it means.
+
+    nats: Σ -ln p over the targets, which are the tokens of each document and the end of each (`n_targets` together);
+    the end's nats count in every measure. n_unknown: targets that are the unknown word: where there are any, the text
+    itself is not predicted, and nats per character and bits per byte flatter the model. n_characters, n_bytes: of the
+    text, in UTF-8. context, stride: the window that was used, in tokens; without them no number says anything.
+    """
+
+    nats: float
+    n_targets: int
+    n_unknown: int
+    n_characters: int
+    n_bytes: int
+    context: int
+    stride: int
+
+    @property
+    def nats_per_token(self) -> float:
+        """Mean loss of a target."""
+        return self.nats / self.n_targets
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nats per token); comparable only between models with the same tokenizer."""
+        return metrics.perplexity(-self.nats, self.n_targets)
+
+    @property
+    def nats_per_character(self) -> float:
+        """Of the text, whatever the tokens."""
+        return self.nats / self.n_characters
+
+    @property
+    def bits_per_byte(self) -> float:
+        """nats / ln 2 / UTF-8 bytes: comparable between all tokenizers without unknown words.
+
+        >>> TextLoss(8 * math.log(2), 9, 0, 8, 8, context=64, stride=64).bits_per_byte
+        1.0
+        """
+        return self.nats / math.log(2) / self.n_bytes
+
+    def __str__(self) -> str:
+        """The measures with their window, in one line."""
+        unknown = f", {self.n_unknown:,} unknown words" if self.n_unknown else ""
+        return (
+            f"perplexity {self.perplexity:.3f}, {self.nats_per_character:.4f} nats a character,"
+            f" {self.bits_per_byte:.4f} bits a byte (context {self.context}, stride {self.stride},"
+            f" {self.n_targets:,} tokens{unknown})"
+        )
+
+
+class Window(NamedTuple):
+    """One pass of the model: `token_ids` in, the last `n_scored` of the equally many `targets` are scored."""
+
+    token_ids: np.ndarray
+    targets: np.ndarray
+    n_scored: int
+
+
+def document_windows(document: Document, context: int, stride: int) -> Iterator[Window]:
+    """The windows over one document: bos + ids -> ids + eos, every target scored once.
+
+    The first window is positions 0 to context - 1, all of them scored. Window j = 1, 2, ... is positions
+    j · stride to j · stride + context - 1, of which the last `stride` are scored, each with at least
+    context - stride positions before it. The last window ends with the document.
+
+    >>> document = Document(np.array([4, 5, 6, 7]), 4, 4)
+    >>> [(w.token_ids.tolist(), w.targets[-w.n_scored :].tolist()) for w in document_windows(document, 3, 2)]
+    [([2, 4, 5], [4, 5, 6]), ([5, 6, 7], [7, 3])]
+    """
+    n = document.n_targets
+    scored = 0
+    for start in range(0, max(1, n - context + stride), stride):
+        end = min(start + context, n)
+        # only the window itself is read from the file
+        before = np.full(int(start == 0), Tokenizer.bos_id)
+        behind = np.full(int(end > len(document.ids)), Tokenizer.eos_id)
+        token_ids = np.concatenate([before, document.ids[max(start - 1, 0) : end - 1]], dtype=np.int64)
+        targets = np.concatenate([document.ids[start:end], behind], dtype=np.int64)
+        yield Window(token_ids, targets, end - scored)
+        scored = end
+
+
+def text_loss(
+    model: DecoderLM,
+    documents: Iterable[Document],
+    context: int,
+    stride: int | None = None,
+    batch_tokens: int = 4096,
+) -> TextLoss:
+    """The negative log-likelihood of documents, each by itself: bos comes first, eos is a target.
+
+    context: most tokens that the model sees at once, bos included. stride: tokens scored per window, the context
+    unless given (which is quickest); see `document_windows`. 1 gives every token as much context as there may be.
+    Computed in the model's number format, summed in float64, with dropout off; memory doesn't grow with the
+    documents. Raises AttendoError if there is nothing to score or the window is no window.
+    """
+    stride = context if stride is None else stride
+    if not 1 <= stride <= context:
+        raise AttendoError(
+            f"a stride of {stride} with a context of {context}: give 1 ≤ stride ≤ context, so that each token"
+            " is scored once"
+        )
+    longest = model.config.max_len
+    if model.config.positions == "learned" and context > longest:
+        raise AttendoError(
+            f"a context of {context} is more than the {longest} positions that the model has learned"
+        )
+    tally = _Tally()
+    was_training = model.training
+    model.eval()
+    nats = 0.0
+    with torch.inference_mode():
+        for windows in _batches(tally.counted(documents), context, stride, batch_tokens):
+            nats += _nats(model, windows)
+            tally.count(windows)
+    model.train(was_training)
+    if not tally.n_characters:
+        raise AttendoError("there is no text to score; give at least one document")
+    return TextLoss(
+        nats, tally.n_targets, tally.n_unknown, tally.n_characters, tally.n_bytes, context, stride
+    )
+
+
+@dataclass
+class _Tally:
+    n_targets: int = 0
+    n_unknown: int = 0
+    n_characters: int = 0
+    n_bytes: int = 0
+
+    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """The documents, once their sizes are added."""
+        for document in documents:
+            self.n_characters += document.n_characters
+            self.n_bytes += document.n_bytes
+            yield document
+
+    def count(self, windows: list[Window]) -> None:
+        """Adds what is scored."""
+        for _, targets, n_scored in windows:
+            self.n_targets += n_scored
+            self.n_unknown += int((targets[-n_scored:] == Tokenizer.unk_id).sum())
+
+
+def _batches(
+    documents: Iterable[Document], context: int, stride: int, batch_tokens: int
+) -> Iterator[list[Window]]:
+    """Windows of like lengths together, at most `batch_tokens` positions each, padding included."""
+    windows = (window for d in documents for window in document_windows(d, context, stride))
+    while waiting := list(itertools.islice(windows, _WAITING)):
+        waiting.sort(key=lambda window: -len(window.targets))
+        start = 0
+        while start < len(waiting):
+            end = start + max(1, batch_tokens // len(waiting[start].targets))
+            yield waiting[start:end]
+            start = end
+
+
+def _nats(model: DecoderLM, windows: list[Window]) -> float:
+    """Σ -ln p over the scored targets of some windows; shorter ones are padded behind, where nobody looks."""
+    shape = (len(windows), max(len(window.targets) for window in windows))
+    token_ids, targets = np.full(shape, Tokenizer.pad_id), np.full(shape, Tokenizer.pad_id)
+    scored = np.zeros(shape, bool)
+    for row, (ids, wanted, n_scored) in enumerate(windows):
+        token_ids[row, : len(ids)], targets[row, : len(ids)] = ids, wanted
+        scored[row, len(ids) - n_scored : len(ids)] = True
+    device = model.output_proj.weight.device
+    hidden = model.hidden(torch.from_numpy(token_ids).to(device)).flatten(0, 1)
+    places = torch.from_numpy(np.flatnonzero(scored)).to(device)
+    wanted = torch.from_numpy(targets[scored]).to(device)
+    rows = max(1, CHUNK_VALUES // model.output_proj.out_features)
+    parts = zip(hidden[places].split(rows), wanted.split(rows), strict=True)
+    return sum(float(_summed(model, states, ids)) for states, ids in parts)
+
+
+def _summed(
+    model: DecoderLM, hidden: Float[Tensor, "n d_model"], targets: Int[Tensor, " n"]
+) -> Float[Tensor, ""]:
+    return token_losses(model.output(hidden), targets).double().sum()
