@@ -93,7 +93,8 @@ def test_products_of_sines_alone():
 
 
 def test_the_heat_map():
-    np.testing.assert_allclose(pictured(heat_map()), encode(range(64), 128).T, rtol=0, atol=1e-10)
+    pairs = [d for d in range(127, -1, -1) if d % 8 < 2]  # every fourth sine with its cosine, upwards
+    np.testing.assert_allclose(pictured(heat_map()), encode(range(64), 128).T[pairs], rtol=0, atol=1e-10)
 
 
 def test_the_wavelengths():

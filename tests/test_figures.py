@@ -263,7 +263,7 @@ def test_parts_of_a_decoder_alone_with_the_norm_first():
 def test_parts_of_a_classifier_and_a_masked_model():
     found = model_diagram(CLASSIFIER)
     assert [part.name.en for part in found.head] == ["Max over time", "Dense layer"]
-    assert found.head_inputs == ("[batch, src_len, 32]", "[batch, 32]")
+    assert found.head_inputs == ("[batch, len, 32]", "[batch, 32]")
     assert found.result.en == "logits [batch, 2]"
     assert found.stacks[0].embedding_norm is not None
     masked = model_diagram(MASKED)

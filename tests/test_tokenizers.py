@@ -375,8 +375,7 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
     foreign_cut = document | {"pre_tokenizer": {"type": "WhitespaceSplit"}}
     special = {"id": 3, "content": "</s>", "single_word": False, "lstrip": False, "rstrip": False}
     added = document | {"added_tokens": [special | {"normalized": False, "special": True}]}
-    vocab = document["model"]["vocab"]
-    moved = vocab | {"<pad>": vocab[BYTES[0]], BYTES[0]: 0}
+    moved = (vocab := document["model"]["vocab"]) | {"<pad>": vocab[BYTES[0]], BYTES[0]: 0}
     swapped = document | {"model": document["model"] | {"vocab": moved}}
     wrong = [good[: len(good) // 2], "", "{}", "[]", *map(json.dumps, (foreign_cut, added, swapped))]
     for text in wrong:
@@ -397,6 +396,5 @@ def test_ids_out_of_range_are_refused(tokenizer: Tokenizer) -> None:
 
 
 def test_what_a_model_makes_up_is_still_text() -> None:
-    bpe = ready("bpe")
-    assert bpe.decode([4 + 0xE3, 4 + 0x81]) == "\ufffd"
-    assert bpe.decode([bpe.unk_id]) == ""
+    decode = ready("bpe").decode
+    assert (decode([4 + 0xE3, 4 + 0x81]), decode([Tokenizer.unk_id])) == ("\ufffd", "")

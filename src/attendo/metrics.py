@@ -1,9 +1,12 @@
-"""How good the output is: BLEU and chrF as sacreBLEU defines them, exact match, perplexity."""
+"""How good the output is: BLEU and chrF as sacreBLEU defines them, exact match, perplexity; measures of classifiers."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Float, Int, Integer
+from numpy import ndarray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
@@ -93,6 +96,164 @@ def perplexity(log_prob: float, n_tokens: int) -> float:
         return math.inf
 
 
+def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) -> float:
+    """The share of rows whose predicted class is the true one, in [0, 1].
+
+    Raises AttendoError if the arrays are empty or of different length.
+
+    >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
+    0.75
+    """
+    _check_rows(true, predicted)
+    return float(np.mean(true == predicted))
+
+
+def confusion_matrix(
+    true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int
+) -> Int[ndarray, "classes classes"]:
+    """How many rows of each true class (row) were taken for each class (column).
+
+    Raises AttendoError if the arrays are empty, of different length, or hold a class not in 0 to n_classes - 1.
+
+    >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
+    array([[1, 0],
+           [1, 1]])
+    """
+    _check_rows(true, predicted)
+    for classes in (true, predicted):
+        if classes.min() < 0 or classes.max() >= n_classes:
+            raise AttendoError(
+                f"classes {classes.min()} to {classes.max()} where there are {n_classes}, from 0 on"
+            )
+    pairs = true.astype(np.int64) * n_classes + predicted
+    return np.bincount(pairs, minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class ClassScores:
+    """Precision, recall and F1 of each class, in [0, 1], and its `support`, the number of rows that are truly of it.
+
+    A ratio with nothing below the line is 0. macro_f1: the mean of F1 over the classes that occur, as a truth or as
+    a prediction. Both as in scikit-learn with zero_division=0.
+    """
+
+    precision: Float[ndarray, " classes"]
+    recall: Float[ndarray, " classes"]
+    f1: Float[ndarray, " classes"]
+    support: Int[ndarray, " classes"]
+    macro_f1: float
+
+
+def class_scores(confusion: Int[ndarray, "classes classes"]) -> ClassScores:
+    """The scores of each class, from a confusion matrix: P = TP / (TP + FP), R = TP / (TP + FN), F1 = 2PR / (P + R).
+
+    >>> scores = class_scores(np.array([[2, 0], [1, 1]]))
+    >>> scores.recall.tolist(), [round(f1, 3) for f1 in scores.f1.tolist()], round(scores.macro_f1, 3)
+    ([1.0, 0.5], [0.8, 0.667], 0.733)
+    """
+    hits, support, chosen = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    f1 = hits / np.maximum(1, support + chosen) * 2
+    occurs = support + chosen > 0
+    return ClassScores(
+        precision=hits / np.maximum(1, chosen),
+        recall=hits / np.maximum(1, support),
+        f1=f1,
+        support=support,
+        macro_f1=float(f1[occurs].mean()) if occurs.any() else 0.0,
+    )
+
+
+def calibration_error(
+    probabilities: Float[ndarray, "n classes"], true: Integer[ndarray, " n"], n_bins: int = 15
+) -> float:
+    """Expected calibration error: Σ_b (n_b / n) |accuracy(b) - confidence(b)| over bins of equal width, in [0, 1].
+
+    Naeini et al. 2015; Guo et al. 2017, eq. 3. A row's confidence is its largest probability; bin b holds those in
+    ((b - 1) / n_bins, b / n_bins]. Raises AttendoError if there are no rows, or unequally many.
+
+    >>> calibration_error(np.array([[0.9, 0.1], [0.9, 0.1]]), np.array([0, 1]))  # right half the time
+    0.4
+    """
+    _check_rows(true, probabilities)
+    confidence = probabilities.max(1)
+    right = probabilities.argmax(1) == true
+    bins = np.searchsorted(np.linspace(0, 1, n_bins + 1)[1:-1], confidence)
+    gaps = np.bincount(bins, weights=right - confidence, minlength=n_bins)
+    return float(np.abs(gaps).sum() / len(true))
+
+
+def log_loss(log_probs: Float[ndarray, "n classes"], true: Integer[ndarray, " n"]) -> float:
+    """The mean of -log p(true class), in nats; `log_probs` are natural logarithms.
+
+    Raises AttendoError if there are no rows, or unequally many.
+
+    >>> round(log_loss(np.log(np.array([[0.5, 0.5], [0.25, 0.75]])), np.array([0, 0])), 4)
+    1.0397
+    """
+    _check_rows(true, log_probs)
+    return float(-log_probs[np.arange(len(true)), true].mean())
+
+
+def brier_score(probabilities: Float[ndarray, "n classes"], true: Integer[ndarray, " n"]) -> float:
+    """The mean of Σ_c (p_c - [c is true])² (Brier 1950): 0 is certain and right, 2 certain and wrong.
+
+    Raises AttendoError if there are no rows, or unequally many.
+
+    >>> brier_score(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([0, 0]))
+    0.25
+    """
+    _check_rows(true, probabilities)
+    wanted = np.arange(probabilities.shape[1]) == true[:, None]
+    return float(((probabilities - wanted) ** 2).sum(1).mean())
+
+
+def log_softmax(logits: Float[ndarray, "*batch classes"]) -> Float[ndarray, "*batch classes"]:
+    """z - log Σ exp z: natural logarithms of softmax(z), for logits of any size.
+
+    >>> np.exp(log_softmax(np.array([1000.0, 1000.0]))).tolist()
+    [0.5, 0.5]
+    """
+    shifted = logits - logits.max(-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+
+
+TEMPERATURES = (0.05, 20.0)
+"""Between these a fitted temperature lies."""
+
+
+def fit_temperature(
+    logits: Float[ndarray, "n classes"], true: Integer[ndarray, " n"], smoothing: float | None = None
+) -> float:
+    """The temperature T for which softmax(logits / T) fits the labels best, by cross-entropy (Guo et al. 2017, 4.2).
+
+    smoothing: the share ε of each label spread over all classes, 1 / (n + 1) unless given. As in Platt (1999), it
+    keeps T away from 0 where every row is classified right, which no finite sharpness can tell from certainty;
+    0 is the plain likelihood. The cross-entropy is convex in 1 / T, so the zero of its derivative,
+    Σ_rows (Σ_c p_c z_c - Σ_c q_c z_c), is found by bisection on log T within TEMPERATURES. Logits that are alike
+    for all classes leave T = 1. Raises AttendoError if there are no rows, or unequally many.
+
+    >>> logits = np.array([[4.0, 0.0]] * 4)  # sure of 98 %, right in 3 of 4
+    >>> round(fit_temperature(logits, np.array([0, 0, 0, 1]), smoothing=0.0), 4), round(4 / math.log(3), 4)
+    (3.641, 3.641)
+    """
+    _check_rows(true, logits)
+    share = 1 / (len(true) + 1) if smoothing is None else smoothing
+    z = logits.astype(np.float64)
+    z = z - z.mean(1, keepdims=True)
+    if not z.any():
+        return 1.0
+    wanted = (1 - share) * z[np.arange(len(true)), true].mean()  # Σ_c z_c / classes is 0 now
+
+    def too_sharp(log_t: float) -> bool:
+        return bool((np.exp(log_softmax(z / math.exp(log_t))) * z).sum(1).mean() > wanted)
+
+    low, high = (math.log(t) for t in TEMPERATURES)
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_sharp(middle) else (low, middle)
+    return math.exp((low + high) / 2)
+
+
 def _score(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     value = metric.corpus_score(list(hypotheses), [list(references)]).score
     return Score(name, min(value, 100.0), str(metric.get_signature()))
@@ -107,3 +268,10 @@ def _check_pairs(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         )
     if not references:
         raise AttendoError("there is nothing to score; give at least one hypothesis and its reference")
+
+
+def _check_rows(true: ndarray, given: ndarray) -> None:
+    if len(true) != len(given):
+        raise AttendoError(f"{len(given)} rows meet {len(true)} labels; give one label a row")
+    if not len(true):
+        raise AttendoError("there is nothing to measure; give at least one row and its label")

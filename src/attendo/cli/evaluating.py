@@ -77,7 +77,7 @@ def evaluate(
     """
     from attendo.data.lines import require_file
     from attendo.errors import AttendoError
-    from attendo.tasks import Classifier, Translator, load
+    from attendo.tasks import Classifier, Generator, Translator, load
 
     for file in files:
         if not file.is_dir():
@@ -95,6 +95,9 @@ def evaluate(
         case Classifier():
             _only(given, "--columns", "--header", "--out")
             facts, lines = _classifications(user, folder, files, given)
+        case Generator():
+            _only(given, "--context", "--stride")
+            facts, lines = _perplexity(user, folder, files, context, stride)
         case _:
             raise AttendoError(
                 f"{folder} is a masked language model, which has no measure on a file; see info"

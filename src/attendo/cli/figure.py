@@ -25,7 +25,7 @@ def figure(
     out: Annotated[Path | None, typer.Option(metavar="F.png|F.svg", help="The file to write.")] = None,
     language: Annotated[str, typer.Option(metavar="en|ja", help="Of the words in it.")] = "en",
     preset: Annotated[
-        str | None, typer.Option(metavar="P", help="For model: whose sizes; else base.")
+        str | None, typer.Option(metavar="P", help="For model: base, gpt2_small …, F.toml, a run.")
     ] = None,
     set_: Annotated[
         list[str] | None,

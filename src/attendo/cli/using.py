@@ -133,12 +133,13 @@ def pairs_of(
 ) -> tuple[Iterator[tuple[int, str, str]], Account]:
     """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
     from attendo.data.accounting import Account
+    from attendo.data.corpora import read_pairs
     from attendo.tasks.families import family_of
     from attendo.tasks.settings import data_of
 
     source = data_of(family_of("translation"), folder).source(files, columns, header)
     account = Account(source.name)
-    return readpairs_of(source, account=account), account
+    return read_pairs(source, account=account), account
 
 
 def _translation_lines(number: int, translation: Translation, n_best: int, as_json: bool) -> str:

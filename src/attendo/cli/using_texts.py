@@ -84,9 +84,10 @@ def generate(
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:
-    """Continue a text, or write a new one; it appears as it is written.
+    """Continue a text, or write a new one; prompt and text appear as they are written.
 
-    Options left out are the run's own.
+    Options left out are the run's own. --json: prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown,
+    slides, seed.
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
     """
@@ -154,13 +155,22 @@ def _lines_of(file: Path) -> list[tuple[int, str]]:
 
 
 def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:
-    """Writes the text as it comes, or all facts at the end."""
-    found = generator.generate(prompt, **given) if as_json else None
-    if found is not None:
-        print(json.dumps(dataclasses.asdict(found), ensure_ascii=False))
-        return 0
-    for piece in generator.stream(prompt, **given):
-        sys.stdout.write(piece)
-        sys.stdout.flush()
-    print()
+    """Writes the text as it comes, or all facts at the end; what was left out of the prompt is said first."""
+    stream = generator.stream(prompt, **given)
+    if stream.cut:
+        say(
+            f"the prompt has {stream.cut:,} tokens more than the model's context of"
+            f" {generator.model.config.max_len:,}; its first ones are left out"
+        )
+    if stream.unknown:
+        say(f"{stream.unknown:,} tokens of the prompt are unknown to the model")
+    if not as_json:
+        sys.stdout.write(prompt)
+    for piece in stream:
+        if not as_json:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    print(json.dumps(dataclasses.asdict(stream.generation), ensure_ascii=False) if as_json else "")
+    if "seed" not in given and generator.decoding.seed is None:
+        say(f"(--seed {stream.seed} writes this again)")
     return 0

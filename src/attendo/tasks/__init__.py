@@ -9,6 +9,7 @@ from typing import Any
 from attendo.bundle import load_bundle, load_model
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder
+from attendo.tasks.generator import Generation, Generator
 from attendo.tasks.translator import Assessment, Candidate, Translation, Translator
 
 __all__ = [
@@ -17,6 +18,8 @@ __all__ = [
     "Classification",
     "Classifier",
     "Embedder",
+    "Generation",
+    "Generator",
     "Translation",
     "Translator",
     "load",

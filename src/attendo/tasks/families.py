@@ -10,20 +10,26 @@ from attendo.bundle import Bundle
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.models import EncoderClassifier, EncoderDecoder, Model
+from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.tasks.classification import ClassificationTask, LabelledMaterial
 from attendo.tasks.classifier import Classifier
 from attendo.tasks.embedder import Embedder
 from attendo.tasks.family import Family, Size, TaskName
+from attendo.tasks.generator import Generator
 from attendo.tasks.labelled_corpus import LabelledCorpus, LabelledData
+from attendo.tasks.language import LanguageModelTask
 from attendo.tasks.masked import MaskedMaterial, MaskedTask, MaskingConfig
 from attendo.tasks.pair_corpus import PairCorpus, PairMaterial
 from attendo.tasks.pair_data import PairData
-from attendo.tasks.text_corpus import TextCorpus, TextData
+from attendo.tasks.text_corpus import TextCorpus, TextData, WindowMaterial
 from attendo.tasks.translation import TranslationTask
 from attendo.tasks.translator import Translator
 from attendo.training.optimizer import TrainingConfig
+
+SAMPLE_TOKENS = 32
+"""Shown of a continuation at each evaluation."""
 
 _Tables = Mapping[str, Mapping[str, Any]]
 
@@ -103,6 +109,58 @@ CLASSIFICATION = Family(
     task=_classification_task,
 )
 
+# ---- language modelling
+
+
+def _generator(bundle: Bundle, model: Model) -> Generator:
+    assert isinstance(model, DecoderLM)
+    return Generator.from_bundle(bundle, model)
+
+
+def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> WindowMaterial:
+    return corpus.windows(tokenizer, tables["model"]["max_len"])
+
+
+def _language_task(
+    corpus: TextCorpus, material: WindowMaterial, generator: Generator, training: TrainingConfig
+) -> LanguageModelTask:
+    return LanguageModelTask(
+        material.stream,
+        corpus.stream(generator.tokenizer, "valid"),
+        generator.tokenizer,
+        material.context,
+        training.batch_tokens,
+        go_on=lambda prompt: generator.generate(prompt, max_tokens=SAMPLE_TOKENS, temperature=0.0).text,
+    )
+
+
+LANGUAGE_MODEL = Family(
+    name="language-model",
+    architecture="decoder",
+    model={
+        "n_encoder_layers": 0,
+        "max_len": 256,
+        "positions": "rotary",
+        "activation": "gelu",
+        "tie": "output",
+    },
+    training={"label_smoothing": 0.0},
+    tokenizer={},
+    data=TextData,
+    extra={"decoding": SamplingConfig},
+    sizes=(
+        Size(512, 8, 8, 2_000_000),
+        Size(384, 6, 6, 200_000),
+        Size(256, 4, 4, 20_000),
+        Size(128, 4, 4, 0),
+    ),
+    default_epochs=10,
+    open=TextCorpus,
+    material=_windows,
+    user=_generator,
+    task=_language_task,
+)
+
 # ---- masked language modelling
 
 
@@ -143,6 +201,8 @@ def family_of(name: str) -> Family:
             return TRANSLATION
         case "classification":
             return CLASSIFICATION
+        case "language-model":
+            return LANGUAGE_MODEL
         case "masked-language-model":
             return MASKED_LANGUAGE_MODEL
         case _:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 
+from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import attention, attention_weights
 from attendo.theory.claims.bishop_models import (
     bag_of_words_counts,
@@ -154,7 +156,15 @@ def other_exercises() -> Finding:
     >>> other_exercises().holds
     True
     """
-    return Finding(tuple(check for exercise in EXERCISES for check in exercise()))
+    lengths = np.linspace(0.0, 4.0, 41)
+    own = np.exp(lengths**2) / (np.exp(lengths**2) + 3.0)
+    title = Words(
+        "12.3: weight of itself among four orthogonal vectors, by length",
+        "12.3：直交する 4 本の長さと、自身への重み",
+    )
+    labels = tuple(f"|x| = {length:g}" for length in lengths)
+    checks = tuple(check for exercise in EXERCISES for check in exercise())
+    return Finding(checks, Picture("curves", title, own[None], ("a",), labels))
 
 
 CLAIMS = (

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import zip_longest
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -117,8 +118,9 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
     at_once = model(text)
     prefixes = torch.stack([model(text[:, : t + 1])[0, -1] for t in range(24)])
     cell = built(lambda: nn.RNNCell(d, d))
+    lengths = (1, n // 4, n // 2, n, 2 * n)
     chains = [
-        [longest_chain(compute(rows.requires_grad_())) for rows in (normal(1, m, d) for m in (n, 2 * n))]
+        [longest_chain(compute(rows.requires_grad_())) for rows in (normal(1, m, d) for m in lengths)]
         for compute in (lambda rows: layer(rows[None], rows[None]), lambda rows: unrolled(cell, rows))
     ]
     step = _Counted(model)
@@ -142,12 +144,16 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
     checks = (
         below(Words("|one call - n calls|", "|一括 - n 回|"), largest(together - alone), 1e-12),
         below(stack, largest(at_once[0] - prefixes), 1e-12),
-        equals(steps, chains[0][1] - chains[0][0], 0, 0.0),
-        equals(recurrent, chains[1][1] / chains[1][0], 2.0, 0.1),
+        equals(steps, chains[0][-1] - chains[0][-2], 0, 0.0),
+        equals(recurrent, chains[1][-1] / chains[1][-2], 2.0, 0.1),
         equals(waits, step.calls / generated, 1.0, 0.0, counterexample=True),
         *times,
     )
-    return Finding(checks)
+    title = Words(
+        "longest chain of operations by the number of positions", "位置の数に対する、最長の逐次計算の長さ"
+    )
+    labels = tuple(f"n = {m}" for m in lengths)
+    return Finding(checks, Picture("curves", title, np.array(chains, dtype=float), ("layer", "RNN"), labels))
 
 
 def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> list[int]:

@@ -189,8 +189,9 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
         name = f"PE[1, {dimension}]"
         checks.append(equals(Words(name, name), array[dimension, 1], expected, 5e-7))
     title = "Sinusoidal Positional Encoding (max_len=64, d_model=128)"
-    labels = tuple(str(d) for d in range(array.shape[0])), tuple(str(p) for p in range(array.shape[1]))
-    return Finding(tuple(checks), Picture("matrix", Words(title, title), array, *labels))
+    shown = [d for d in range(array.shape[0]) if d % 8 < 2][::-1]  # pairs of a sine and a cosine, upwards
+    labels = tuple(str(d) for d in shown), tuple(str(p) for p in range(array.shape[1]))
+    return Finding(tuple(checks), Picture("matrix", Words(title, title), array[shown], *labels))
 
 
 def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 512) -> Finding:
@@ -235,7 +236,7 @@ CLAIMS = (
         statement=Words(
             "The sinusoidal encoding of position p+k is a fixed matrix times that of position p. The matrix M_k"
             " depends on k only and turns each pair (sin, cos) by the angle kω_i.",
-            "位置 p+k の正弦波位置符号は、位置 p の位置符号に、ある行列を掛けたものである。この行列 M_k は"
+            "位置 p+k の正弦波位置符号化は、位置 p の位置符号化に、ある行列を掛けたものである。この行列 M_k は"
             " k だけで決まり、各組 (sin, cos) を角 kω_i だけ回転する。",
         ),
         derivation=Words(
@@ -271,7 +272,7 @@ CLAIMS = (
         source="Kikuta 2025, exercise 3.1",
         statement=Words(
             "The dot product of the encodings of positions p and p+k depends on the distance k only.",
-            "位置 p と p+k の位置符号どうしの内積は、距離 k だけで決まる。",
+            "位置 p と p+k の位置符号化どうしの内積は、距離 k だけで決まる。",
         ),
         derivation=Words(
             "One pair of entries gives sin pω · sin (p+k)ω + cos pω · cos (p+k)ω = cos ((p+k)ω - pω) = cos kω.\n"
@@ -301,7 +302,7 @@ CLAIMS = (
         statement=Words(
             "An encoding of sines without their cosines has neither property: its dot products depend on the"
             " positions themselves, and no matrix shifts it.",
-            "余弦のない、正弦だけの位置符号は、どちらの性質ももたない。内積は位置そのものに依存し、"
+            "余弦のない、正弦だけの位置符号化は、どちらの性質ももたない。内積は位置そのものに依存し、"
             "位置をずらす行列も存在しない。",
         ),
         derivation=Words(
@@ -324,9 +325,9 @@ CLAIMS = (
         id="C04",
         source="Kikuta 2025, exercise 3.2",
         statement=Words(
-            "The heat map of the encoding shows positions 0 to 63 from left to right and dimensions 0 to 127 from"
-            " top to bottom, with values from -1 to 1: the transposed table of sines and cosines.",
-            "位置符号のヒートマップは、横に位置 0〜63、縦に次元 0〜127 をとり、値は -1 から 1 である。"
+            "The heat map of the encoding shows positions 0 to 63 from left to right and dimensions 0 to 127 upwards,"
+            " with values from -1 to 1: the transposed table of sines and cosines.",
+            "位置符号化のヒートマップは、横に位置 0〜63、縦に下から次元 0〜127 をとり、値は -1 から 1 である。"
             "すなわち正弦・余弦の表を転置したものである。",
         ),
         derivation=Words(
@@ -350,7 +351,7 @@ CLAIMS = (
         source="Vaswani et al. 2017, section 3.5",
         statement=Words(
             "The wavelengths of the encoding form a geometric progression from 2π to 10000·2π.",
-            "位置符号の波長は、2π から 10000·2π までの等比数列をなす。",
+            "位置符号化の波長は、2π から 10000·2π までの等比数列をなす。",
         ),
         derivation=Words(
             "Dimension 2i is sin(p·10000^(-2i/d)); it repeats after λ_i = 2π·10000^(2i/d) positions.\n"

@@ -113,8 +113,8 @@ CLAIMS = (
         id="C17",
         source="Slides on the Transformer",
         statement=Words(
-            "The softmax turns scores into weights that sum to 1: (12, 8, -1, 19) into (.3, .2, .01, .49).",
-            "ソフトマックスはスコアを和が 1 の重みに変える。(12, 8, -1, 19) は (.3, .2, .01, .49) になる。",
+            "The softmax turns scores, such as (12, 8, -1, 19), into weights that sum to 1.",
+            "ソフトマックスは (12, 8, -1, 19) のようなスコアを、和が 1 の重みに変える。",
         ),
         derivation=Words(
             "a_i = exp(s_i) / Σ_j exp(s_j): the sum is 1 by construction, whatever the scores.\n"
@@ -137,8 +137,10 @@ CLAIMS = (
             "スライドの数の和は 1 だが、和が 1 であるだけではソフトマックスではない。",
         ),
         condition=Words(
-            "Only the sum is right. The printed weights are no softmax of these scores, at any temperature.",
-            "正しいのは和だけである。示された重みは、どの温度でも、これらのスコアのソフトマックスではない。",
+            "A sum of 1 is not enough: the weights printed beside these scores, (.3, .2, .01, .49), are no softmax"
+            " of them, at any temperature.",
+            "和が 1 であるだけでは足りない。これらのスコアの横に示された (.3, .2, .01, .49) は、どの温度でも、それらの"
+            "ソフトマックスではない。",
         ),
         compute=slides_numbers_are_no_softmax,
     ),

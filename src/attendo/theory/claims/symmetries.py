@@ -109,7 +109,13 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
         above(placed, set_distance(*seen), 0.1, counterexample=True),
         above(twice, largest(apply(x, doubled) - apply(x, x)), 0.01, counterexample=True),
     ]
-    return Finding(tuple(checks))
+    same = torch.cdist(apply(x, x), apply(shuffled, shuffled)) < 1e-9
+    title = Words(
+        "equal outputs: of the set (rows), of the set shuffled",
+        "等しい出力：元の集合（行）と並べ替えた集合（列）",
+    )
+    picture = Picture("matrix", title, same.double().numpy(), numbered("h", 7), numbered("h", 7))
+    return Finding(tuple(checks), picture)
 
 
 def random_rotation(seed: int, d: int) -> Float[Tensor, "d d"]:

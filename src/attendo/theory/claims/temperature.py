@@ -74,9 +74,13 @@ def products_spread_with_dimension(
     True
     """
     generator, checks = torch.Generator().manual_seed(seed), []
+    counts = np.unique(np.geomspace(100, draws, 60).astype(int))
+    curves, dimensions = [], (1, 16, 64)
     for d, other in ((1, 1.018), (16, 15.99), (64, 63.87)):
         a, b = draw((draws, 1, d), generator), draw((draws, 1, d), generator)
-        mean = attention_scores(a, b, scale=1.0).square().mean().item()
+        squares = attention_scores(a, b, scale=1.0).square().flatten()
+        mean = squares.mean().item()
+        curves.append((squares.cumsum(0)[counts - 1] / torch.from_numpy(counts) / d).numpy())
         scaled = attention_scores(a, b).square().mean().item()
         spread = 4.0 * math.sqrt(2 * d * d + 6 * d)
         error, both_errors = spread / math.sqrt(draws), spread * math.sqrt(1 / draws + 1 / 200_000)
@@ -86,7 +90,13 @@ def products_spread_with_dimension(
         checks.append(equals(plain, mean, d, error))
         checks.append(equals(again, mean, other, both_errors))
         checks.append(equals(unit, scaled, 1.0, error / d))
-    return Finding(tuple(checks))
+    title = Words(
+        "mean of the first N values of (aᵀb)²/D, N in equal ratios",
+        "(aᵀb)²/D の最初の N 個の平均（N は等比）",
+    )
+    labels = tuple(f"N = {n:,}" for n in counts)
+    rows = tuple(f"D = {d}" for d in dimensions)
+    return Finding(tuple(checks), Picture("curves", title, np.stack(curves), rows, labels))
 
 
 def root_keeps_temperature(

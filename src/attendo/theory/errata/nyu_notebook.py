@@ -359,18 +359,18 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
         title=Words("Accuracies that are none", "正解率とは言えない正解率"),
         wrong=Words(
             "Batch accuracies are averaged, so the short last batch counts as much as a full one; the printed figures"
-            " (.861 valid, .805 test) come from an older cell that divided by the last batch's index, one too few."
-            " Padding attends and wins the maximum. torchtext.legacy is gone, nothing is seeded, evaluation keeps the"
-            " graph, and the model on display has more layers than the cell builds.",
+            " (.861 valid, .805 test) differ, and no reason is given. Padding attends and wins the maximum. torchtext"
+            ".legacy is gone, nothing is seeded, evaluation keeps the graph, the model on display has more layers.",
             "ミニバッチごとの正解率を平均するため、短い最後のミニバッチも満杯のものと同じ重みになる。表示された値"
-            "(検証 .861、テスト .805)は、バッチ数より 1 小さい最後の番号で割った古いセルの出力である。パディングも"
-            "注意を受け、最大値に選ばれる。torchtext.legacy はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
+            "（検証 .861、テスト .805）の差には説明がない。パディングも注意を受け、最大値に選ばれる。torchtext.legacy"
+            " はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
         ),
         right=Words(
-            "Count the right answers of all texts and divide once; leave padding out of attention and pooling. Divided"
-            " by 16 and 153 batches the printed figures are .807 and .799: the unexplained gap is almost gone.",
-            "全文章の正解数を数えて一度だけ割り、パディングは注意とプーリングから除く。バッチ数 16 と 153 で割れば"
-            "表示値は .807 と .799 であり、説明のつかなかった差はほぼ消える。",
+            "Count the right answers of all texts and divide once; leave padding out of attention and pooling. Had the"
+            " sums been divided by the last batch's index, one less than the 16 and 153 batches, the true figures"
+            " would be .807 and .799: that would explain most of the gap.",
+            "全文章の正解数を数えて一度だけ割り、パディングは注意とプーリングから除く。もしバッチ数（16 と 153）より 1 "
+            "小さい最後の番号で割っていたとすれば、正しい値は .807 と .799 であり、差の大半に説明がつく。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -381,7 +381,7 @@ total = 0.0
 for index, batch in enumerate(batches):
     total += sum(batch) / len(batch)
 pooled = torch.tensor([[[1.0], [5.0], [9.0]]]).amax(1)  # 9 is padding
-# the older cell's figure, the newer one's, what the maximum picks
+# divided by the last index, by the number, what the maximum picks
 round(total / index, 4), round(total / len(batches), 4), pooled.item()""",
             r"\(1\.25, 0\.8333, 9\.0\)",
         ),

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-from attendo.config import override
+import torch
+
+from attendo.config import override, read_toml, to_table
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
 from attendo.tasks.families import family_of
 from attendo.tasks.settings import check_names, joined, preset_tables, section
+from attendo.theory.presets import PRESETS
 
 PRESET = "base"
 VOCABULARY = 37_000
@@ -18,13 +23,14 @@ VOCABULARY = 37_000
 def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> ModelConfig:
     """The [model] of a preset ("base" if None) with each `model.key=value` set.
 
-    A vocabulary that neither says is the preset's tokenizer's, else that of Vaswani et al. 2017. Raises AttendoError
-    for an unknown preset or key, and for a setting that is not of the model.
+    preset: one of the training presets, of the sources' models (`attendo.theory.presets`), a file of settings or a run
+    folder. A vocabulary that none says is the preset's tokenizer's, else that of Vaswani et al. 2017. Raises
+    AttendoError for an unknown preset or key, and for a setting that is not of the model.
 
-    >>> chosen_model("big", ["model.n_heads=8"]).n_heads
-    8
+    >>> chosen_model("big", ["model.n_heads=8"]).n_heads, chosen_model("gpt2_small").architecture
+    (8, 'decoder')
     """
-    tables = preset_tables(PRESET if preset is None else preset)
+    tables = _preset_tables(PRESET if preset is None else preset)
     given = override({}, assignments)
     check_names(family_of("translation"), given, "--set")
     if others := given.keys() - {"model"}:
@@ -33,3 +39,17 @@ def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> 
     vocab_size = tables.get("tokenizer", {}).get("vocab_size", VOCABULARY)
     whole = joined({"model": {"vocab_size": vocab_size}}, {"model": tables.get("model", {})}, given)
     return section(ModelConfig, whole, "model", "the settings")
+
+
+def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
+    """The tables of a training preset, a source's model, a file or a run folder."""
+    path = Path(preset)
+    if path.suffix == ".toml" or path.is_dir():
+        return read_toml(path / "config.toml" if path.is_dir() else path)
+    if preset not in PRESETS:
+        return preset_tables(preset)
+    with torch.device("meta"):  # the numbers are not needed
+        config = getattr(PRESETS[preset].build(), "config", None)
+    if not isinstance(config, ModelConfig):
+        raise AttendoError(f"{preset} is a single attention, which has no blocks to draw; take a whole model")
+    return {"model": to_table(config)}

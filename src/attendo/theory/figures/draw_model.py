@@ -216,9 +216,6 @@ class _Draftsman:
         shape = f"[batch, {stack.length}, {self.diagram.d_model:,}]"
         label = Words(f"memory {shape}", f"メモリ {shape}")
         self.sketch.text((x + 0.12, turn + 0.12), self.say(label), SHAPE_SIZE + 0.5, color=MEMORY)
-        self.sketch.text(
-            (end[0] - LANE / 2 - 0.03, end[1] + 0.1), "K, V", SHAPE_SIZE, color=MEMORY, ha="center"
-        )
 
     def box(self, column: _Column, y: float, part: Part) -> float:
         """A part with its name, its sizes and its parameters."""

@@ -159,7 +159,7 @@ def model_diagram(config: ModelConfig) -> ModelDiagram:
         case DecoderLM():
             stacks = (reader.stack(model.embedding, model.decoder, "len", IDS),)
         case EncoderClassifier() | MaskedLM():
-            stacks = (reader.stack(model.embedding, model.encoder, "src_len", IDS),)
+            stacks = (reader.stack(model.embedding, model.encoder, "len", IDS),)
     return ModelDiagram(
         TITLES[config.architecture],
         config.d_model,

@@ -1,0 +1,216 @@
+"""The classification task: what an epoch reads, what counts in the loss, what decides, and that it learns."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attendo.data.batches import Batch
+from attendo.data.labelled import LabelledRow, LabelledStore, LabelSet, LongTexts, labelled_store
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.metrics import fit_temperature
+from attendo.models import EncoderClassifier, ModelConfig
+from attendo.tasks.classification import ClassificationTask, LabelledMaterial
+from attendo.tasks.classifier import Classifier
+from attendo.training.loop import Run, batch_loss, train
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.state import CheckpointConfig
+
+WORDS = ["sun", "cloud", "rain", "snow", "wind", "fog", "hail", "ice", "dew", "mist"]
+LABELS = LabelSet(("dry", "wet"))
+
+
+def weather(n: int, seed: int = 0) -> list[LabelledRow]:
+    """A text is wet if there is rain in it; one of four is."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for i in range(n):
+        words = [WORDS[j] for j in rng.integers(0, len(WORDS), rng.integers(1, 15))]
+        words = [word for word in words if word != "rain"] or ["sun"]
+        if wet := i % 4 == 0:
+            words[rng.integers(len(words))] = "rain"
+        rows.append(LabelledRow(i + 1, LABELS.names[wet], " ".join(words)))
+    return rows
+
+
+ROWS = weather(80)
+COUNTS = {"dry": 60, "wet": 20}
+TOKENIZER = train_tokenizer((row.text for row in ROWS), TokenizerConfig(kind="word"))
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch) -> LabelledStore:
+    monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
+    return labelled_store(ROWS, "rows", LABELS, TOKENIZER, "k")
+
+
+def classifier(dropout: float = 0.0) -> Classifier:
+    torch.manual_seed(1)
+    config = ModelConfig(
+        architecture="classifier",
+        vocab_size=TOKENIZER.vocab_size,
+        d_model=16,
+        d_ff=32,
+        n_heads=2,
+        n_encoder_layers=1,
+        n_decoder_layers=0,
+        n_classes=2,
+        dropout=dropout,
+        norm_first=True,
+    )
+    return Classifier(EncoderClassifier(config), TOKENIZER, COUNTS)
+
+
+def by_row(batches: Sequence[Batch]) -> dict[int, list[int]]:
+    """What each row's text is read as, without the padding."""
+    found = {}
+    for batch in batches:
+        lengths = batch.inputs.get("src_lengths", torch.full((len(batch.ids),), batch.inputs["src"].shape[1]))
+        for row, src, length in zip(batch.ids.tolist(), batch.inputs["src"], lengths, strict=True):
+            assert row not in found
+            assert not src[length:].any()
+            found[row] = src[:length].tolist()
+    return found
+
+
+def test_an_epoch_reads_each_text_once_behind_a_start_token(store):
+    task = ClassificationTask(LabelledMaterial(store, LongTexts()), classifier(), ROWS, batch_tokens=50)
+    batches = task.batches(seed=1, epoch=0, start=0)
+    expected = [[TOKENIZER.bos_id, *TOKENIZER.encode(row.text)] for row in ROWS]
+    assert by_row(batches) == dict(enumerate(expected))
+    for batch in batches:
+        assert [LABELS.names[i] for i in batch.targets] == [ROWS[i].label for i in batch.ids]
+        assert (batch.n_targets, batch.pad_id, batch.weights) == (len(batch.ids), -1, None)
+        assert batch.inputs["src"].numel() <= 50
+        full = "src_lengths" not in batch.inputs
+        assert full == (len({len(expected[i]) for i in batch.ids}) == 1)
+    assert len(batches) == len(list(batches)) > 10
+
+
+def test_batches_are_a_pure_function_of_seed_and_epoch(store):
+    material = LabelledMaterial(store, LongTexts(max_tokens=5, long="window"), token_dropout=0.3)
+    task = ClassificationTask(material, classifier(), ROWS, batch_tokens=50)
+
+    def texts(seed: int, epoch: int, start: int = 0) -> list[list[list[int]]]:
+        return [batch.inputs["src"].tolist() for batch in task.batches(seed, epoch, start)]
+
+    assert texts(1, 2) == texts(1, 2)
+    assert texts(1, 2, start=3) == texts(1, 2)[3:]
+    assert task.batches(1, 2, 3)[1].inputs["src"].tolist() == texts(1, 2)[4]
+    assert texts(1, 2) != texts(1, 3)
+    assert texts(1, 2) != texts(2, 2)
+    # what a row is read as does not depend on the rows beside it
+    other = ClassificationTask(material, task.classifier, ROWS, batch_tokens=200)
+    assert by_row(other.batches(1, 2, 0)) == by_row(task.batches(1, 2, 0))
+
+
+def test_token_dropout_takes_its_share_and_leaves_the_start(store):
+    material = LabelledMaterial(store, LongTexts(), token_dropout=0.3)
+    n_dropped = n_tokens = 0
+    for epoch in range(20):
+        for row, read in by_row(material.batches(100, 1, epoch)).items():
+            assert read[0] == TOKENIZER.bos_id
+            pairs = list(zip(read[1:], TOKENIZER.encode(ROWS[row].text), strict=True))
+            assert all(found in (wanted, TOKENIZER.unk_id) for found, wanted in pairs)
+            n_dropped += sum(found == TOKENIZER.unk_id for found, _ in pairs)
+            n_tokens += len(pairs)
+    assert n_dropped / n_tokens == pytest.approx(0.3, abs=0.02)
+    with pytest.raises(ValueError, match=r"token_dropout=1\.0"):
+        LabelledMaterial(store, LongTexts(), token_dropout=1.0)
+
+
+def test_every_window_of_a_long_text_is_read_in_some_epoch(store):
+    material = LabelledMaterial(store, LongTexts(max_tokens=4, long="window"))
+    row = int(store.lengths.argmax())
+    ids = TOKENIZER.encode(ROWS[row].text)
+    seen = {tuple(by_row(material.batches(100, 1, epoch))[row][1:]) for epoch in range(100)}
+    assert seen == {tuple(ids[i : i + 4]) for i in range(len(ids) - 3)}
+    assert material.n_long == sum(len(TOKENIZER.encode(each.text)) > 4 for each in ROWS)
+    cut = LabelledMaterial(store, LongTexts(max_tokens=4))
+    assert by_row(cut.batches(100, 1, 0))[row][1:] == [*ids[:2], *ids[-2:]]
+
+
+@pytest.mark.parametrize("weights", [None, (2 / 3, 2.0)])
+def test_the_loss_is_the_weighted_cross_entropy(store, weights):
+    task = ClassificationTask(LabelledMaterial(store, LongTexts(), weights), classifier(), ROWS, 10**6)
+    model = task.classifier.model.eval()
+    total = 0.0
+    for batch in task.batches(1, 0, 0):
+        total += batch_loss(model, batch, label_smoothing=0.0, factor=1.0).item()
+    logits, true = [], []
+    for row in ROWS:
+        logits.append(model(torch.tensor([[TOKENIZER.bos_id, *TOKENIZER.encode(row.text)]])))
+        true.append(LABELS.names.index(row.label))
+    expected = F.cross_entropy(
+        torch.cat(logits),
+        torch.tensor(true),
+        None if weights is None else torch.tensor(weights),
+        reduction="sum",
+    )
+    assert total == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_an_evaluation_fits_the_temperature_on_its_rows(store):
+    task = ClassificationTask(LabelledMaterial(store, LongTexts()), classifier(), ROWS, 100)
+    subject = task.classifier
+    subject.model.eval()
+    subject.model.output_proj.weight.data *= 9  # far too sure
+    found = task.evaluate(subject.model)
+    logits, _ = subject.read([row.text for row in ROWS])
+    true = np.array([LABELS.names.index(row.label) for row in ROWS])
+    assert found.measures["temperature"] == subject.temperature == fit_temperature(logits, true) > 2
+    same = subject.evaluate(ROWS).measures
+    for name in ("loss", "accuracy", "macro_f1", "ece", "ece_uncalibrated"):
+        assert found.measures[name] == pytest.approx(same[name], abs=1e-12)
+    assert found.measures["ece"] < found.measures["ece_uncalibrated"]
+    assert [(text, label) for text, label, _ in found.samples] == [(row.text, row.label) for row in ROWS[:3]]
+    assert [given for _, _, given in found.samples] == [
+        each.label for each in subject.classify([row.text for row in ROWS[:3]])
+    ]
+
+
+def test_what_decides(store):
+    for weights, deciding in [(None, "accuracy"), ((1.0, 1.0), "macro_f1")]:
+        task = ClassificationTask(LabelledMaterial(store, LongTexts(), weights), classifier(), ROWS, 100)
+        found = task.evaluate(task.classifier.model.eval())
+        assert found.value == found.measures[deciding]
+        assert task.better(0.8, 0.7)
+        assert not task.better(0.7, 0.7)
+
+
+def test_the_card_says_what_was_learned_from(store):
+    material = LabelledMaterial(store, LongTexts(max_tokens=5), (0.5, 2.0))
+    task = ClassificationTask(material, classifier(), ROWS[:7], 60)
+    read = by_row(task.batches(0, 0, 0)).values()
+    places = sum(batch.inputs["src"].numel() for batch in task.batches(0, 0, 0))
+    n_long = sum(len(TOKENIZER.encode(row.text)) > 5 for row in ROWS)
+    assert task.describe() == {
+        "texts": 80,
+        "tokens": sum(map(len, read)),
+        "long_texts": n_long,
+        "class_weights": (0.5, 2.0),
+        "batches_per_epoch": len(task.batches(0, 0, 0)),
+        "padding_share": round(1 - sum(map(len, read)) / places, 4),
+        "validation_texts": 7,
+    }
+    assert (material.n_tokens, material.n_rows, material.key) == (sum(map(len, read)), 80, "k")
+    assert 0 < n_long < 80
+
+
+def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
+    big = labelled_store(weather(400, 1), "rows", LABELS, TOKENIZER, "big")
+    material = LabelledMaterial(big, LongTexts(), (2 / 3, 2.0))
+    task = ClassificationTask(material, classifier(dropout=0.1), weather(100, seed=2), 256)
+    config = TrainingConfig(
+        steps=80, learning_rate=1e-2, warmup_steps=10, label_smoothing=0.0, evaluate_every=40
+    )
+    run = Run(task.classifier.model, task, config, CheckpointConfig(), None)
+    reports = [report.evaluation for report in train(run) if report.evaluation is not None]
+    assert reports[-1].measures["accuracy"] > 0.97
+    task.classifier.model.eval()
+    wet, dry = task.classifier.classify(["sun sun rain sun sun fog", "sun sun cloud sun sun fog"])
+    assert (wet.label, dry.label) == ("wet", "dry")
+    assert wet.probability > 0.9 < dry.probability
