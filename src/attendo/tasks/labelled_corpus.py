@@ -53,7 +53,7 @@ class LabelledData:
     max_tokens: int = 256
     long: Long = "cut"
     class_weights: ClassWeights = "auto"
-    token_dropout: float = 0.1
+    token_dropout: float = 0.2
 
     def __post_init__(self):
         for name, files in (("train", self.train), ("valid", self.valid)):
