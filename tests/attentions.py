@@ -175,6 +175,16 @@ def causal(q, k, v):
     return with_mask(q, k, v, seen)
 
 
+def causal_from_the_start(q, k, v):
+    s = scores(q, k)
+    return s.masked_fill(~torch.ones(s.shape[-2:]).tril().bool(), -math.inf).softmax(-1) @ v
+
+
+def causal_of_a_square(q, k, v):
+    later = torch.ones(q.shape[-2], q.shape[-2]).triu(1).bool()
+    return scores(q, k).masked_fill(later, -math.inf).softmax(-1) @ v
+
+
 def without_batch(q, k, v):
     return torch.softmax(q @ k.permute(1, 0) / math.sqrt(q.shape[1]), 1) @ v
 
@@ -272,6 +282,11 @@ def detached_weights(q, k, v):
     return scores(q, k).softmax(-1).detach() @ v
 
 
+def half_detached(q, k, v):
+    s = scores(q, k)
+    return ((s + s.detach()) / 2).softmax(-1) @ v
+
+
 def in_single_precision(q, k, v):
     return plain(q.float(), k.float(), v.float()).double()
 
@@ -320,13 +335,19 @@ WRONG = [
     (without_division, "rows agreement stability", "rows", "without division by its sum"),
     (twice, "scale agreement", "agreement", "taken twice"),
     (hard, "scale agreement permutation gradient", "agreement", "an argmax where a softmax belongs"),
-    (mean, "scale agreement gradient", "agreement", "every key weighs the same"),
+    (mean, "scale agreement", "agreement", "every key weighs the same"),
     (reversed_values, "scale agreement permutation", "agreement", "the values stand in reverse order"),
+    (hard, "scale agreement permutation gradient", "gradient", "the output jumps here"),
     (keys_as_values, "shapes rows agreement +", "agreement", "the keys are used as values"),
     (swapped, "shapes agreement +", "shapes", "query and key have changed places"),
     (transposed_weights, "shapes agreement +", "shapes", "the weights are transposed"),
     (columns, "shapes agreement +", "agreement", "tokens are taken for columns"),
     (causal, "rows agreement permutation", "agreement", "a causal mask is built in"),
+    (causal_from_the_start, "scale agreement permutation", "scale", "a causal mask is built in"),
+    (causal_from_the_start, "scale agreement permutation", "agreement", "a causal mask is built in"),
+    (causal_from_the_start, "scale agreement permutation", "permutation", "a causal mask is built in"),
+    (causal_of_a_square, "shapes agreement +", "shapes", "more or fewer keys than queries"),
+    (causal_of_a_square, "shapes agreement +", "agreement", "; and a causal mask is built in"),
     (without_batch, "shapes", "shapes", "axis 0 or 1 counts from the front"),
     (with_batch_only, "shapes", "shapes", "works with a batch only"),
     (same_lengths_only, "shapes agreement +", "shapes", "more or fewer keys than queries"),
@@ -348,6 +369,7 @@ WRONG = [
     (unscaled_numpy, "scale agreement", "scale", "forgot the scale"),
     (detached, "gradient", "gradient", "detach()"),
     (detached_weights, "gradient", "gradient", "detach()"),
+    (half_detached, "gradient", "gradient", "a part of the way is cut off"),
     (in_single_precision, "rows agreement", "agreement", "float32 inside"),
     (giving_single_precision, "rows agreement", "agreement", "float32 inside"),
     (single_precision_numpy, "agreement", "agreement", "float32 inside"),

@@ -14,8 +14,7 @@ from attendo.microscope.labels import columns
 from attendo.nn.attention import attention
 from attendo.theory import check
 from attendo.theory.checking.checker import PROPERTIES
-from attendo.theory.checking.loading import load_function
-from attendo.theory.checking.mask_properties import _slope
+from attendo.theory.checking.mask_properties import _gradients, _slopes
 from attendo.theory.checking.student import Case, meet
 from attendo.theory.checking.trials import SIZES, draw, numbers
 
@@ -128,12 +127,25 @@ def test_how_a_function_is_met():
     assert meet(lambda *arrays: arrays[2]).broken is None
 
 
+async def waiting(query, key, value):
+    return value
+
+
+class Waiting:
+    async def __call__(self, query, key, value):
+        return value
+
+
 @pytest.mark.parametrize(
     ("function", "said"),
     [
         (3, "3 is no function"),
         (lambda q, k: q, "takes 2 arrays; write <lambda>(query, key, value)"),
+        (lambda q: q, "takes 1 array;"),
         (lambda q, k, v, heads: v, "wants heads; give that parameter a default"),
+        (attentions.Module, "Module is a class; give an instance of it, as attention = Module(...)"),
+        (waiting, "waiting is async; write a plain `def`"),
+        (Waiting(), "Waiting is async"),
     ],
 )
 def test_what_is_no_attention_is_refused(function, said):
@@ -151,6 +163,75 @@ def test_a_function_that_always_raises_is_tried_once():
     assert "SystemExit: no" in repr(report)
     with_text = check(lambda q, k, v: np.array([["a"]]))
     assert "it returned an array of <U1" in repr(with_text)
+
+
+@pytest.mark.parametrize(
+    ("result", "said", "hint"),
+    [
+        ({"output": 1}, "it returned a value of type dict", "return the output itself, or (output, weights)"),
+        (None, "it returned None", "the function has no `return`"),
+        (1.0, "output of shape []", None),
+    ],
+)
+def test_what_is_no_output_is_said_and_what_is_wanted(result, said, hint):
+    report = check(lambda q, k, v: result)
+    failure = outcome(report, "shapes").failure
+    assert report.failed == ("shapes",)
+    assert (failure.got.en, failure.hint and failure.hint.en) == (said, hint)
+    assert failure.expected.en == "output of shape [2, 2]"
+    assert "の形 [2, 2]" in "\n".join(report.lines("ja"))
+
+
+def test_a_scale_that_cannot_be_read_is_not_tried():
+    report = check(lambda q, k, v: v)
+    found = outcome(report, "scale")
+    assert (found.status, "scale" in report.failed, "nan" in repr(report)) == ("not tried", False, False)
+    assert "– scale       not tried: no output of the right shape to read it from" in report.lines()
+    both = check(lambda q, k, v: attentions.without_batch(math.sqrt(q.shape[-1]) * q, k, v))
+    assert "scale" in both.failed  # batches fail here, and the scale can still be read
+    assert "unscaled" in outcome(both, "scale").failure.got.en
+
+
+def test_weights_of_a_wrong_shape_fail_as_shapes_only():
+    report = check(lambda q, k, v, mask=None: (with_mask(q, k, v, mask), q.sum()))
+    assert {"shapes"} <= set(report.failed) <= {"shapes", "rows", "agreement"}
+
+
+# ---- gradients
+
+
+def test_an_input_without_influence_needs_no_gradient():
+    def even(q, k, v):
+        return v.mean(-2, keepdim=True).expand(*q.shape[:-1], v.shape[-1])
+
+    assert outcome(check(even), "gradient").status == "holds"
+    constant = check(lambda q, k, v: plain(q, k, v).detach())
+    failure = outcome(constant, "gradient").failure
+    assert failure.got.en == "no gradient: the output is cut off"
+    assert failure.expected.en.startswith("d(sum of the output)/dquery = [[0.0")
+
+
+def test_gradients_that_look_equal_are_not_printed_as_equal():
+    class Swapped(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, array):
+            return array.clone()
+
+        @staticmethod
+        def backward(ctx, slope):
+            return slope.flip(-1)
+
+    class Noisy(Swapped):
+        @staticmethod
+        def backward(ctx, slope):
+            return slope * (1 + 1e-7 * torch.rand(()))
+
+    swapped = outcome(check(lambda q, k, v: Swapped.apply(plain(q, k, v))), "gradient").failure
+    assert swapped.expected.en.startswith("doutput[0, 0]/dquery = ")  # that of the sum is right
+    assert swapped.expected.en.split(" = ")[1] != swapped.got.en
+    assert "a backward of your own is wrong" in swapped.hint.en
+    noisy = outcome(check(lambda q, k, v: Noisy.apply(plain(q, k, v))), "gradient").failure
+    assert noisy.got.en == "gradients that differ from call to call"
 
 
 def test_weights_that_are_returned_are_checked_too():
@@ -181,7 +262,10 @@ def test_student_code_may_warn_and_leaves_its_inputs_alone():
 
 def test_finite_differences():
     cube = torch.tensor([1.0, 2.0], dtype=torch.float64)
-    torch.testing.assert_close(_slope(lambda x: x**3, cube), 3 * cube**2, rtol=1e-6, atol=0)
+    wanted = torch.diag(3 * cube**2)
+    torch.testing.assert_close(_slopes(lambda x: x**3, cube, 1e-6), wanted, rtol=1e-6, atol=1e-12)
+    cube.requires_grad_()
+    assert torch.equal(_gradients(cube**3, cube), wanted)
 
 
 def test_numbers_that_differ_late_are_shown_with_enough_digits():
@@ -195,58 +279,3 @@ def test_a_case_names_its_arrays():
     ones = torch.ones(1, 1)
     assert list(Case(ones, ones, ones).arrays) == ["query", "key", "value"]
     assert list(Case(ones, ones, ones, ones > 0).arrays) == ["query", "key", "value", "mask"]
-
-
-# ---- files
-
-
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(
-        "from dataclasses import dataclass\n"
-        "from other import softmax\n"
-        "@dataclass\n"
-        "class Sizes:\n"
-        "    d: 'int' = 4\n"
-        "def right(query, key, value):\n"
-        "    return softmax(query @ key.mT / query.shape[-1] ** 0.5) @ value\n"
-        "def second():\n"
-        "    pass\n"
-        "number = 3\n"
-        "assert __name__ != '__main__'\n"
-    )
-    (tmp_path / "other.py").write_text("import torch\ndef softmax(x):\n    return x.softmax(-1)\n")
-    return path
-
-
-def test_a_function_is_loaded_from_a_file_with_its_neighbors(file):
-    assert check(load_function(f"{file}:right")).ok
-    assert sorted(path.name for path in file.parent.glob("mine*")) == ["mine.py"]
-
-
-@pytest.mark.parametrize(
-    ("place", "text", "said"),
-    [
-        ("F", None, "write FILE.py:FUNCTION"),
-        (":f", None, "write FILE.py:FUNCTION"),
-        ("no.py:f", None, "no.py: No such file or directory; give a Python file"),
-        (".:f", None, "Is a directory"),
-        ("mine.py:third", None, "third is no function there; there are: right, second"),
-        ("mine.py:number", None, "number is no function there"),
-        ("new.py:f", "x = 1", "f is no function there; there are: no functions"),
-        ("new.py:f", "x = 1\ny = (\n", "new.py:2: syntax error: '(' was never closed"),
-        ("new.py:f", "x = 1\nx = x / 0\n", "new.py:2: ZeroDivisionError: division by zero"),
-        ("new.py:f", "import sys\n\nsys.exit(3)", "new.py:3: SystemExit: 3"),
-        ("new.py:f", "import nothing_of_this_name", "new.py:1: ModuleNotFoundError"),
-        ("new.py:f", "x = '\0'", "null bytes"),
-        ("new.py:f", b"x = '\xff'", "syntax error"),
-    ],
-)
-def test_what_cannot_be_loaded_is_one_line(file, place, text, said, monkeypatch):
-    monkeypatch.chdir(file.parent)
-    if text is not None:
-        (file.parent / "new.py").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(AttendoError) as caught:
-        load_function(place)
-    assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from command_line import attendo, refused
 
 import attendo.theory.claims as claims_package
 import attendo.theory.errata as errata_package
-from attendo.cli.theory import _number
+from attendo.cli.theory import _number, _width
 from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.theory.claims.claim import Check, Claim, Finding, below, equals, shown
@@ -71,20 +72,56 @@ def test_help_fits_80_columns_and_has_an_example(command):
 def test_the_table_and_the_exit_code(three):
     outcome = attendo("claims")
     lines = outcome.out.splitlines()
-    assert lines[0::2][:3] == [
+    assert [line for line in lines if line.startswith("C")] == [
         "C01  holds                   a source",
         "C02  FAILS                   a source",
         "C03  holds with a condition  a source",
     ]
-    assert all(line.startswith("     a long statement") and line.endswith("…") for line in lines[1:6:2])
+    first = lines[1 : lines.index("")]
+    assert all(line.startswith("     ") for line in first)
+    assert " ".join(line.strip() for line in first) == LONG.en.strip()  # wrapped, and whole
+    assert outcome.out.count("     Condition: word\n") == 1
+    assert lines.index("     Condition: word") > lines.index("C03  holds with a condition  a source")
     assert re.fullmatch(
         r"3 checked: 2 hold, 1 of them with a condition; 1 failed; \d+\.\d CPU-seconds", lines[-1]
     )
-    assert (outcome.code, outcome.err, narrow(outcome.out)) == (1, "", True)
-    japanese = attendo("claims", "--language", "ja")
-    assert "C02  不成立                  a source" in japanese.out.splitlines()
-    assert "C03  条件つきで成立          a source" in japanese.out.splitlines()
-    assert narrow(japanese.out)
+    assert (outcome.code, outcome.err, narrow(outcome.out), "…" in outcome.out) == (1, "", True, False)
+    japanese = attendo("claims", "--language", "ja").out
+    assert "C02  不成立                  a source" in japanese.splitlines()
+    assert "C03  条件つきで成立          a source" in japanese.splitlines()
+    assert "     条件: 言葉" in japanese.splitlines()
+    assert re.sub(r"\s", "", japanese).count(LONG.ja) == 3
+    assert narrow(japanese)
+
+
+@pytest.mark.parametrize(
+    ("ids", "en", "ja"),
+    [
+        (["C01"], "1 checked: 1 holds; 0 failed;", "1 件を検証: 成立 1 件、不成立 0 件、"),
+        (["C02"], "1 checked: 0 hold; 1 failed;", "1 件を検証: 成立 0 件、不成立 1 件、"),
+        (
+            ["C03"],
+            "1 checked: 1 holds, with a condition; 0 failed;",
+            "成立 1 件(うち条件つき 1 件)、不成立 0 件",
+        ),
+        (
+            ["C01", "C03"],
+            "2 checked: 2 hold, 1 of them with a condition; 0 failed;",
+            "成立 2 件(うち条件つき 1 件)",
+        ),
+    ],
+)
+def test_the_last_line_counts(three, ids, en, ja):
+    assert attendo("claims", *ids).out.splitlines()[-1].startswith(en)
+    assert ja in attendo("claims", *ids, "--language", "ja").out.splitlines()[-1]
+
+
+def test_lines_are_as_wide_as_the_terminal_up_to_100(monkeypatch):
+    assert _width() == 79  # nobody reads at a terminal here
+    monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
+    for columns_there, wanted in ((60, 60), (80, 80), (200, 100), (10, 40)):
+        monkeypatch.setenv("COLUMNS", str(columns_there))
+        assert _width() == wanted
 
 
 def test_one_claim_in_full(three):
@@ -144,12 +181,21 @@ def test_claims_as_json(three, monkeypatch):
 
 def test_an_unknown_claim_is_refused_with_the_range(three):
     assert refused("claims", "C99") == "there is no claim C99; give C01 to C03"
-    assert "C1" in refused("claims", "C01", "C1", "--json")
+    assert refused("claims", "C01", "C4", "--json") == "there is no claim C4; give C01 to C03"
+    for given in ("C", "x", "C00", "CC1", "²", "9" * 5000):
+        assert refused("claims", given) == f"there is no claim {given}; give C01 to C03"
+
+
+@pytest.mark.parametrize("given", ["C3", "c3", "c03", "C03", "3", "C003"])
+def test_a_claim_may_be_written_in_many_ways(three, given):
+    assert attendo("claims", given, "C03").out.startswith("C03 holds with a condition")
+    assert attendo("claims", given, "C03").out.count("C03") == 1
 
 
 @pytest.mark.parametrize("command", ["claims", "errata"])
 def test_other_languages_are_refused(command):
-    assert "'fr' is not one of 'en', 'ja'" in refused(command, "--language", "fr")
+    wanted = "Invalid value for '--language': 'fr' is not one of 'en', 'ja'; see attendo --help"
+    assert refused(command, "--language", "fr") == wanted
 
 
 def test_numbers_are_short_and_exact():
@@ -170,6 +216,8 @@ def student(tmp_path):
         "    return (query @ key.mT).softmax(-1) @ value\n"
         "def right(query, key, value):\n"
         "    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value\n"
+        "def two(query, key):\n"
+        "    return key\n"
     )
     return path
 
@@ -198,12 +246,24 @@ def test_a_check_beside_claims_and_as_json(student, three):
     assert attendo("claims", "C02", "--check", f"{student}:right").code == 1
 
 
+def test_a_function_without_end_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr("attendo.theory.checking.time_limit.SECONDS", 0.2)
+    path = tmp_path / "slow.py"
+    path.write_text("def slow(query, key, value):\n    while True:\n        pass\n")
+    outcome = attendo("claims", "--check", f"{path}:slow")
+    assert (outcome.code, "got       no result after 0.2 s" in outcome.out) == (1, True)
+    path.write_text("while True:\n    pass\n")
+    assert "slow.py:" in refused("claims", "--check", f"{path}:slow")
+    assert "gives no result in 10 s fails" in re.sub(r"\s+", " ", attendo("claims", "--help").out)
+
+
 @pytest.mark.parametrize(
     ("place", "said"),
     [
+        ("mine.py:two", "mine.py: two takes 2 arrays; write two(query, key, value)"),
         ("mine.py", "write FILE.py:FUNCTION"),
         ("no.py:f", "no.py: No such file or directory"),
-        ("mine.py:f", "f is no function there; there are: unscaled, right"),
+        ("mine.py:f", "f is no function there; there are: unscaled, right, two"),
     ],
 )
 def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
@@ -218,13 +278,11 @@ def test_what_cannot_be_checked_is_one_line(student, monkeypatch, place, said):
 
 def test_the_list_of_errata(two):
     outcome = attendo("errata")
+    below = ["    a source", "    ✗ word", "    ✓ word", ""]
     assert outcome.out.splitlines() == [
-        " 1  run               one",
-        " " * 22 + "a source",
-        " 2  run               one",
-        " " * 22 + "a source",
-        " 3  words only        three",
-        " " * 22 + "a source",
+        *(" 1  run               one", *below),
+        *(" 2  run               one", *below),
+        *(" 3  words only        three", *below),
         "3 errata: 2 run, 0 shown by analogy, 1 in words only",
     ]
     assert outcome.code == 0  # nothing is run for the list
@@ -277,7 +335,13 @@ def test_errata_as_json(two):
 
 def test_an_unknown_erratum_is_refused_with_the_range(two):
     assert refused("errata", "51") == "there is no erratum 51; give 1 to 3"
-    assert "valid integer" in refused("errata", "one")
+    for given in ("one", "E", "0", "1.5", "C1"):
+        assert refused("errata", given) == f"there is no erratum {given}; give 1 to 3"
+
+
+@pytest.mark.parametrize("given", ["E1", "e1", "e01", "01", "1"])
+def test_an_erratum_may_be_written_in_many_ways(two, given):
+    assert attendo("errata", given).out.startswith("1 one — run\n")
 
 
 # ---- all of them
@@ -289,6 +353,10 @@ def test_the_real_ranges():
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
-def test_the_real_errata_fit_the_terminal(language):
+def test_the_real_errata_are_listed_whole_and_fit_the_terminal(language):
     listed = attendo("errata", "--language", language)
-    assert (listed.code, narrow(listed.out), len(listed.out.splitlines())) == (0, True, 101)
+    assert (listed.code, narrow(listed.out)) == (0, True)
+    whole = re.sub(r"\s", "", listed.out)
+    for erratum in errata_package.ERRATA:
+        form = "✗" + erratum.wrong.in_language(language) + "✓" + erratum.right.in_language(language)
+        assert re.sub(r"\s", "", erratum.source + form) in whole

@@ -100,7 +100,8 @@ def report(error: Exception) -> int:
         case AttendoError():  # the system's refusals are nobody's wrong input
             text, code = str(error), 1 if isinstance(error.__cause__, OSError) else 2
         case TyperException():
-            text, code = f"{error.format_message().rstrip('.')}; see attendo --help", 2
+            said = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # pydantic's prefix
+            text, code = f"{said}; see attendo --help", 2
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             text, code = f"{place}{error.strerror or error}", 1

@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shutil
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from attendo.words import Language, Words
 
 if TYPE_CHECKING:
-    from attendo.theory.checking.checker import Report
+    from attendo.theory.checking.report import Report
     from attendo.theory.claims.claim import Check, Claim, Finding
     from attendo.theory.errata.erratum import Erratum, Snippet
 
-WIDTH = 79
+WIDEST = 100
+"""Of a paragraph, however wide the terminal is."""
+
+CONDITION = Words("Condition", "条件")
+T = TypeVar("T")
 
 Spoken = Annotated[Language, typer.Option(metavar="en|ja", help="Of the words.")]
 OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
@@ -45,7 +50,8 @@ def claims(
     Without ID a table of all 27; with one or more the statement, the condition under which it holds, how it follows,
     each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
     (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
-    property fails on which input. The exit code is 1 if a claim or a property fails.
+    property fails on which input; a call that gives no result in 10 s fails. The exit code is 1 if a claim or a
+    property fails.
 
     --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
     n_failed, cpu_seconds, and check (function, ok, failed, properties), null without --check. A check has name, value,
@@ -83,30 +89,26 @@ def claims(
 
 def errata(
     numbers: Annotated[
-        list[int] | None, typer.Argument(metavar="N", help="As 21; else the list of all.")
+        list[str] | None, typer.Argument(metavar="N", help="As 21; else the list of all.")
     ] = None,
     as_json: OneJson = False,
     language: Spoken = "en",
 ) -> int:
     """Show the mistakes of the Transformer's sources: the wrong form, the right one, and both run.
 
-    Without N the list of all 50 with the source of each, and whether both forms can be run here; with one or more the
-    words, the code of both forms, what it really gives here, and whether that is what it must give. The exit code is 1
-    if one gives something else.
+    Without N the list of all 50: the source of each, both forms in words, and whether they can be run here; with one or
+    more also the code of both forms, what it really gives here, and whether that is what it must give. The exit code is
+    1 if one gives something else.
 
     --json: errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A code
     has code, gives (a pattern), and, where N is given, outcome and as_expected.
 
     Example: attendo errata 21
     """
-    from attendo.errors import AttendoError
     from attendo.theory.errata import ERRATA
 
-    known = {erratum.number: erratum for erratum in ERRATA}
-    for number in numbers or []:
-        if number not in known:
-            raise AttendoError(f"there is no erratum {number}; give {min(known)} to {max(known)}")
-    chosen = [known[number] for number in dict.fromkeys(numbers or known)]
+    known = {str(erratum.number): erratum for erratum in ERRATA}
+    chosen = _chosen("erratum", known, numbers or [], list(known))
     n_unexpected, facts = 0, []
     for erratum in chosen:
         outcomes = _outcomes(erratum) if numbers else {}
@@ -123,28 +125,59 @@ def errata(
     return int(n_unexpected > 0)
 
 
+def _chosen(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> list[T]:
+    """The values of `known` under these numbers, each once, or all: "8", "08" and, for a claim, "C8" and "c08"."""
+    from attendo.errors import AttendoError
+
+    chosen = list(known)
+    if given:
+        bare = [text.strip().upper().removeprefix(kind[0].upper()).lstrip("0") for text in given]
+        for text, number in zip(given, bare, strict=True):
+            if number not in known:
+                raise AttendoError(f"there is no {kind} {text}; give {names[0]} to {names[-1]}")
+        chosen = list(dict.fromkeys(bare))
+    return [known[number] for number in chosen]
+
+
+def _width() -> int:
+    """How many columns a line may take: the terminal's, at most 100; 79 where no terminal reads."""
+    return max(40, min(shutil.get_terminal_size((79, 24)).columns, WIDEST)) if sys.stdout.isatty() else 79
+
+
+def _beside(first: str, text: str) -> list[str]:
+    """A text behind a label, wrapped beside it."""
+    from attendo.microscope.flow import flowed
+    from attendo.microscope.labels import columns
+
+    left = columns(first)
+    parts = flowed(text, _width() - left)
+    return [first + parts[0], *(" " * left + part for part in parts[1:])]
+
+
+def _cell(text: str, width: int) -> str:
+    """The text, filled with spaces to so many columns."""
+    from attendo.microscope.labels import columns
+
+    return text + " " * (width - columns(text))
+
+
 # ---- claims
 
 
 def _chosen_claims(ids: list[str]) -> list[Claim]:
     """The claims of these ids, each once, or all."""
-    from attendo.errors import AttendoError
     from attendo.theory.claims import CLAIMS
 
-    by_id = {claim.id: claim for claim in CLAIMS}
-    for given in ids:
-        if given.upper() not in by_id:
-            raise AttendoError(f"there is no claim {given}; give {CLAIMS[0].id} to {CLAIMS[-1].id}")
-    return [by_id[given] for given in dict.fromkeys(text.upper() for text in ids or by_id)]
+    known = {claim.id[1:].lstrip("0"): claim for claim in CLAIMS}
+    return _chosen("claim", known, ids, [claim.id for claim in CLAIMS])
 
 
 def _checked(place: str) -> Report:
     """The report on a function; what it prints goes to stderr, apart from the results."""
-    from attendo.theory.checking.checker import check
-    from attendo.theory.checking.loading import load_function
+    from attendo.theory.checking.checker import check_file
 
     with contextlib.redirect_stdout(sys.stderr):
-        return check(load_function(place))
+        return check_file(place)
 
 
 def _verdict(claim: Claim, finding: Finding) -> Words:
@@ -156,24 +189,33 @@ def _verdict(claim: Claim, finding: Finding) -> Words:
 
 
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
-    from attendo.microscope.labels import columns, fitted
-
     verdict = _verdict(claim, finding).in_language(language)
-    return [
-        fitted(f"{claim.id}  {verdict}{' ' * (24 - columns(verdict))}{claim.source}", WIDTH),
-        fitted(f"     {claim.statement.in_language(language)}", WIDTH),
-    ]
+    lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", claim.source)
+    lines += _beside(" " * 5, claim.statement.in_language(language))
+    if claim.condition is not None:
+        text = f"{CONDITION.in_language(language)}: {claim.condition.in_language(language)}"
+        lines += _beside(" " * 5, text)
+    return [*lines, ""]
 
 
 def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
+    """The last line of the table.
+
+    >>> from attendo.theory.claims.claim import Claim, Finding
+    >>> one = Claim("C01", "a source", CONDITION, CONDITION, lambda: Finding(()))
+    >>> _count([(one, one.compute())], 0.5).en
+    '1 checked: 1 holds; 0 failed; 0.5 CPU-seconds'
+    """
     n_held = sum(finding.holds for _, finding in found)
     n_conditions = sum(finding.holds and claim.condition is not None for claim, finding in found)
     n_failed = len(found) - n_held
+    verb, of = "holds" if n_held == 1 else "hold", Words("", "")
+    if n_conditions:
+        en = ", with a condition" if n_held == 1 else f", {n_conditions} of them with a condition"
+        of = Words(en, f"(うち条件つき {n_conditions} 件)")
     return Words(
-        f"{len(found)} checked: {n_held} hold, {n_conditions} of them with a condition; {n_failed} failed;"
-        f" {seconds:.1f} CPU-seconds",
-        f"{len(found)} 件を検証: 成立 {n_held} 件(うち条件つき {n_conditions} 件)、不成立 {n_failed} 件、"
-        f"CPU 時間 {seconds:.1f} 秒",
+        f"{len(found)} checked: {n_held} {verb}{of.en}; {n_failed} failed; {seconds:.1f} CPU-seconds",
+        f"{len(found)} 件を検証: 成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
     )
 
 
@@ -182,20 +224,19 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
     from attendo.microscope.flow import flowed
     from attendo.microscope.terminal_pictures import picture_lines
 
-    lines = [
-        *flowed(f"{claim.id}  {_verdict(claim, finding).in_language(language)} — {claim.source}", WIDTH),
-        "",
-    ]
-    parts = [(None, claim.statement), (Words("Condition", "条件"), claim.condition)]
+    width = _width()
+    lines = flowed(f"{claim.id}  {_verdict(claim, finding).in_language(language)} — {claim.source}", width)
+    lines.append("")
+    parts = [(None, claim.statement), (CONDITION, claim.condition)]
     parts.append((Words("Why", "導出"), claim.derivation))
     for label, text in parts:
         if text is not None:
             head = "" if label is None else f"{label.in_language(language)}: "
-            lines += [*flowed(head + text.in_language(language), WIDTH), ""]
+            lines += [*flowed(head + text.in_language(language), width), ""]
     for check in finding.checks:
-        lines += flowed(_check_line(check, language), WIDTH, "  ")
+        lines += flowed(_check_line(check, language), width, "  ")
     if finding.picture is not None:
-        lines += ["", *picture_lines(finding.picture, language, WIDTH)]
+        lines += ["", *picture_lines(finding.picture, language, width)]
     return [*lines, ""]
 
 
@@ -278,14 +319,12 @@ def _mark(erratum: Erratum) -> Words:
 
 
 def _listed(erratum: Erratum, language: Language) -> list[str]:
-    from attendo.microscope.labels import columns, fitted
-
     mark = _mark(erratum).in_language(language)
-    space = " " * (18 - columns(mark))
-    return [
-        fitted(f"{erratum.number:>2}  {mark}{space}{erratum.title.in_language(language)}", WIDTH),
-        fitted(f"{'':22}{erratum.source}", WIDTH),
-    ]
+    lines = _beside(f"{erratum.number:>2}  {_cell(mark, 18)}", erratum.title.in_language(language))
+    lines += _beside(" " * 4, erratum.source)
+    for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
+        lines += _beside(f"    {sign} ", text.in_language(language))
+    return [*lines, ""]
 
 
 def _marks(chosen: list[Erratum]) -> Words:
@@ -304,18 +343,19 @@ def _erratum_lines(
     from attendo.microscope.flow import flowed
 
     head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
-    lines = [*flowed(head, WIDTH), *flowed(erratum.source, WIDTH)]
+    width = _width()
+    lines = [*flowed(head, width), *flowed(erratum.source, width)]
     forms = (
         (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
         (Words("Right", "正"), erratum.right, "right_code"),
     )
     for label, text, name in forms:
-        lines += ["", *flowed(f"{label.in_language(language)}: {text.in_language(language)}", WIDTH)]
+        lines += ["", *flowed(f"{label.in_language(language)}: {text.in_language(language)}", width)]
         if name not in outcomes:
             continue
         snippet, outcome = outcomes[name]
         lines += ["", *(f"    {line}" for line in snippet.code.rstrip().splitlines()), ""]
-        given = flowed(f"→ {outcome}", WIDTH - 4, "  ")
+        given = flowed(f"→ {outcome}", width - 4, "  ")
         lines += [f"    {line}" for line in given]
         is_expected = snippet.matches(outcome)
         said = (

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Any, Literal
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
 
-import torch
-from torch import Tensor
-
-from attendo.microscope.flow import flowed
-from attendo.microscope.labels import columns
+from attendo.errors import AttendoError
 from attendo.theory.checking import mask_properties, properties
-from attendo.theory.checking.student import Case, RefusedError, Student, meet
+from attendo.theory.checking.loading import load_function
+from attendo.theory.checking.report import Outcome, Report
+from attendo.theory.checking.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
 from attendo.theory.checking.suspects import MASK_MISTAKES, Diagnosis, diagnose
-from attendo.theory.checking.trials import Failure, Property, draw, drawn_masks, numbers
-from attendo.words import Language, Words
-
-Status = Literal["holds", "fails", "not offered", "not tried"]
-
-WIDTH = 79
-SMALL = 12
-"""Up to so many numbers of an array are shown."""
+from attendo.theory.checking.trials import Failure, Property, draw, drawn_masks
+from attendo.words import Words
 
 PROPERTIES = (
     Property(
@@ -69,7 +61,10 @@ PROPERTIES = (
     ),
     Property("inputs", Words("inputs stay as they were", "入力を書き換えない"), properties.inputs),
 )
+SCALE = [property.id for property in PROPERTIES].index("scale")
 MASKED = ("mask", "empty row")
+NO_INPUT = Words("the function works on no input", "どの入力でも動かない")
+TOO_LONG = Words("a call took too long", "時間のかかりすぎる呼び出しがあった")
 NO_BATCH = Words(
     "it works with a batch only; @ and axes counted from the end work with and without one",
     "バッチがあるときだけ動く。@ と末尾から数えた軸を使えば、バッチの有無によらない",
@@ -87,67 +82,7 @@ LENGTHS = Words(
 VALUE_WIDTH = Words("values may have a width of their own", "値の幅はクエリ・キーの幅と異なってよい")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What came of one property: tried inputs, and the smallest one found on which it fails.
-
-    note: why it is not offered, or was not tried.
-    """
-
-    property: Property
-    status: Status
-    tried: int = 0
-    failure: Failure | None = None
-    note: Words | None = None
-
-
-@dataclass(frozen=True, repr=False)
-class Report:
-    """What `check` found; printed, it reads as a table.
-
-    ok: no property fails; one that the function does not offer (a mask, say) does not count.
-    """
-
-    function: str
-    outcomes: tuple[Outcome, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether no property fails."""
-        return not self.failed
-
-    @property
-    def failed(self) -> tuple[str, ...]:
-        """The ids of the properties that fail."""
-        return tuple(outcome.property.id for outcome in self.outcomes if outcome.status == "fails")
-
-    def lines(self, language: Language = "en") -> list[str]:
-        """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
-        offered = [outcome for outcome in self.outcomes if outcome.status in ("holds", "fails")]
-        n_held = sum(outcome.status == "holds" for outcome in offered)
-        head = Words(
-            f"{self.function}: {n_held} of {len(offered)} properties hold",
-            f"{self.function}: {len(offered)} 個の性質のうち {n_held} 個が成り立つ",
-        )
-        return [
-            head.in_language(language),
-            *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
-        ]
-
-    def as_json(self, language: Language = "en") -> dict[str, Any]:
-        """The report as JSON's own types."""
-        return {
-            "function": self.function,
-            "ok": self.ok,
-            "failed": list(self.failed),
-            "properties": [_outcome_json(outcome, language) for outcome in self.outcomes],
-        }
-
-    def __repr__(self) -> str:
-        return "\n".join(self.lines())
-
-
-def check(function: Callable[..., Any]) -> Report:
+def check(function: Callable[..., Any], name: str | None = None) -> Report:
     """Tries the properties of attention on a function `f(query, key, value[, mask][, scale])` (F07).
 
     The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]`, of torch or
@@ -155,7 +90,10 @@ def check(function: Callable[..., Any]) -> Report:
     further parameter with `mask` in its name: `[..., q_len, k_len]` of bool, True = may attend (of 0 and 1 if it raises
     for bool). Its scale is the first with `scale` in it: what multiplies the scores. A property of what it has not (a
     mask; in NumPy a gradient) is reported as not offered and does not fail. Inputs are tried from small to large,
-    always the same ones, and the first that fails is reported with the usual mistake that explains it.
+    always the same ones, and the first that fails is reported with the usual mistake that explains it. `name` is what
+    the report calls the function.
+    A call that gives no result within 10 seconds is stopped and fails, and what comes after it is not tried. That takes
+    an alarm of the system: on Windows, and outside the main thread, there is no limit.
     Raises AttendoError for what is no function of three arrays.
 
     >>> import torch
@@ -167,27 +105,56 @@ def check(function: Callable[..., Any]) -> Report:
     >>> print(report.outcomes[3].failure.hint.en)
     forgot the scale: multiply the scores by 1/√head_dim
     """
-    student = meet(function)
+    student = meet(function, name)
     if student.broken is not None:
-        return Report(student.name, _broken(student))
-    outcomes = [_outcome(student, found) for found in PROPERTIES]
+        note = TOO_LONG if isinstance(student.broken, SlowError) else NO_INPUT
+        return Report(student.name, _ended(student.broken, [], note))
+    outcomes: list[Outcome] = []
+    try:
+        for property in PROPERTIES:
+            outcomes.append(_outcome(student, property))
+        no_scale = properties.has_no_scale(student) if outcomes[0].status == "fails" else None
+    except SlowError as slow:
+        return Report(student.name, _ended(slow, outcomes, TOO_LONG))
+    if no_scale is not None:
+        outcomes[SCALE] = Outcome(PROPERTIES[SCALE], "not tried", note=no_scale)
     if any(outcome.status == "fails" for outcome in outcomes):
-        usual, masked = _diagnoses(student)
-        outcomes = [_with_hint(outcome, student, usual, masked) for outcome in outcomes]
+        with suppress(SlowError):  # a function that is slow only now and then goes without hints
+            usual, masked = _diagnoses(student)
+            outcomes = [_with_hint(outcome, student, usual, masked) for outcome in outcomes]
     return Report(student.name, tuple(outcomes))
 
 
-def _broken(student: Student) -> tuple[Outcome, ...]:
-    """The outcomes for a function that works on no input at all."""
-    assert student.broken is not None
-    case = draw((2, 2, 2, 2))
-    hint = None
-    if "returned None" in student.broken:
-        hint = Words("the function has no `return`", "return がない")
-    failure = Failure(case, Words("an array", "配列"), Words(student.broken, student.broken), hint)
-    note = Words("the function works on no input", "どの入力でも動かない")
-    rest = (Outcome(found, "not tried", note=note) for found in PROPERTIES[1:])
-    return (Outcome(PROPERTIES[0], "fails", 1, failure), *rest)
+def check_file(place: str) -> Report:
+    """`check` for the function that "FILE.py:FUNCTION" names, under that name.
+
+    Raises AttendoError, which names the file, for what cannot be loaded and what is no function of three arrays.
+
+    >>> check_file("mine.py")
+    Traceback (most recent call last):
+    ...
+    attendo.errors.AttendoError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
+    """
+    function = load_function(place)
+    file, _, name = place.rpartition(":")
+    try:
+        return check(function, name)
+    except AttendoError as error:
+        raise AttendoError(f"{file}: {error}") from None
+
+
+def _ended(error: NoAnswerError, before: list[Outcome], note: Words) -> tuple[Outcome, ...]:
+    """The outcomes for a function whose trial ends with the property after these."""
+    failing, *rest = PROPERTIES[len(before) :]
+    ended = Outcome(failing, "fails", 1, _no_answer(error))
+    return (*before, ended, *(Outcome(property, "not tried", note=note) for property in rest))
+
+
+def _no_answer(error: NoAnswerError) -> Failure:
+    """The failure of a call that gave no answer."""
+    shape = error.case.wanted
+    wanted = Words(f"output of shape {shape}", f"出力の形 {shape}")
+    return Failure(error.case, wanted, error.said, error.hint, is_refusal=True)
 
 
 def _outcome(student: Student, property: Property) -> Outcome:
@@ -201,9 +168,7 @@ def _outcome(student: Student, property: Property) -> Outcome:
             if failure is not None:
                 return Outcome(property, "fails", tried, failure)
     except RefusedError as refused:
-        said = Words(str(refused), str(refused))
-        failure = Failure(refused.case, Words("an array", "配列"), said, is_refusal=True)
-        return Outcome(property, "fails", tried + 1, failure)
+        return Outcome(property, "fails", tried + 1, _no_answer(refused))
     return Outcome(property, "holds", tried)
 
 
@@ -230,6 +195,8 @@ def _with_hint(outcome: Outcome, student: Student, usual: Diagnosis, masked: Dia
     elif failure.is_refusal or outcome.property.id == "shapes":
         is_known = usual.mistake is not None and usual.mistake.misshapes
         hint = hint or (usual.hint if is_known else _size_hint(student, failure.case))
+        if hint is not None and outcome.property.id == "agreement" and usual.hint not in (None, hint):
+            hint = Words(f"{hint.en}; and {usual.hint.en}", f"{hint.ja}。さらに、{usual.hint.ja}")
     return replace(outcome, failure=replace(failure, hint=hint or usual.hint))
 
 
@@ -255,68 +222,3 @@ def _size_hint(student: Student, case: Case) -> Words | None:
     if head_dim != value_dim and _works(student, (q_len, k_len, head_dim, head_dim), lead):
         return VALUE_WIDTH
     return None
-
-
-def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
-    mark = {"holds": "✓", "fails": "✗"}.get(outcome.status, "–")
-    title = outcome.property.title.in_language(language)
-    if outcome.note is not None:
-        status = (
-            Words("not offered", "対象外")
-            if outcome.status == "not offered"
-            else Words("not tried", "未検査")
-        )
-        title = f"{status.in_language(language)}: {outcome.note.in_language(language)}"
-    lines = _indented(f"{mark} {outcome.property.id:<12}", title)
-    if outcome.failure is None:
-        return lines
-    case, failure = outcome.failure.case, outcome.failure
-    names = Words("on", "入力"), Words("expected", "期待値"), Words("got", "結果"), Words("hint", "ヒント")
-    given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
-    given += [] if case.scale is None else [f"scale {case.scale:g}"]
-    texts = [*given, failure.expected.in_language(language), failure.got.in_language(language)]
-    labels = [names[0], *[Words("", "")] * (len(given) - 1), names[1], names[2]]
-    if failure.hint is not None:
-        texts, labels = [*texts, failure.hint.in_language(language)], [*labels, names[3]]
-    for label, text in zip(labels, texts, strict=True):
-        word = label.in_language(language)
-        lines += _indented(f"    {word}{' ' * (10 - columns(word))}", text)
-    return lines
-
-
-def _indented(first: str, text: str) -> list[str]:
-    """A text behind a label, wrapped beside it."""
-    left = columns(first)
-    parts = flowed(text, WIDTH - left)
-    return [first + parts[0], *(" " * left + part for part in parts[1:])]
-
-
-def _shown(array: Tensor) -> str:
-    if array.numel() > SMALL:
-        return str(list(array.shape))
-    return f"{list(array.shape)} = {array.tolist() if array.dtype == torch.bool else numbers(array).en}"
-
-
-def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "property": outcome.property.id,
-        "title": outcome.property.title.in_language(language),
-        "status": outcome.status,
-        "tried": outcome.tried,
-        "note": None if outcome.note is None else outcome.note.in_language(language),
-        "failure": None,
-    }
-    if outcome.failure is not None:
-        case, failure = outcome.failure.case, outcome.failure
-        found["failure"] = {
-            "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
-            "input": {
-                name: array.tolist() if array.numel() <= SMALL else None
-                for name, array in case.arrays.items()
-            },
-            "scale": case.scale,
-            "expected": failure.expected.in_language(language),
-            "got": failure.got.in_language(language),
-            "hint": None if failure.hint is None else failure.hint.in_language(language),
-        }
-    return found

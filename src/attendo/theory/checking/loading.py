@@ -10,13 +10,14 @@ from types import ModuleType
 from typing import Any
 
 from attendo.errors import AttendoError
+from attendo.theory.checking.time_limit import TimeUpError, time_limit, too_late
 
 
 def load_function(place: str) -> Callable[..., Any]:
     """The function that "FILE.py:FUNCTION" names; the file is run, but not as a script.
 
     Raises AttendoError in one line for a missing or unreadable file, a syntax error, whatever running it raises, and
-    a name that is no function there.
+    a name that is no function there; also for a file that does not come to its end in time (`time_limit`).
 
     >>> load_function("mine.py")
     Traceback (most recent call last):
@@ -42,7 +43,11 @@ def load_function(place: str) -> Callable[..., Any]:
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     sys.path.insert(0, str(path.absolute().parent))  # what the file imports may lie beside it
     try:
-        exec(code, vars(module))
+        with time_limit():
+            exec(code, vars(module))
+    except TimeUpError as error:
+        line = _line_in(error, str(path))
+        raise AttendoError(f"{file}:{line}: {too_late().en}; running the file must come to an end") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
         line = _line_in(error, str(path))
         raise AttendoError(f"{file}:{line}: {type(error).__name__}: {error}; the file must run") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -12,8 +13,19 @@ from attendo.theory.checking.student import Case, Student
 from attendo.theory.checking.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
 from attendo.words import Words
 
-STEP = 1e-6
-"""Of the finite differences that are shown beside a wrong gradient."""
+NO_GRADIENT = Words("no gradient: the output is cut off", "勾配がない: 出力が切り離されている")
+CUT = Words(
+    "detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off",
+    "detach()、.data、.item()、torch.no_grad()、NumPy が勾配を切っている",
+)
+JUMP = Words(
+    "the output jumps here: an argmax or a comparison stands where a softmax belongs",
+    "ここで出力が跳んでいる。softmax の代わりに argmax や比較が使われている",
+)
+PARTLY_CUT = Words(
+    "a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong",
+    "経路の一部が切れている(detach()、.data、.item())か、自作の backward が誤っている",
+)
 
 
 def no_mask(student: Student) -> Words | None:
@@ -47,12 +59,12 @@ def mask(student: Student) -> Trials:
         assert case.mask is not None
         answer = student(case)
         failure = compared(case, _row_by_row(student, case), answer.output)
-        if failure is None and answer.weights is not None and bool((answer.weights[~case.mask] != 0).any()):
-            failure = Failure(
-                case,
-                Words("weights of 0 where the mask is False", "マスクが False の位置の重みが 0"),
-                numbers(answer.weights),
-            )
+        weights = answer.weights
+        if weights is None or weights.shape != case.mask.shape:  # `shapes` says so
+            weights = torch.zeros_like(case.mask)
+        if failure is None and bool((weights[~case.mask] != 0).any()):
+            said = Words("weights of 0 where the mask is False", "マスクが False の位置の重みが 0")
+            failure = Failure(case, said, numbers(weights))
         yield failure
     for case in drawn_masks(student):
         yield _leak(student, case)
@@ -112,16 +124,16 @@ def empty_row(student: Student) -> Trials:
     for size in ((1, 1, 1, 1), (1, 2, 1, 1), (2, 2, 2, 2), (2, 3, 2, 2)):
         case = draw(size, student.lead)
         allowed = (torch.arange(size[0]) > 0)[:, None].expand(size[0], size[1])
-        case = replace(case, mask=allowed.expand(*student.lead, *allowed.shape))
+        mask = allowed.expand(*student.lead, *allowed.shape)
+        case = replace(case, mask=mask)
         answer = student(case)
-        output = answer.output[..., :1, :]
+        output, weights = answer.output[..., :1, :], answer.weights
+        if weights is not None:
+            weights = weights[..., :1, :] if weights.shape == mask.shape else None
         zeros = torch.zeros_like(output)
         if not close(output, zeros):
             yield Failure(case, _zeros(zeros), numbers(output), _empty_hint(output))
-        elif answer.weights is not None and not close(
-            answer.weights[..., :1, :], torch.zeros_like(answer.weights[..., :1, :])
-        ):
-            weights = answer.weights[..., :1, :]
+        elif weights is not None and not close(weights, torch.zeros_like(weights)):
             yield Failure(case, Words("weights of 0", "重みが 0"), numbers(weights), _empty_hint(weights))
         else:
             yield None if student.kind == "numpy" else _empty_gradient(student, case)
@@ -176,44 +188,56 @@ def gradient(student: Student) -> Trials:
     for size in ((1, 2, 1, 1), (2, 3, 2, 2)):
         case = draw(size, student.lead)
         for name in ("query", "key", "value"):
-
-            def output(array: Tensor, name: str = name, case: Case = case) -> Tensor:
-                return student(replace(case, **{name: array})).output
-
-            array = case.arrays[name].clone().requires_grad_()
-            first = output(array)
-            is_single = torch.equal(first.float().double(), first)  # float32 inside: `agreement` says so
-            step, tolerance = (1e-3, 1e-2) if is_single else (1e-6, 1e-5)
-            if not first.requires_grad:
-                found: Words | None = Words(
-                    "no gradient: the output is cut off", "勾配がない: 出力が切り離されている"
-                )
-            elif torch.autograd.gradcheck(output, (array,), eps=step, atol=tolerance, raise_exception=False):
-                found = None
-            else:
-                (slope,) = torch.autograd.grad(output(array).sum(), array, allow_unused=True)
-                found = numbers(torch.zeros_like(array) if slope is None else slope)
-            yield None if found is None else _cut(case, name, found, _slope(output, array.detach()))
+            yield _wrong_gradient(student, case, name)
 
 
-def _cut(case: Case, name: str, found: Words, wanted: Tensor) -> Failure:
-    shown = numbers(wanted)
+def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
+    def output(array: Tensor) -> Tensor:
+        return student(replace(case, **{name: array})).output
+
+    array = case.arrays[name].clone().requires_grad_()
+    first = output(array)
+    is_single = torch.equal(first.float().double(), first)  # float32 inside: `agreement` says so
+    step, tolerance = (1e-3, 1e-2) if is_single else (1e-6, 1e-5)
+    has_gradient = first.requires_grad
+    if has_gradient and torch.autograd.gradcheck(
+        output, (array,), eps=step, atol=tolerance, raise_exception=False
+    ):
+        return None
+    wanted = _slopes(output, array.detach(), step)
+    got = _gradients(output(array), array) if has_gradient else torch.zeros_like(wanted)
+    hint = PARTLY_CUT if bool(got.any()) else CUT
+    if bool(wanted.isfinite().all()) and not close(_slopes(output, array.detach(), 10 * step), wanted, 0.1):
+        hint = JUMP
+    places = [f"output{list(place)}" for place in product(*map(range, first.shape))]
+    pairs = [("(sum of the output)", "(出力の和)", wanted.sum(0), got.sum(0))]
+    pairs += [(place, place, *both) for place, *both in zip(places, wanted, got, strict=True)]
+    for en, ja, slope, found in pairs:
+        if not close(found, slope, tolerance):
+            shown = numbers(slope, found)
+            expected = Words(f"d{en}/d{name} = {shown.en}", f"d{ja}/d{name} = {shown.ja}")
+            return Failure(case, expected, numbers(found, slope) if has_gradient else NO_GRADIENT, hint)
+    if not has_gradient:  # and there is none to have: nothing changes with this input
+        return None
     return Failure(
         case,
-        Words(f"d(sum of the output)/d{name} = {shown.en}", f"d(出力の和)/d{name} = {shown.ja}"),
-        found,
-        Words(
-            "detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off",
-            "detach()、.data、.item()、torch.no_grad()、NumPy が勾配を切っている",
-        ),
+        Words(f"the same gradient for {name} at every call", f"{name} の勾配がどの呼び出しでも同じ"),
+        Words("gradients that differ from call to call", "呼び出すたびに異なる勾配"),
     )
 
 
-def _slope(output: Callable[[Tensor], Tensor], at: Tensor) -> Tensor:
-    """The derivative of the output's sum by central differences."""
-    slope = torch.zeros_like(at)
+def _slopes(output: Callable[[Tensor], Tensor], at: Tensor, step: float) -> Tensor:
+    """The derivative of each number of the output by central differences: [n_outputs, *at.shape]."""
+    slopes = []
     for i in range(at.numel()):
-        step = torch.zeros_like(at)
-        step.view(-1)[i] = STEP
-        slope.view(-1)[i] = (output(at + step).sum() - output(at - step).sum()) / (2 * STEP)
-    return slope
+        moved = torch.zeros_like(at)
+        moved.view(-1)[i] = step
+        slopes.append((output(at + moved) - output(at - moved)).flatten() / (2 * step))
+    return torch.stack(slopes, -1).unflatten(-1, at.shape)
+
+
+def _gradients(output: Tensor, array: Tensor) -> Tensor:
+    """The derivative of each number of the output as torch gives it: [n_outputs, *array.shape]."""
+    zeros = torch.zeros_like(array)
+    found = [torch.autograd.grad(n, array, retain_graph=True, allow_unused=True)[0] for n in output.flatten()]
+    return torch.stack([zeros if slope is None else slope for slope in found])

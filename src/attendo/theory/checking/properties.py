@@ -106,13 +106,14 @@ def scale(student: Student) -> Trials:
             continue
         name, shown = _scale_name(factors), ", ".join(f"{factor:.4g}" for factor in factors.values())
         widths = ", ".join(map(str, factors))
+        said = Words(
+            f"scores · {shown} at head_dim {widths}: {name.en}",
+            f"head_dim {widths} でスコア × {shown}: {name.ja}",
+        )
         yield Failure(
             _two_keys(student, width),
             Words(f"scores · {expected:.4g} = 1/√{width}", f"スコア × {expected:.4g} = 1/√{width}"),
-            Words(
-                f"scores · {shown} at head_dim {widths}: {name.en}",
-                f"head_dim {widths} でスコア × {shown}: {name.ja}",
-            ),
+            name if any(map(isnan, factors.values())) else said,
         )
     for given in (1.0, 0.25) if student.scale_name is not None else ():
         got = _factor(student, 4, given)
@@ -126,6 +127,21 @@ def scale(student: Student) -> Trials:
             ),
         )
         yield None if abs(got - given) <= FACTOR_TOLERANCE else failure
+
+
+def has_no_scale(student: Student) -> Words | None:
+    """Why the scale cannot be read off a function's output.
+
+    >>> has_no_scale(Student(lambda q, k, v: k, "mine")).en
+    'no output of the right shape to read it from'
+    """
+    for width in WIDTHS:
+        case = _two_keys(student, width)
+        with suppress(RefusedError):
+            if list(student(case).output.shape) == case.wanted:
+                continue
+        return Words("no output of the right shape to read it from", "形の正しい出力がなく、読み取れない")
+    return None
 
 
 def _two_keys(student: Student, width: int, given: float | None = None) -> Case:

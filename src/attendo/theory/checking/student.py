@@ -14,10 +14,20 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attendo.errors import AttendoError
+from attendo.theory.checking.time_limit import TimeUpError, time_limit, too_late
+from attendo.words import Words
 
 Kind = Literal["torch", "numpy"]
 WAYS: tuple[tuple[Kind, bool], ...] = (("torch", True), ("numpy", False), ("torch", False))
 """How a function is tried: (arrays, with gradients). Detached NumPy code inside makes torch with gradients raise."""
+ENDLESS = Words(
+    "a loop does not end, or something is waited for: the inputs are tiny, and a call takes milliseconds",
+    "終わらないループか待ちがある。入力はごく小さく、1 回の呼び出しは数ミリ秒で済む",
+)
+NO_RETURN = Words("the function has no `return`", "return がない")
+NO_ARRAY = Words(
+    "return the output itself, or (output, weights)", "出力そのもの、または (出力, 重み) を返すこと"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +46,11 @@ class Case:
         named = {"query": self.query, "key": self.key, "value": self.value}
         return named if self.mask is None else named | {"mask": self.mask}
 
+    @property
+    def wanted(self) -> list[int]:
+        """The output's shape."""
+        return [*self.query.shape[:-1], self.value.shape[-1]]
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -46,12 +61,20 @@ class Answer:
     is_tensor: bool = True
 
 
-class RefusedError(Exception):
-    """The function raised, or returned what is no array, for this input."""
+class NoAnswerError(Exception):
+    """The function gave no answer for this input; `said` is what came instead."""
 
-    def __init__(self, case: Case, reason: str):
-        super().__init__(reason)
-        self.case = case
+    def __init__(self, case: Case, said: Words, hint: Words | None = None):
+        super().__init__(said.en)
+        self.case, self.said, self.hint = case, said, hint
+
+
+class RefusedError(NoAnswerError):
+    """The function raised, or returned what is no array with the axes of the query."""
+
+
+class SlowError(NoAnswerError):
+    """The function was stopped when its time was up."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +83,7 @@ class Student:
 
     mask_name, scale_name: its parameters for them, None where it has none. needs_mask, needs_scale: without a
     default. kind: the arrays it works on. lead: the batch dimensions it cannot do without. number_mask: the mask
-    must be of 0 and 1, since it raises for one of False and True. broken: why it works for no input.
+    must be of 0 and 1, since it raises for one of False and True. broken: what happens, if it works for no input.
     """
 
     function: Callable[..., Any]
@@ -72,12 +95,13 @@ class Student:
     kind: Kind = "torch"
     lead: tuple[int, ...] = ()
     number_mask: bool = False
-    broken: str | None = None
+    broken: NoAnswerError | None = None
 
     def __call__(self, case: Case) -> Answer:
         """Calls it on copies of the input; a copy of what requires a gradient passes the gradient on.
 
-        Raises RefusedError for whatever it raises, and for a result that is no array of real numbers.
+        Raises RefusedError for whatever it raises, and for a result that is no array of real numbers; SlowError when
+        its time is up.
         """
         return self.answer(case, self.arguments(case))
 
@@ -102,30 +126,35 @@ class Student:
         if self.scale_name is not None and (case.scale is not None or self.needs_scale):
             named[self.scale_name] = case.query.shape[-1] ** -0.5 if case.scale is None else case.scale
         try:
-            with warnings.catch_warnings(), np.errstate(all="ignore"):
+            with time_limit(), warnings.catch_warnings(), np.errstate(all="ignore"):
                 warnings.simplefilter("ignore")
                 result = self.function(arguments["query"], arguments["key"], arguments["value"], **named)
-                return _answer(result)
+                return _answer(case, result)
+        except TimeUpError:
+            raise SlowError(case, too_late(), ENDLESS) from None
+        except RefusedError:
+            raise
         except (Exception, SystemExit) as error:  # whatever it raises is the finding
-            raise RefusedError(case, f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            raise RefusedError(case, Words(said, said)) from error
 
 
-def meet(function: Callable[..., Any]) -> Student:
+def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     """Finds out how a function is to be called: its mask, its scale, torch or NumPy, with or without a batch.
 
     The first three parameters are query, key and value. The mask is the first further parameter with `mask` in its
     name, the scale the first with `scale` in it; both are passed by name. A function is a NumPy function if it
-    raises for tensors, or gives no tensor for them, but takes arrays.
+    raises for tensors, or gives no tensor for them, but takes arrays. name: what it is called in the report.
     Raises AttendoError if it cannot be called with three arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'
     """
-    student = _with_parameters(function)
+    student = _with_parameters(function, name)
     square = torch.tensor(
         [[1.0, 0.5], [-0.5, 1.0]], dtype=torch.float64
     )  # fits rows and columns, heads and values
-    reasons: list[str] = []
+    refusals: list[RefusedError] = []
     for lead in ((), (1,), (1, 1)):
         even = square.expand(*lead, 2, 2)
         case = Case(even, even, even)
@@ -137,11 +166,13 @@ def meet(function: Callable[..., Any]) -> Student:
                 way = replace(way, number_mask=number_mask)
                 try:
                     answer = way(replace(given, mask=mask))
+                except SlowError as slow:  # other ways would take as long
+                    return replace(way, broken=SlowError(replace(case, mask=mask), slow.said, slow.hint))
                 except RefusedError as refused:
-                    reasons.append(str(refused))
+                    refusals.append(RefusedError(replace(case, mask=mask), refused.said, refused.hint))
                 else:
                     return way if kind == "numpy" or answer.is_tensor else _as_numpy(way, case)
-    return replace(student, broken=reasons[0])
+    return replace(student, broken=refusals[0])
 
 
 def _masks(way: Student, lead: tuple[int, ...]) -> list[tuple[Tensor | None, bool]]:
@@ -163,18 +194,23 @@ def _as_numpy(way: Student, case: Case) -> Student:
     return numpy
 
 
-def _with_parameters(function: Callable[..., Any]) -> Student:
+def _with_parameters(function: Callable[..., Any], called: str | None) -> Student:
     if not callable(function):
         raise AttendoError(f"{function!r} is no function; give one of query, key and value")
-    name = getattr(function, "__name__", type(function).__name__)
+    name = called or getattr(function, "__name__", type(function).__name__)
+    if isinstance(function, type):
+        raise AttendoError(f"{name} is a class; give an instance of it, as attention = {name}(...)")
+    target = function.forward if isinstance(function, torch.nn.Module) else function
+    if any(map(inspect.iscoroutinefunction, (target, getattr(target, "__call__", None)))):  # noqa: B004
+        raise AttendoError(f"{name} is async; write a plain `def` that returns the output")
     try:
-        target = function.forward if isinstance(function, torch.nn.Module) else function
         parameters = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):  # some built-in functions have no signature
         return Student(function, name)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3 and not any(p.kind == p.VAR_POSITIONAL for p in parameters):
-        raise AttendoError(f"{name} takes {len(positional)} arrays; write {name}(query, key, value)")
+        n_arrays = "1 array" if len(positional) == 1 else f"{len(positional)} arrays"
+        raise AttendoError(f"{name} takes {n_arrays}; write {name}(query, key, value)")
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     named = [p for p in named if p not in positional[:3]]
     mask = next((p for p in named if "mask" in p.name.lower()), None)
@@ -195,20 +231,27 @@ def _with_parameters(function: Callable[..., Any]) -> Student:
     )
 
 
-def _answer(result: Any) -> Answer:
+def _answer(case: Case, result: Any) -> Answer:
     output, weights = result, None
     if isinstance(result, tuple) and result:
         output, weights = result[0], result[1] if len(result) > 1 else None
     is_array = isinstance(weights, Tensor | np.ndarray)
-    return Answer(_tensor(output), _tensor(weights) if is_array else None, isinstance(output, Tensor))
+    found = _tensor(case, output)
+    if found.ndim != case.query.ndim:  # so that every property may count on the axes
+        said = Words(f"output of shape {list(found.shape)}", f"出力の形 {list(found.shape)}")
+        raise RefusedError(case, said)
+    return Answer(found, _tensor(case, weights) if is_array else None, isinstance(output, Tensor))
 
 
-def _tensor(array: Any) -> Tensor:
+def _tensor(case: Case, array: Any) -> Tensor:
     if array is None:
-        raise TypeError("it returned None")
+        raise RefusedError(case, Words("it returned None", "None が返った"), NO_RETURN)
     if not isinstance(array, Tensor):
+        kind = type(array).__name__
         array = np.asarray(array)
         if array.dtype.kind not in "fiub":
-            raise TypeError(f"it returned an array of {array.dtype}")
+            of = f"an array of {array.dtype}" if array.dtype != object else f"a value of type {kind}"
+            ja = f"{array.dtype} の配列" if array.dtype != object else f"{kind} 型の値"
+            raise RefusedError(case, Words(f"it returned {of}", f"{ja}が返った"), NO_ARRAY)
         array = torch.from_numpy(np.array(array))
     return array.double()  # what float32 has lost shows in the numbers

@@ -84,6 +84,19 @@ def _with_causal_mask(case: Case, scale: float | None) -> Tensor:
     return attention(case.query, case.key, case.value, mask, scale)
 
 
+def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
+    """With `tril` as it comes: query i sees keys 0 to i, also where there are more keys than queries."""
+    q_len, k_len = case.query.shape[-2], case.key.shape[-2]
+    mask = causal(max(q_len, k_len), max(q_len, k_len))[:q_len, :k_len]
+    return attention(case.query, case.key, case.value, mask, scale)
+
+
+CAUSAL = Words(
+    "a causal mask is built in; attention without a mask sees every key",
+    "因果マスクが組み込まれている。マスクなしの注意機構はすべてのキーを見る",
+)
+
+
 MISTAKES = (
     Suspect(
         Words(
@@ -177,13 +190,8 @@ MISTAKES = (
         _tokens_as_columns,
         misshapes=True,
     ),
-    Suspect(
-        Words(
-            "a causal mask is built in; attention without a mask sees every key",
-            "因果マスクが組み込まれている。マスクなしの注意機構はすべてのキーを見る",
-        ),
-        _with_causal_mask,
-    ),
+    Suspect(CAUSAL, _with_causal_mask),
+    Suspect(CAUSAL, _with_causal_mask_from_the_start),
     Suspect(
         Words(
             "only the best key counts: an argmax where a softmax belongs",

@@ -1,0 +1,146 @@
+"""What a check found, for a reader and for a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attendo.microscope.flow import flowed
+from attendo.microscope.labels import columns
+from attendo.theory.checking.trials import Failure, Property, numbers
+from attendo.words import Language, Words
+
+Status = Literal["holds", "fails", "not offered", "not tried"]
+
+WIDTH = 79
+SMALL = 12
+"""Up to so many numbers of an array are shown."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one property: tried inputs, and the smallest one found on which it fails.
+
+    note: why it is not offered, or was not tried.
+    """
+
+    property: Property
+    status: Status
+    tried: int = 0
+    failure: Failure | None = None
+    note: Words | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What `check` found; printed, it reads as a table.
+
+    ok: no property fails; one that the function does not offer (a mask, say) does not count.
+    """
+
+    function: str
+    outcomes: tuple[Outcome, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no property fails."""
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The ids of the properties that fail."""
+        return tuple(outcome.property.id for outcome in self.outcomes if outcome.status == "fails")
+
+    def lines(self, language: Language = "en") -> list[str]:
+        """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
+        offered = [outcome for outcome in self.outcomes if outcome.status in ("holds", "fails")]
+        n_held = sum(outcome.status == "holds" for outcome in offered)
+        head = Words(
+            f"{self.function}: {n_held} of {len(offered)} properties hold",
+            f"{self.function}: {len(offered)} 個の性質のうち {n_held} 個が成り立つ",
+        )
+        return [
+            head.in_language(language),
+            *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
+        ]
+
+    def as_json(self, language: Language = "en") -> dict[str, Any]:
+        """The report as JSON's own types."""
+        return {
+            "function": self.function,
+            "ok": self.ok,
+            "failed": list(self.failed),
+            "properties": [_outcome_json(outcome, language) for outcome in self.outcomes],
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
+    mark = {"holds": "✓", "fails": "✗"}.get(outcome.status, "–")
+    title = outcome.property.title.in_language(language)
+    if outcome.note is not None:
+        status = (
+            Words("not offered", "対象外")
+            if outcome.status == "not offered"
+            else Words("not tried", "未検査")
+        )
+        title = f"{status.in_language(language)}: {outcome.note.in_language(language)}"
+    lines = _indented(f"{mark} {outcome.property.id:<12}", title)
+    if outcome.failure is None:
+        return lines
+    case, failure = outcome.failure.case, outcome.failure
+    names = Words("on", "入力"), Words("expected", "期待値"), Words("got", "結果"), Words("hint", "ヒント")
+    given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
+    given += [] if case.scale is None else [f"scale {case.scale:g}"]
+    texts = [*given, failure.expected.in_language(language), failure.got.in_language(language)]
+    labels = [names[0], *[Words("", "")] * (len(given) - 1), names[1], names[2]]
+    if failure.hint is not None:
+        texts, labels = [*texts, failure.hint.in_language(language)], [*labels, names[3]]
+    for label, text in zip(labels, texts, strict=True):
+        word = label.in_language(language)
+        lines += _indented(f"    {word}{' ' * (10 - columns(word))}", text)
+    return lines
+
+
+def _indented(first: str, text: str) -> list[str]:
+    """A text behind a label, wrapped beside it."""
+    left = columns(first)
+    parts = flowed(text, WIDTH - left)
+    return [first + parts[0], *(" " * left + part for part in parts[1:])]
+
+
+def _shown(array: Tensor) -> str:
+    if array.numel() > SMALL:
+        return str(list(array.shape))
+    return f"{list(array.shape)} = {array.tolist() if array.dtype == torch.bool else numbers(array).en}"
+
+
+def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "property": outcome.property.id,
+        "title": outcome.property.title.in_language(language),
+        "status": outcome.status,
+        "tried": outcome.tried,
+        "note": None if outcome.note is None else outcome.note.in_language(language),
+        "failure": None,
+    }
+    if outcome.failure is not None:
+        case, failure = outcome.failure.case, outcome.failure
+        found["failure"] = {
+            "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
+            "input": {
+                name: array.tolist() if array.numel() <= SMALL else None
+                for name, array in case.arrays.items()
+            },
+            "scale": case.scale,
+            "expected": failure.expected.in_language(language),
+            "got": failure.got.in_language(language),
+            "hint": None if failure.hint is None else failure.hint.in_language(language),
+        }
+    return found
