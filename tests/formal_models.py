@@ -3,7 +3,7 @@
 import torch
 
 from attendo.models import DecoderLM, MaskedLM
-from attendo.theory.algorithms import build_formal_ed, formal_d, formal_e, formal_ed
+from attendo.theory.algorithms import build_formal_ed, formal_d_config, formal_e_config, formal_ed_config
 
 SIZES = {"N_V": 7, "ell_max": 6, "H": 2, "d_e": 6, "d_mlp": 5}
 
@@ -21,11 +21,13 @@ def formal(algorithm, seed=0, **changes):
     sizes = SIZES | {"d_attn": 2, "d_mid": 4}
     match algorithm:
         case "A8":
-            return randomized(build_formal_ed(formal_ed(**(sizes | {"L_enc": 1, "L_dec": 2} | changes))))
+            return randomized(
+                build_formal_ed(formal_ed_config(**(sizes | {"L_enc": 1, "L_dec": 2} | changes)))
+            )
         case "A9":
-            return randomized(MaskedLM(formal_e(**(sizes | {"L": 2, "d_f": 3} | changes))))
+            return randomized(MaskedLM(formal_e_config(**(sizes | {"L": 2, "d_f": 3} | changes))))
         case _:
-            return randomized(DecoderLM(formal_d(**(sizes | {"L": 2} | changes))))
+            return randomized(DecoderLM(formal_d_config(**(sizes | {"L": 2} | changes))))
 
 
 def random_text(ell, N_V=7):

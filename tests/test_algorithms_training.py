@@ -23,7 +23,7 @@ from attendo.theory.algorithms import (
     e_loss,
     ed_inference_steps,
     ed_loss,
-    formal_d,
+    formal_d_config,
     masked,
 )
 
@@ -147,7 +147,7 @@ def test_small_random_parameters_know_nothing():
 
 def test_training_learns_its_texts():
     torch.manual_seed(0)
-    model = DecoderLM(formal_d(N_V=7, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    model = DecoderLM(formal_d_config(N_V=7, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     x = [6, 2, 2, 3, 1, 7]
     trained, losses = DTraining([x], model, N_epochs=60, eta=0.1)
     assert losses[0] > 5 and losses[-1] < 0.5

@@ -17,9 +17,9 @@ from attendo.theory.algorithms import (
     EDTransformer,
     ETransformer,
     build_formal_ed,
-    formal_d,
-    formal_e,
-    formal_ed,
+    formal_d_config,
+    formal_e_config,
+    formal_ed_config,
     hard_coded_positions,
 )
 
@@ -104,9 +104,9 @@ def test_without_positions_a_text_is_a_bag_of_words():
 
 def test_hard_coded_positions_are_a_choice():
     changes = {"positions": "sinusoidal", "position_base": "length", "position_start": 1}
-    config = dataclasses.replace(formal_d(**SIZES, L=1), **changes, position_first_index=1)
+    config = dataclasses.replace(formal_d_config(**SIZES, L=1), **changes, position_first_index=1)
     torch.manual_seed(0)
-    theta, learned = randomized(DecoderLM(config)), DecoderLM(formal_d(**SIZES, L=1))
+    theta, learned = randomized(DecoderLM(config)), DecoderLM(formal_d_config(**SIZES, L=1))
     learned.load_state_dict(theta.state_dict(), strict=False)
     learned.embedding.positions.weight.data = hard_coded_positions(6, 6).T
     x = random_text(6)
@@ -131,7 +131,7 @@ def test_hard_coded_positions_are_a_choice():
     ],
 )
 def test_a_model_that_is_not_the_papers_is_refused(change, message):
-    config = dataclasses.replace(formal_ed(**SIZES, L_enc=1, L_dec=1), **change)
+    config = dataclasses.replace(formal_ed_config(**SIZES, L_enc=1, L_dec=1), **change)
     with pytest.raises(ValueError, match=message):
         build_formal_ed(config)
     with pytest.raises(ValueError, match=message):
@@ -141,18 +141,20 @@ def test_a_model_that_is_not_the_papers_is_refused(change, message):
 def test_a_model_of_another_algorithm_is_refused():
     pre, post = {"norm_first": True}, {"norm_first": False}
     with pytest.raises(ValueError, match="norm_first=True is not A9's"):
-        ETransformer([1], MaskedLM(dataclasses.replace(formal_e(**SIZES, L=1), **pre)))
+        ETransformer([1], MaskedLM(dataclasses.replace(formal_e_config(**SIZES, L=1), **pre)))
     with pytest.raises(ValueError, match="norm_first=False is not A10's"):
-        DTransformer([1], DecoderLM(dataclasses.replace(formal_d(**SIZES, L=1), **post)))
+        DTransformer([1], DecoderLM(dataclasses.replace(formal_d_config(**SIZES, L=1), **post)))
     with pytest.raises(ValueError, match="activation='gelu_tanh' is not A10's; it has 'gelu'"):
-        DTransformer([1], DecoderLM(dataclasses.replace(formal_d(**SIZES, L=1), activation="gelu_tanh")))
+        DTransformer(
+            [1], DecoderLM(dataclasses.replace(formal_d_config(**SIZES, L=1), activation="gelu_tanh"))
+        )
 
 
 def test_both_sides_of_a8_share_their_embeddings():
-    config = formal_ed(**SIZES, L_enc=1, L_dec=1)
+    config = formal_ed_config(**SIZES, L_enc=1, L_dec=1)
     with pytest.raises(ValueError, match=r"source_embedding\.tokens is not .* A8 has one W_e"):
         EDTransformer([1], [1], EncoderDecoder(config))
-    tied = formal_ed(**SIZES, L_enc=1, L_dec=1, tied=True)
+    tied = formal_ed_config(**SIZES, L_enc=1, L_dec=1, tied=True)
     with pytest.raises(ValueError, match=r"source_embedding\.positions is not .* A8 has one W_p"):
         EDTransformer([1], [1], EncoderDecoder(tied))
     apart, shared = EncoderDecoder(config), build_formal_ed(config)

@@ -13,6 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted((ROOT / "src" / "attendo").rglob("*.py"))
 CORE = [file for file in SOURCES if file.stem in ("model_config", "models") or file.parent.name == "nn"]
 COMMANDS = [file for file in SOURCES if file.parent.name == "cli"]
+PACKAGES = {"nn", "theory", "interop"}
+SHOWN = [
+    file for file in SOURCES if file in CORE or PACKAGES & set(file.relative_to(ROOT / "src/attendo").parts)
+]
+SHOWN_CLASSES = [file for file in SHOWN if file in CORE or file.stem == "lecture"]
 
 
 @cache
@@ -60,6 +65,15 @@ def constructors(tree):
                     yield node.name, method.args
 
 
+def without_example(tree, kind):
+    """The public functions or classes of a module whose docstring shows nothing that runs; overloads aside."""
+    for node in tree.body:
+        if isinstance(node, kind) and not node.name.startswith("_"):
+            overload = any(ast.unparse(decorator).endswith("overload") for decorator in node.decorator_list)
+            if not overload and ">>>" not in (ast.get_docstring(node) or ""):
+                yield node.name
+
+
 def test_the_checks_look_at_something():
     assert len(SOURCES) > 10
     assert len(CORE) > 5
@@ -69,6 +83,13 @@ def test_the_checks_look_at_something():
     assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(tree)] == [("A", 3)]
     lazy = "if TYPE_CHECKING:\n  import a\ntry:\n  import b\nexcept E:\n  import c\ndef f():\n  import d"
     assert imports(at_import_time(ast.parse(lazy).body)) == {"b", "c"}
+    plain = (
+        "def f():\n  'says f'\ndef _g(): ...\n@overload\ndef h(): ...\ndef h():\n  '>>> h()'\nclass C: ..."
+    )
+    assert list(without_example(ast.parse(plain), ast.FunctionDef)) == ["f"]
+    assert list(without_example(ast.parse(plain), ast.ClassDef)) == ["C"]
+    assert {file.parent.name for file in SHOWN} >= {"nn", "algorithms", "claims", "figures", "interop"}
+    assert len(SHOWN_CLASSES) == len(CORE) + 1
 
 
 @pytest.mark.parametrize("file", [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))], ids=name)
@@ -79,6 +100,17 @@ def test_a_file_has_at_most_400_lines(file):
 @pytest.mark.parametrize("file", SOURCES, ids=name)
 def test_a_file_is_named_for_what_it_holds(file):
     assert file.stem not in {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+@pytest.mark.parametrize("file", SHOWN, ids=name)
+def test_a_public_function_has_an_example_that_runs(file):
+    """pytest runs every `>>>` of a docstring; this asks that there is one."""
+    assert list(without_example(parsed(file), ast.FunctionDef | ast.AsyncFunctionDef)) == []
+
+
+@pytest.mark.parametrize("file", SHOWN_CLASSES, ids=name)
+def test_a_public_class_of_the_core_has_an_example_that_runs(file):
+    assert list(without_example(parsed(file), ast.ClassDef)) == []
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=name)

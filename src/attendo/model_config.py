@@ -57,6 +57,14 @@ class ModelConfig:
     √d_model. embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that
     stays 0. tie: which of source embedding, target embedding and output matrix are one ("all", "output" = the last
     two, "none"); a classifier has none to tie. d_output: width of the hidden layer before a masked model's output.
+
+    Raises ValueError naming the field for a value that is none of its choices, or that fits no other.
+
+    >>> ModelConfig(vocab_size=11).d_ff
+    1024
+    >>> ModelConfig(vocab_size=11, d_model=10, n_heads=4)
+    Traceback (most recent call last):
+    ValueError: d_model=10 is not divisible by n_heads=4; try n_heads=5
     """
 
     architecture: Architecture = "encoder-decoder"

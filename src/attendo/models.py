@@ -29,7 +29,17 @@ from attendo.nn.positions import (
 
 
 class EncoderDecoder(nn.Module):
-    """The Transformer of Vaswani et al. 2017, figure 1: from source and target ids to logits."""
+    """The Transformer of Vaswani et al. 2017, figure 1: from source and target ids to logits.
+
+    >>> import torch
+    >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0)
+    >>> model = EncoderDecoder(ModelConfig(vocab_size=11, **sizes))
+    >>> src, tgt = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 6]])
+    >>> logits = model(src, tgt)
+    >>> cache = model.start(src)
+    >>> logits.shape, torch.allclose(model.step(tgt, cache), logits, atol=1e-5), cache.lengths.tolist()
+    (torch.Size([1, 2, 11]), True, [2])
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -98,7 +108,16 @@ class EncoderDecoder(nn.Module):
 
 
 class EncoderClassifier(nn.Module):
-    """An encoder, its states pooled over time, and a dense layer to the classes."""
+    """An encoder, its states pooled over time, and a dense layer to the classes.
+
+    logits = W pool(Encoder(x)) + b, `pooling` as in `pool`. NYU Deep Learning 2020, week 12, notebook 15 (max).
+
+    >>> import torch
+    >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0)
+    >>> model = EncoderClassifier(ModelConfig(architecture="classifier", vocab_size=11, n_classes=3, **sizes))
+    >>> model(torch.tensor([[3, 4, 5], [6, 0, 0]]), torch.tensor([3, 1])).shape
+    torch.Size([2, 3])
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -127,7 +146,16 @@ class EncoderClassifier(nn.Module):
 
 
 class DecoderLM(nn.Module):
-    """A decoder that stands alone: each token from those before it (Phuong & Hutter 2022, algorithm 10)."""
+    """A decoder that stands alone: each token from those before it (Phuong & Hutter 2022, algorithm 10).
+
+    >>> import torch
+    >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, dropout=0.0)
+    >>> model = DecoderLM(ModelConfig(architecture="decoder", vocab_size=11, **sizes))
+    >>> ids = torch.tensor([[1, 5, 7]])
+    >>> logits = model(ids)
+    >>> logits.shape, torch.allclose(model(ids[:, :2]), logits[:, :2], atol=1e-5)  # what follows changes nothing
+    (torch.Size([1, 3, 11]), True)
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -171,7 +199,15 @@ class DecoderLM(nn.Module):
 
 
 class MaskedLM(nn.Module):
-    """An encoder that predicts each token from all others: BERT (Phuong & Hutter 2022, algorithm 9)."""
+    """An encoder that predicts each token from all others: BERT (Phuong & Hutter 2022, algorithm 9).
+
+    >>> import torch
+    >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0, d_output=4, tie="none")
+    >>> model = MaskedLM(ModelConfig(architecture="masked", vocab_size=11, **sizes))
+    >>> ids = torch.tensor([[1, 5, 7]])
+    >>> model.hidden(ids).shape, model(ids).shape
+    (torch.Size([1, 3, 4]), torch.Size([1, 3, 11]))
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -212,7 +248,12 @@ Model = EncoderDecoder | EncoderClassifier | DecoderLM | MaskedLM
 
 
 def build_model(config: ModelConfig) -> Model:
-    """The model of the configuration's architecture, freshly initialized."""
+    """The model of the configuration's architecture, freshly initialized.
+
+    >>> config = ModelConfig(architecture="decoder", vocab_size=11, n_encoder_layers=0)
+    >>> type(build_model(config)).__name__
+    'DecoderLM'
+    """
     match config.architecture:
         case "encoder-decoder":
             return EncoderDecoder(config)
@@ -225,7 +266,15 @@ def build_model(config: ModelConfig) -> Model:
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Trained numbers in the model, shared ones once."""
+    """Trained numbers in the model, shared ones once.
+
+    >>> both = nn.ModuleList([nn.Linear(4, 3, bias=False), nn.Linear(4, 3, bias=False)])
+    >>> parameter_count(both)
+    24
+    >>> both[1].weight = both[0].weight
+    >>> parameter_count(both)
+    12
+    """
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 

@@ -77,17 +77,31 @@ _NO_WEIGHT = {"dropout", "dropouts", "activation_dropout"}
 
 
 def is_torch(module: nn.Module) -> TypeGuard[TorchModule]:
-    """Whether it is exactly one of torch's modules that have a counterpart: a subclass may compute anything."""
+    """Whether it is exactly one of torch's modules that have a counterpart: a subclass may compute anything.
+
+    >>> is_torch(nn.MultiheadAttention(8, 2)), is_torch(nn.Linear(8, 2))
+    (True, False)
+    """
     return type(module) in _TORCH
 
 
 def is_ours(module: nn.Module) -> TypeGuard[OurModule]:
-    """Whether it is one of attendo's modules that torch has, too."""
+    """Whether it is one of attendo's modules that torch has, too.
+
+    >>> is_ours(Attention(8, 2)), is_ours(nn.MultiheadAttention(8, 2))
+    (True, False)
+    """
     return type(module) in _OURS
 
 
 def describe(module: OurModule | TorchModule) -> Shape:
-    """What the module is built with. Raises AttendoError naming an option that the other side lacks."""
+    """What the module is built with. Raises AttendoError naming an option that the other side lacks.
+
+    >>> describe(Attention(8, 2))
+    AttentionShape(d_model=8, n_heads=2, d_key=8, d_value=8, bias=True, out_bias=True, dropout=0.0)
+    >>> describe(nn.MultiheadAttention(8, 2)) == describe(Attention(8, 2))
+    True
+    """
     match module:
         case Attention():
             return _attention(module)

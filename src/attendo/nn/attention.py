@@ -34,7 +34,7 @@ def masked_softmax(
     mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """softmax(β · scores) over the keys that the mask allows, exactly 0 elsewhere.
+    """softmax(β · scores) over the keys that the mask allows, exactly 0 elsewhere. NYU Deep Learning 2020, week 12-3.
 
     inverse_temperature: β ≥ 0. At 0 every allowed key weighs the same; at `math.inf` attention is hard: all weight
     on the key of the highest score, the first of equals. A query allowed no key gets a row of zeros.
@@ -108,6 +108,13 @@ class Attend(nn.Module):
     Calls the fused kernel; `attention` is its readable twin. Recording and editing replace this leaf.
     scale: on the scores, 1/√head_dim if None. dropout: on the weights, in training only. inverse_temperature: as in
     `masked_softmax`; `math.inf` is hard attention.
+
+    >>> apart = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # [batch, heads, len, head_dim]
+    >>> Attend(scale=10.0)(apart, apart, apart, Mask(causal=True)).shape
+    torch.Size([1, 1, 2, 2])
+    >>> Attend(inverse_temperature=math.inf)(apart, apart, apart)[0, 0]  # hard: each query takes its own value
+    tensor([[1., 0.],
+            [0., 1.]])
     """
 
     def __init__(self, scale: float | None = None, dropout: float = 0.0, inverse_temperature: float = 1.0):
@@ -185,6 +192,13 @@ class Attention(nn.Module):
     head, head_dim unless given. d_memory: width of what is attended to, or (for keys, for values), if another.
     bias: of the projections, `out_proj` included unless it is given. attend: the leaf, with its scale, temperature
     and dropout. positions: what turns or biases self-attention by position.
+
+    >>> attention = Attention(512, 8)
+    >>> sum(p.numel() for p in attention.parameters()) == 4 * (512 * 512 + 512)
+    True
+    >>> x, memory = torch.ones(2, 3, 512), torch.ones(2, 5, 512)
+    >>> attention(x, memory).shape, attention.keys_values(memory)[0].shape
+    (torch.Size([2, 3, 512]), torch.Size([2, 8, 5, 64]))
     """
 
     def __init__(
@@ -280,7 +294,9 @@ def _places(n: int, start: Tensor | None, device: torch.device) -> Int[Tensor, "
 
 
 def stacked_projection(*projections: nn.Linear) -> nn.Linear:
-    """One product for several of the same input: [q; k; v] = [W_q; W_k; W_v]x, in the order given.
+    """One product for several of the same input: [q; k; v] = [W_q; W_k; W_v]x. NYU Deep Learning 2020, week 12-3.
+
+    The rows of the projections stand in the order given; all must take inputs of one width.
 
     >>> w = torch.nn.Linear(2, 3)
     >>> stacked_projection(w, w)(torch.ones(2)).shape

@@ -18,7 +18,14 @@ from attendo.nn.masks import Mask
 
 @dataclass
 class BlockCache:
-    """What one decoder block keeps: its own past by row, and the projected memory once a source."""
+    """What one decoder block keeps: its own past by row, and the projected memory once a source.
+
+    The shapes are those of the annotations; `DecoderCache` makes it.
+
+    >>> key, memory_key = torch.zeros(2, 1, 8, 4), torch.zeros(1, 1, 5, 4)
+    >>> BlockCache(key, key, memory_key, memory_key).memory_key.shape[2]  # the source has 5 tokens
+    5
+    """
 
     key: Float[Tensor, "rows kv_heads capacity head_dim"]
     value: Float[Tensor, "rows kv_heads capacity value_dim"]
@@ -32,6 +39,17 @@ class DecoderCache:
     blocks: each block's projected memory. memory_mask: which memory positions are padding. A source has
     `rows_per_source` rows (the beam), which stand together. lengths `[rows]`: how many positions each row
     has; it gives the place of the next write, the positional encoding and the mask.
+
+    >>> memory = torch.zeros(1, 2, 5, 4)  # [sources, kv_heads, src_len, head_dim]
+    >>> cache = DecoderCache([(memory, memory)], None, 3, 8, n_kv_heads=2, head_dim=4, value_dim=4)
+    >>> cache.rows, cache.capacity, cache.lengths.tolist()
+    (3, 8, [0, 0, 0])
+    >>> key = torch.ones(3, 2, 2, 4)  # two new positions for each row
+    >>> cache.append(cache.blocks[0], key, key)[0].shape
+    torch.Size([3, 2, 2, 4])
+    >>> cache.advance(2)
+    >>> cache.lengths.tolist()
+    [2, 2, 2]
     """
 
     def __init__(

@@ -24,7 +24,16 @@ def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 
 
 class Dropout(nn.Module):
-    """Sets values to zero with probability `p` while training and scales the others by 1/(1 - p)."""
+    """Sets values to zero with probability `p` while training and scales the others by 1/(1 - p).
+
+    Srivastava et al. 2014; the mean stays. Raises ValueError for a `p` outside 0 ≤ p < 1.
+
+    >>> dropout, x = Dropout(0.5), torch.ones(10_000)
+    >>> dropout(x).unique()
+    tensor([0., 2.])
+    >>> dropout.eval()(x) is x
+    True
+    """
 
     def __init__(self, p: float = 0.0):
         super().__init__()

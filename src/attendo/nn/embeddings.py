@@ -15,6 +15,11 @@ class TokenEmbedding(nn.Module):
     """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4).
 
     pad_id: an id whose row is 0 and stays so, since it gets no gradient.
+
+    >>> tokens = TokenEmbedding(3, 4)
+    >>> _ = nn.init.ones_(tokens.weight)
+    >>> tokens(torch.tensor([2]))  # 1 · √4
+    tensor([[2., 2., 2., 2.]], grad_fn=<MulBackward0>)
     """
 
     def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True, pad_id: int | None = None):
@@ -32,6 +37,16 @@ class InputEmbedding(nn.Module):
     """Token embedding + positional encoding, a norm if there is one, dropout: what enters a stack.
 
     positions: None where the order is told by other means (rotary, ALiBi) or not at all.
+
+    E[ids]·√d + PE, or LN of that sum where there is a norm. Vaswani et al. 2017, sections 3.4 and 3.5.
+
+    >>> tokens, positions = TokenEmbedding(3, 2), LearnedPositions(2, max_len=4)
+    >>> positions.weight.data = torch.arange(8.0).view(4, 2)
+    >>> embed = InputEmbedding(tokens, positions)  # the embeddings are still 0
+    >>> embed(torch.tensor([[1, 1]])).tolist()
+    [[[0.0, 1.0], [2.0, 3.0]]]
+    >>> embed(torch.tensor([[1]]), start=torch.tensor([3]), end=4).tolist()  # behind a cache of 3 tokens
+    [[[6.0, 7.0]]]
     """
 
     def __init__(

@@ -26,6 +26,13 @@ class FeedForward(nn.Module):
     activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x). gated: the
     activation of a third projection multiplies the inner vector, W₂(activation(W_g x) ⊙ W₁x), Shazeer 2020 (SwiGLU
     with "silu"). dropout: on the inner activations. d_out: width of the output, d_model unless given.
+
+    >>> import torch
+    >>> net = FeedForward(2, 3, bias=False)
+    >>> _ = nn.init.ones_(net.in_proj.weight), nn.init.ones_(net.out_proj.weight)
+    >>> net(torch.tensor([[1.0, 1.0], [-1.0, -1.0]])).detach()  # three inner units of 2, or of -2, which ReLU cuts
+    tensor([[6., 6.],
+            [0., 0.]])
     """
 
     def __init__(

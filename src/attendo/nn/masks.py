@@ -22,7 +22,7 @@ def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[T
 
 
 def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "batch k_len"]:
-    """True at the first `lengths[i]` keys of row i: the padding behind them may not be attended to.
+    """[[t < lengths[i]]] for key t of row i: the padding behind the real keys may not be attended to.
 
     >>> within_lengths(torch.tensor([1, 3]), 3).int()
     tensor([[1, 0, 0],
@@ -55,6 +55,15 @@ class Mask:
     are padding. segments `[batch, len]`: queries and keys with equal numbers (self-attention only). window:
     query and key fewer than `window` positions apart. allowed: any boolean matrix that broadcasts to
     `[batch, heads, q_len, k_len]`, True = may attend. A query that may attend to no key gets zeros.
+
+    >>> Mask(causal=True, key_lengths=torch.tensor([3, 1])).dense(3, 3).int()[:, 0]
+    tensor([[[1, 0, 0],
+             [1, 1, 0],
+             [1, 1, 1]],
+    <BLANKLINE>
+            [[1, 0, 0],
+             [1, 0, 0],
+             [1, 0, 0]]], dtype=torch.int32)
     """
 
     causal: bool = False

@@ -41,5 +41,11 @@ def rms_norm(
 
 
 def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RMSNorm:
-    """The trained norm of that kind: `layer_norm` or `rms_norm` with its γ (and β)."""
+    """The trained norm of that kind: `layer_norm` or `rms_norm` with its γ (and β).
+
+    kind "layer": Ba et al. 2016; "rms": Zhang & Sennrich 2019. From `[*batch, d_model]` to the same shape.
+
+    >>> build_norm("layer", 8, 1e-5).bias.shape, build_norm("rms", 8, 1e-5).weight.shape
+    (torch.Size([8]), torch.Size([8]))
+    """
     return nn.LayerNorm(d_model, eps=eps) if kind == "layer" else nn.RMSNorm(d_model, eps=eps)

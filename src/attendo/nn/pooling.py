@@ -16,7 +16,9 @@ Pooling = Literal["max", "mean", "first"]
 def pool(
     x: Float[Tensor, "batch len d_model"], kind: Pooling, lengths: Int[Tensor, " batch"] | None = None
 ) -> Float[Tensor, "batch d_model"]:
-    """The largest value of each feature over time, the mean, or the first token's vector.
+    """max_t x_t of each feature, mean_t x_t, or the first token's x_0.
+
+    "max": NYU Deep Learning 2020, week 12, notebook 15; "first": the [CLS] token of Devlin et al. 2019.
 
     lengths: how many tokens of each row are real; the padding behind them has no part. None: all are real.
 

@@ -64,6 +64,8 @@ def shift_matrix(
 ) -> Float[Tensor, "d_model d_model"]:
     """M_k with M_k PE[p] = PE[p+k] for every p: a rotation by kω_i in the plane of each sine and its cosine.
 
+    The linear function of which Vaswani et al. 2017 speak in section 3.5.
+
     Block-diagonal for "sincos". Raises ValueError where a sine or a cosine lacks its partner: an odd width, or
     "cossin".
 
@@ -110,6 +112,14 @@ class FixedPositions(nn.Module):
     """A fixed encoding of any position; rows once computed are kept in a table that grows on demand.
 
     encode: from positions `[n]` to rows `[n, d_model]` or `[n, 1]`. start: the number of the first position.
+
+    >>> from functools import partial
+    >>> positions = FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=2)
+    >>> positions(torch.tensor([0, 1]), end=2)
+    tensor([[0.0000, 1.0000, 0.0000, 1.0000],
+            [0.8415, 0.5403, 0.0100, 0.9999]])
+    >>> positions(torch.tensor([9]), end=10).shape, positions.table.shape  # the table has grown
+    (torch.Size([1, 4]), torch.Size([20, 4]))
     """
 
     table: Tensor
@@ -131,7 +141,15 @@ class FixedPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained vector for each of `max_len` positions (Phuong & Hutter 2022, algorithm 2)."""
+    """A trained vector for each of `max_len` positions (Phuong & Hutter 2022, algorithm 2).
+
+    >>> positions = LearnedPositions(d_model=4, max_len=2)
+    >>> positions(torch.tensor([0, 1]), end=2).shape
+    torch.Size([2, 4])
+    >>> positions(torch.tensor([2]), end=3)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: the text has 3 tokens, but learned positions end at max_len=2; split the text, ...
+    """
 
     def __init__(self, d_model: int, max_len: int):
         super().__init__()
@@ -165,7 +183,17 @@ def rotate(
 
 
 class Rotary(nn.Module):
-    """Rotary positions for the heads of queries and keys (see `rotate`)."""
+    """Rotary positions for the heads of queries and keys (see `rotate`).
+
+    Su et al. 2021, section 3.4.2.
+
+    >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)  # [batch, heads, len, head_dim], each token alike
+    >>> turned = Rotary()(heads, torch.tensor([[0, 1, 2]]))[0, 0]
+    >>> turned @ turned.T  # cos of the distance
+    tensor([[ 1.0000,  0.5403, -0.4161],
+            [ 0.5403,  1.0000,  0.5403],
+            [-0.4161,  0.5403,  1.0000]])
+    """
 
     def __init__(self, base: float = 10000.0):
         super().__init__()
@@ -193,7 +221,11 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
 
 
 class Alibi(nn.Module):
-    """A bias on the scores that falls with distance: -slope · |query position - key position|, Press et al. 2022."""
+    """A bias on the scores that falls with distance: -slope · |query position - key position|, Press et al. 2022.
+
+    >>> Alibi(8)(torch.tensor([[2]]), torch.arange(3))[0, 0]  # the first of 8 heads: slope 1/2
+    tensor([[-1.0000, -0.5000, -0.0000]])
+    """
 
     slopes: Tensor
 

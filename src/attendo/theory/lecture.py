@@ -245,8 +245,8 @@ class EncoderLayer(nn.Module):
 class Embeddings(nn.Module):
     """LN(E[ids] + PE), ε = 1e-12: embeddings that are not scaled, sinusoids that are not trained. p: unused.
 
-    Row 1 of the embedding, padding, is 0 and stays so. Ids must be below vocab_size, and the notebook's table ends at
-    max_position_embeddings; ValueError behind it.
+    Row 1 of the embedding, padding, is 0 and stays so. The notebook's table of positions ends at
+    max_position_embeddings; ValueError behind it, and for an id outside the vocabulary.
 
     >>> Embeddings(d_model=4, vocab_size=9, max_position_embeddings=5, p=0)(torch.tensor([[2, 3, 1]])).shape
     torch.Size([1, 3, 4])
@@ -281,7 +281,7 @@ class Embeddings(nn.Module):
 
     def forward(self, input_ids: Int[Tensor, "bs len"]) -> Float[Tensor, "bs len d_model"]:
         """One vector a token."""
-        _check_length(input_ids, self.max_position_embeddings)
+        _check_texts(input_ids, len(self.word_embeddings.weight), self.max_position_embeddings)
         return self.embedding(input_ids)
 
 
@@ -335,12 +335,15 @@ class Encoder(nn.Module):
 class TransformerClassifier(nn.Module):
     """Logits = dense(max over time of Encoder(x)): the preset `nyu_classifier`, which is `.model`.
 
-    Positions end at 10,000 tokens, as in the notebook; ValueError behind it.
+    Positions end at 10,000 tokens, as in the notebook; ValueError behind it, and for an id outside the vocabulary.
 
     >>> model = TransformerClassifier(num_layers=1, d_model=32, num_heads=2,
     ...                               conv_hidden_dim=128, input_vocab_size=50, num_answers=2)
     >>> model(torch.tensor([[2, 3, 1], [4, 5, 6]])).shape
     torch.Size([2, 2])
+    >>> model(torch.tensor([[2, 50]]))
+    Traceback (most recent call last):
+    ValueError: id 50 is none of a vocabulary of 50 tokens, whose ids are 0 to 49; give ids of this vocabulary
     """
 
     def __init__(
@@ -374,11 +377,16 @@ class TransformerClassifier(nn.Module):
 
     def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs num_answers"]:
         """Logits of each text."""
-        _check_length(x, self.model.config.max_len)
+        _check_texts(x, self.model.config.vocab_size, self.model.config.max_len)
         return self.model(x)
 
 
-def _check_length(token_ids: Tensor, most: int) -> None:
+def _check_texts(token_ids: Tensor, vocab_size: int, most: int) -> None:
+    if len(outside := token_ids[(token_ids < 0) | (token_ids >= vocab_size)]):
+        raise ValueError(
+            f"id {int(outside[0])} is none of a vocabulary of {vocab_size} tokens, whose ids are 0 to {vocab_size - 1};"
+            " give ids of this vocabulary"
+        )
     if token_ids.shape[1] > most:
         raise ValueError(
             f"the texts have {token_ids.shape[1]} tokens, but the positions end at {most}; cut the texts"

@@ -173,7 +173,7 @@ def formal_ed(
     >>> formal_ed().config.norm_eps
     0.0
     """
-    config = hyperparameters.formal_ed(
+    config = hyperparameters.formal_ed_config(
         N_V=N_V, ell_max=ell_max, L_enc=L_enc, L_dec=L_dec, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied
     )
     return hyperparameters.build_formal_ed(config)
@@ -195,7 +195,7 @@ def formal_e(
     >>> formal_e().config.activation
     'gelu'
     """
-    config = hyperparameters.formal_e(
+    config = hyperparameters.formal_e_config(
         N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, d_f=d_f, tied=tied
     )
     return MaskedLM(config)
@@ -217,7 +217,7 @@ def formal_d(
     True
     """
     return DecoderLM(
-        hyperparameters.formal_d(N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied)
+        hyperparameters.formal_d_config(N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied)
     )
 
 
@@ -238,7 +238,7 @@ def gpt2_small(
     >>> gpt2_small(vocab_size=50, d_model=8, n_heads=2, n_layers=1).config.activation
     'gelu_tanh'
     """
-    config = hyperparameters.formal_d(
+    config = hyperparameters.formal_d_config(
         N_V=vocab_size, ell_max=max_len, L=n_layers, H=n_heads, d_e=d_model, d_mlp=4 * d_model, tied=True
     )
     released = replace(config, activation="gelu_tanh", norm_eps=1e-5, initialization="normal")
@@ -265,7 +265,7 @@ def bert_base(
     >>> bert_base(vocab_size=50, d_model=8, n_heads=2, n_layers=1).config.embedding_norm_eps
     1e-12
     """
-    config = hyperparameters.formal_e(
+    config = hyperparameters.formal_e_config(
         N_V=vocab_size, ell_max=max_len, L=n_layers, H=n_heads, d_e=d_model, d_mlp=4 * d_model, tied=True
     )
     released = replace(config, norm_eps=1e-12, embedding_norm_eps=1e-12, output_bias=True)

@@ -2,7 +2,7 @@
 
 The paper's names and signatures: columns are tokens, ids count from 1, the special ones come last. What the paper
 writes behind the bar, `| θ`, is the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
-`formal_ed` (by `build_formal_ed`), `formal_e` or `formal_d`.
+`formal_ed_config` (by `build_formal_ed`), `formal_e_config` or `formal_d_config`.
 """
 
 from attendo.theory.algorithms.components import (
@@ -19,7 +19,12 @@ from attendo.theory.algorithms.components import (
     unembedding,
     unidirectional,
 )
-from attendo.theory.algorithms.hyperparameters import build_formal_ed, formal_d, formal_e, formal_ed
+from attendo.theory.algorithms.hyperparameters import (
+    build_formal_ed,
+    formal_d_config,
+    formal_e_config,
+    formal_ed_config,
+)
 from attendo.theory.algorithms.ids import special_ids
 from attendo.theory.algorithms.inference import (
     DInference,
@@ -80,9 +85,9 @@ __all__ = [
     "e_loss",
     "ed_inference_steps",
     "ed_loss",
-    "formal_d",
-    "formal_e",
-    "formal_ed",
+    "formal_d_config",
+    "formal_e_config",
+    "formal_ed_config",
     "hard_coded_positions",
     "layer_norm",
     "masked",

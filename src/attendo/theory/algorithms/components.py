@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import index
 from typing import NamedTuple
 
 import torch
@@ -16,7 +17,11 @@ from attendo.nn.embeddings import TokenEmbedding
 
 
 class AttentionParameters(NamedTuple):
-    """W_qkv: what one head of attention projects with."""
+    """W_qkv: what one head of attention projects with; shapes as annotated. Phuong & Hutter 2022, algorithm 4.
+
+    >>> AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3).W_v.shape
+    torch.Size([2, 2])
+    """
 
     W_q: Float[Tensor, "d_attn d_x"]
     b_q: Float[Tensor, " d_attn"]
@@ -27,7 +32,14 @@ class AttentionParameters(NamedTuple):
 
 
 class MHAttentionParameters(NamedTuple):
-    """W: the parameters of each head, whose values have width d_mid, and of the projection back."""
+    """W: the parameters of each head, whose values have width d_mid, and of the projection back.
+
+    Phuong & Hutter 2022, algorithm 5; shapes as annotated.
+
+    >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
+    >>> len(MHAttentionParameters([one] * 3, W_o=torch.ones(2, 6), b_o=torch.zeros(2)).heads)
+    3
+    """
 
     heads: Sequence[AttentionParameters]
     W_o: Float[Tensor, "d_out H_times_d_mid"]
@@ -37,11 +49,15 @@ class MHAttentionParameters(NamedTuple):
 def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_e"]:
     """A1: e = W_e[:, v], the vector of token v. Phuong & Hutter 2022, algorithm 1.
 
-    v counts from 1. Raises ValueError outside 1..N_V.
+    v counts from 1. Raises ValueError outside 1..N_V and for what is no whole number.
 
     >>> token_embedding(2, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     tensor([2., 5.])
+    >>> token_embedding(1.0, torch.eye(3))
+    Traceback (most recent call last):
+    ValueError: v=1.0 is no whole number; ids are whole numbers from 1
     """
+    v = _whole("v", v, "ids")
     d_e, N_V = W_e.shape
     if not 1 <= v <= N_V:
         raise ValueError(f"v={v} is no id of 1..{N_V}; ids count from 1 here")
@@ -53,11 +69,13 @@ def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_
 def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[Tensor, " d_e"]:
     """A2: e_p = W_p[:, ℓ], the vector of position ℓ. Phuong & Hutter 2022, algorithm 2.
 
-    ℓ counts from 1. W_p is learned, or `hard_coded_positions`. Raises ValueError outside 1..ℓ_max.
+    ℓ counts from 1. W_p is learned, or `hard_coded_positions`. Raises ValueError outside 1..ℓ_max and for what is no
+    whole number.
 
     >>> positional_embedding(1, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([1., 3.])
     """
+    ell = _whole("ell", ell, "positions")
     d_e, ell_max = W_p.shape
     if not 1 <= ell <= ell_max:
         raise ValueError(f"ell={ell} is no position of 1..{ell_max}; positions count from 1 here")
@@ -217,6 +235,13 @@ def unembedding(e: Float[Tensor, "d_e *ell"], W_u: Float[Tensor, "N_V d_e"]) -> 
     tensor([0.5000, 0.5000])
     """
     return F.linear(e.movedim(0, -1), W_u).movedim(-1, 0).softmax(0)
+
+
+def _whole(name: str, number: int, what: str) -> int:
+    try:
+        return index(number)
+    except TypeError:
+        raise ValueError(f"{name}={number!r} is no whole number; {what} are whole numbers from 1") from None
 
 
 def _allowed(Mask: Tensor | None, X: Tensor, Z: Tensor) -> Bool[Tensor, "ell_x ell_z"] | None:

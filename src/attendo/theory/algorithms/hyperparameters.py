@@ -48,7 +48,7 @@ _SETTINGS: dict[str, Any] = {
 """What the three configurations have in common."""
 
 
-def formal_ed(
+def formal_ed_config(
     *,
     N_V: int,
     ell_max: int,
@@ -66,7 +66,7 @@ def formal_ed(
     d_attn, d_mid: width of a head's queries and keys, and of its values; d_e/H and d_attn unless given. tied:
     W_u = W_eᵀ. For another ε than the paper's 0, or `hard_coded_positions`, replace the configuration's fields.
 
-    >>> formal_ed(N_V=9, ell_max=6, L_enc=2, L_dec=1, H=2, d_e=8, d_mlp=16).norm_first
+    >>> formal_ed_config(N_V=9, ell_max=6, L_enc=2, L_dec=1, H=2, d_e=8, d_mlp=16).norm_first
     False
     """
     return ModelConfig(
@@ -87,7 +87,7 @@ def formal_ed(
     )
 
 
-def formal_e(
+def formal_e_config(
     *,
     N_V: int,
     ell_max: int,
@@ -103,9 +103,9 @@ def formal_e(
     """The encoder of A9 (BERT): post-norm, GELU. Phuong & Hutter 2022, algorithm 9; a configuration of `MaskedLM`.
 
     d_f: width before the unembedding, d_e unless given; W_u is N_V×d_f, where the paper prints N_V×d_e. The others:
-    as in `formal_ed`.
+    as in `formal_ed_config`.
 
-    >>> formal_e(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_f=4).d_output
+    >>> formal_e_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_f=4).d_output
     4
     """
     return ModelConfig(
@@ -127,7 +127,7 @@ def formal_e(
     )
 
 
-def formal_d(
+def formal_d_config(
     *,
     N_V: int,
     ell_max: int,
@@ -141,9 +141,9 @@ def formal_d(
 ) -> ModelConfig:
     """The decoder of A10 (GPT): pre-norm, GELU. Phuong & Hutter 2022, algorithm 10; a configuration of `DecoderLM`.
 
-    The arguments: as in `formal_ed`.
+    The arguments: as in `formal_ed_config`.
 
-    >>> formal_d(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_attn=3).head_dim
+    >>> formal_d_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_attn=3).head_dim
     3
     """
     return ModelConfig(
@@ -170,7 +170,7 @@ def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
     A configuration alone can share W_e only with the output and W_p not at all. Raises ValueError where
     the configuration is not the paper's.
 
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> theta.source_embedding.positions is theta.target_embedding.positions
     True
     """
@@ -186,7 +186,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
 
     Free are the sizes, ε (0 in the paper), the tie of W_u to W_e, and learned or hard-coded positions.
 
-    >>> check_config(formal_d(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16), "A9")
+    >>> check_config(formal_d_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16), "A9")
     Traceback (most recent call last):
     ValueError: architecture='decoder' is not A9's; it has 'masked'
     """
@@ -204,7 +204,7 @@ def check_config(config: ModelConfig, algorithm: Transformer) -> None:
 def check_theta(theta: EncoderDecoder | MaskedLM | DecoderLM, algorithm: Transformer) -> None:
     """As `check_config`; and the W_e and W_p of an encoder-decoder must be one for both sides.
 
-    >>> check_theta(EncoderDecoder(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
+    >>> check_theta(EncoderDecoder(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16)), "A8")
     Traceback (most recent call last):
     ValueError: source_embedding.tokens is not target_embedding.tokens, but A8 has one W_e; use build_formal_ed
     """

@@ -14,7 +14,11 @@ Text = Sequence[int] | Int[Tensor, " ell"]
 
 
 class SpecialIds(NamedTuple):
-    """The last three ids of the vocabulary."""
+    """The last three ids of the vocabulary.
+
+    >>> SpecialIds(8, 9, 10).eos
+    10
+    """
 
     mask_token: int
     bos: int

@@ -19,14 +19,23 @@ from attendo.theory.algorithms.transformers import model_ids
 
 
 class Drawn(NamedTuple):
-    """One token y and the distribution q ∝ p^{1/τ} that it was drawn from."""
+    """One token y and the distribution q ∝ p^{1/τ} that it was drawn from.
+
+    >>> y, q = Drawn(2, torch.tensor([0.25, 0.75]))
+    >>> q[y - 1].item()  # ids count from 1
+    0.75
+    """
 
     y: int
     q: Float[Tensor, " N_V"]
 
 
 class Inferred(NamedTuple):
-    """What A15 gives: x̂, from bos on, and whether it ended with eos; if not, it met the limit."""
+    """What A15 gives: x̂, from bos on, and whether it ended with eos; if not, it met the limit.
+
+    >>> Inferred([8, 1, 9], ended=True)
+    Inferred(x_hat=[8, 1, 9], ended=True)
+    """
 
     x_hat: list[int]
     ended: bool
@@ -42,8 +51,8 @@ def DInference(
     the most probable token (the first of equals). Raises ValueError as `DTransformer`, for a negative τ or ℓ_gen,
     and where x and y together outgrow ℓ_max (the last token of y need not fit: nothing is predicted from it).
 
-    >>> from attendo.theory.algorithms import DTransformer, formal_d
-    >>> theta = DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import DTransformer, formal_d_config
+    >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> y = DInference([8, 1], theta, ell_gen=2, tau=0.0)
     >>> y == (DTransformer([8, 1, y[0]], theta)[:, 1:].argmax(0) + 1).tolist()
     True
@@ -66,9 +75,9 @@ def EDInference(
     may never stop; where ours is met, `ended` is False. Raises ValueError as `EDTransformer`, for a negative τ, and
     for a max_len outside 2..ℓ_max + 1.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> _ = torch.nn.init.zeros_(theta.output_proj.weight)  # all tokens alike, of which 0 takes the first
     >>> EDInference([1, 2, 3], theta, tau=0.0, max_len=4)
     Inferred(x_hat=[8, 1, 1, 1], ended=False)
@@ -90,8 +99,8 @@ def d_inference_steps(
 ) -> Iterator[Drawn]:
     """A14 step by step: each token with the distribution that it was drawn from. Raises ValueError as `DInference`.
 
-    >>> from attendo.theory.algorithms import formal_d
-    >>> theta = DecoderLM(formal_d(N_V=4, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import formal_d_config
+    >>> theta = DecoderLM(formal_d_config(N_V=4, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> [drawn.q.tolist() for drawn in d_inference_steps([3, 1], theta, ell_gen=1, tau=torch.inf)]
     [[0.25, 0.25, 0.25, 0.25]]
     """
@@ -111,8 +120,8 @@ def ed_inference_steps(
 ) -> Iterator[Drawn]:
     """A15 step by step, up to eos or for ℓ_max steps; the encoder runs once. Raises ValueError as `EDInference`.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> 1 <= len(list(ed_inference_steps([1, 2], theta, tau=1.0))) <= 6
     True
     """

@@ -34,9 +34,9 @@ def EDTraining(
     loss = -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ): a sum, not a mean. `theta` stays as
     it is, θ̂ is a copy. Raises ValueError as `EDTransformer`.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> theta_hat, losses = EDTraining([([1, 2], [8, 2, 1, 9])], theta, N_epochs=10, eta=0.1)
     >>> losses[-1] < losses[0] / 2
     True
@@ -59,8 +59,8 @@ def ETraining(
     masks in each epoch. Where nothing was masked, which the paper passes over, the sum is empty: the loss is 0, and
     the step changes nothing. Raises ValueError as `ETransformer`, and for a p_mask outside 0..1.
 
-    >>> from attendo.theory.algorithms import formal_e
-    >>> theta = MaskedLM(formal_e(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import formal_e_config
+    >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> ETraining([[8, 1, 2, 9]], theta, N_epochs=2, eta=0.1, p_mask=0.0).losses
     [0.0, 0.0]
     """
@@ -77,9 +77,9 @@ def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: fl
 
     Phuong & Hutter 2022. `theta` stays as it is, θ̂ is a copy. Raises ValueError as `DTransformer`.
 
-    >>> from attendo.theory.algorithms import formal_d
+    >>> from attendo.theory.algorithms import formal_d_config
     >>> _ = torch.manual_seed(0)
-    >>> theta = DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> theta_hat, losses = DTraining([[8, 2, 1, 9]], theta, N_epochs=10, eta=0.1)
     >>> losses[-1] < losses[0] / 2
     True
@@ -90,8 +90,8 @@ def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: fl
 def ed_loss(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, ""]:
     """-Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = EDTransformer(z, x | θ), in nats. The loss of algorithm 11.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> _ = torch.nn.init.zeros_(theta.output_proj.weight)
     >>> ed_loss([1, 2], [8, 2, 9], theta) / 2  # ln 9
     tensor(2.1972, grad_fn=<DivBackward0>)
@@ -105,8 +105,8 @@ def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
 
     x_masked: x̃. Raises ValueError where x and x̃ differ in length.
 
-    >>> from attendo.theory.algorithms import formal_e
-    >>> theta = MaskedLM(formal_e(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import formal_e_config
+    >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> _ = torch.nn.init.zeros_(theta.output_proj.weight)
     >>> e_loss([8, 2, 1, 9], [8, 7, 1, 7], theta) / 2  # ln 9
     tensor(2.1972, grad_fn=<DivBackward0>)
@@ -122,8 +122,8 @@ def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
 def d_loss(x: Text, theta: DecoderLM) -> Float[Tensor, ""]:
     """-Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x | θ), in nats. The loss of algorithm 13.
 
-    >>> from attendo.theory.algorithms import formal_d
-    >>> theta = DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import formal_d_config
+    >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> _ = torch.nn.init.zeros_(theta.output_proj.weight)
     >>> d_loss([8, 2, 9], theta) / 2  # ln 9
     tensor(2.1972, grad_fn=<DivBackward0>)

@@ -17,8 +17,8 @@ def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V
     x[1:t]; one W_e and one W_p for both. theta: made by `build_formal_ed`. Differentiable. Raises ValueError where
     θ is not A8's, for an id outside 1..N_V, and for a text that is empty or longer than ℓ_max.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> EDTransformer([1, 2, 3, 4], [8, 5], theta).shape
     torch.Size([9, 2])
     """
@@ -29,10 +29,10 @@ def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
     """A9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t] given all of x. Algorithm 9.
 
     Phuong & Hutter 2022: post-norm, GELU, Mask ≡ 1; then GELU(W_f X + b_f 1ᵀ), layer norm, unembedding. theta: a
-    model of `formal_e`. Raises ValueError as `EDTransformer`.
+    model of `formal_e_config`. Raises ValueError as `EDTransformer`.
 
-    >>> from attendo.theory.algorithms import formal_e
-    >>> theta = MaskedLM(formal_e(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16, d_f=5))
+    >>> from attendo.theory.algorithms import formal_e_config
+    >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16, d_f=5))
     >>> ETransformer([8, 1, 7, 9], theta).shape
     torch.Size([9, 4])
     """
@@ -42,11 +42,11 @@ def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
 def DTransformer(x: Text, theta: DecoderLM) -> Float[Tensor, "N_V ell_x"]:
     """A10 (GPT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t]. Algorithm 10.
 
-    Phuong & Hutter 2022: pre-norm and a last norm, GELU, causal. theta: a model of `formal_d`. Raises ValueError as
-    `EDTransformer`.
+    Phuong & Hutter 2022: pre-norm and a last norm, GELU, causal. theta: a model of `formal_d_config`. Raises
+    ValueError as `EDTransformer`.
 
-    >>> from attendo.theory.algorithms import formal_d
-    >>> theta = DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import formal_d_config
+    >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
     >>> DTransformer([8, 1, 2], theta).sum(0).detach().round(decimals=4)
     tensor([1., 1., 1.])
     """
@@ -56,8 +56,8 @@ def DTransformer(x: Text, theta: DecoderLM) -> Float[Tensor, "N_V ell_x"]:
 def ed_logits(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "ell_x N_V"]:
     """W_u X of A8 by rows: what the loss of A11 is taken of.
 
-    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed
-    >>> theta = build_formal_ed(formal_ed(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
+    >>> from attendo.theory.algorithms import build_formal_ed, formal_ed_config
+    >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> ed_logits([1, 2, 3, 4], [8, 5], theta).shape
     torch.Size([2, 9])
     """
@@ -68,8 +68,8 @@ def ed_logits(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "ell_x N
 def e_logits(x: Text, theta: MaskedLM) -> Float[Tensor, "ell_x N_V"]:
     """W_u X of A9 by rows: what the loss of A12 is taken of.
 
-    >>> from attendo.theory.algorithms import formal_e
-    >>> e_logits([1, 2, 3], MaskedLM(formal_e(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
+    >>> from attendo.theory.algorithms import formal_e_config
+    >>> e_logits([1, 2, 3], MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
     torch.Size([3, 9])
     """
     check_theta(theta, "A9")
@@ -79,8 +79,8 @@ def e_logits(x: Text, theta: MaskedLM) -> Float[Tensor, "ell_x N_V"]:
 def d_logits(x: Text, theta: DecoderLM) -> Float[Tensor, "ell_x N_V"]:
     """W_u X of A10 by rows: what the loss of A13 is taken of.
 
-    >>> from attendo.theory.algorithms import formal_d
-    >>> d_logits([1, 2, 3], DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
+    >>> from attendo.theory.algorithms import formal_d_config
+    >>> d_logits([1, 2, 3], DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))).shape
     torch.Size([3, 9])
     """
     check_theta(theta, "A10")
@@ -92,8 +92,8 @@ def model_ids(
 ) -> Int[Tensor, "1 ell"]:
     """The text as the model takes it: a batch of one, ids from 0, on the model's device; checked by `core_ids`.
 
-    >>> from attendo.theory.algorithms import formal_d
-    >>> model_ids([1, 9], DecoderLM(formal_d(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16)))
+    >>> from attendo.theory.algorithms import formal_d_config
+    >>> model_ids([1, 9], DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16)))
     tensor([[0, 8]])
     """
     ids = core_ids(text, theta.config.vocab_size, theta.config.max_len, name)

@@ -48,22 +48,38 @@ class Check:
 def equals(
     name: Words, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
 ) -> Check:
-    """|value - expected| ≤ tolerance."""
+    """|value - expected| ≤ tolerance.
+
+    >>> equals(Words("sum", "和"), 0.1 + 0.2, 0.3).holds
+    True
+    """
     return Check(name, float(value), "=", float(expected), tolerance, counterexample)
 
 
 def below(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
-    """Value < limit."""
+    """Value < limit.
+
+    >>> below(Words("error", "誤差"), 2.0, 1.0).holds
+    False
+    """
     return Check(name, float(value), "<", float(limit), counterexample=counterexample)
 
 
 def above(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
-    """Value > limit."""
+    """Value > limit.
+
+    >>> above(Words("gain", "利得"), 2.0, 1.0).holds
+    True
+    """
     return Check(name, float(value), ">", float(limit), counterexample=counterexample)
 
 
 def shown(name: Words, value: float) -> Check:
-    """A figure that is reported and decides nothing."""
+    """A figure that is reported and decides nothing.
+
+    >>> shown(Words("seconds", "秒"), 12.5).holds
+    True
+    """
     return Check(name, float(value), "shown")
 
 

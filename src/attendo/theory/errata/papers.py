@@ -55,9 +55,9 @@ import torch
 from attendo.models import MaskedLM
 from attendo.theory.algorithms import *
 sizes = dict(N_V=9, ell_max=6, H=2, d_e=8, d_mlp=16)
-ed = build_formal_ed(formal_ed(**sizes, L_enc=2, L_dec=2))
+ed = build_formal_ed(formal_ed_config(**sizes, L_enc=2, L_dec=2))
 torch.nn.init.zeros_(ed.output_proj.weight)  # all tokens alike
-bert = MaskedLM(formal_e(**sizes, L=1, d_f=5))
+bert = MaskedLM(formal_e_config(**sizes, L=1, d_f=5))
 try:
     far = EDTransformer([1] * 7, [8], ed)
 except ValueError as error:

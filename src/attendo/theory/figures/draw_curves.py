@@ -32,7 +32,15 @@ QUANTILES = (0.1, 0.9)
 
 
 def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Language) -> None:
-    """A curve for each score over log β, with the two ends set apart as points."""
+    """A curve for each score over log β, with the two ends set apart as points.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.theory.figures.attention import temperature
+    >>> figure = Figure()
+    >>> draw_temperature(temperature(), figure, "en")
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['s = 1', 's = 0.5', 's = 0.2']
+    """
     scores = ", ".join(f"{score:g}" for score in found.scores)
     title = Words("From soft to hard attention", "ソフトな注意からハードな注意へ")
     note = Words(
@@ -87,7 +95,15 @@ def _mark_beta(axes: Axes, found: WeightsByTemperature) -> None:
 
 
 def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) -> None:
-    """The mean over the draws with and without the scale, in a band of most draws."""
+    """The mean over the draws with and without the scale, in a band of most draws.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.theory.figures.attention import entropies
+    >>> figure = Figure()
+    >>> draw_entropy(entropies((4, 64), draws=5), figure, "en")
+    >>> figure.axes[0].get_ylabel()
+    'entropy (nats)'
+    """
     draws = found.scaled.shape[1]
     n_keys = round(np.exp(found.uniform))
     low, high = (f"{share:.0%}".rstrip("%") for share in QUANTILES)
@@ -138,7 +154,15 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
 
 
 def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
-    """A curve for each warm-up; the peak of the first in digits."""
+    """A curve for each warm-up; the peak of the first in digits.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.theory.figures.schedule import rates
+    >>> figure = Figure()
+    >>> draw_noam(rates(), figure, "en")
+    >>> any("6.98771 × 10⁻⁴ at step 4,000" in text.get_text() for text in figure.axes[0].texts)
+    True
+    """
     title = Words("The learning rate of the Transformer", "Transformer の学習率")
     note = Words(
         "lr = min(1/√s, s/(w√w)) / √d: w steps of linear warm-up, then the inverse square root."

@@ -39,7 +39,16 @@ class _Column:
 
 
 def draw_model(diagram: ModelDiagram, figure: Figure, language: Language) -> None:
-    """The stacks side by side, read from below; the sums of the parameters where there is room."""
+    """The stacks side by side, read from below; the sums of the parameters where there is room.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.model_config import ModelConfig
+    >>> from attendo.theory.figures.model_parts import model_diagram
+    >>> figure = Figure()
+    >>> draw_model(model_diagram(ModelConfig(vocab_size=37_000)), figure, "en")
+    >>> [text.get_text() for text in figure.axes[0].texts if text.get_text().startswith("Transformer")]
+    ['Transformer: encoder and decoder']
+    """
     draftsman = _Draftsman(diagram, language)
     draftsman.draw(figure)
 

@@ -32,7 +32,14 @@ PLOTTED = r"$\sin(x/L^{i/d_e}),\ \cos(x/L^{(i-1)/d_e})$"
 
 
 def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, language: Language) -> None:
-    """A cell for each position and dimension, from -1 to 1."""
+    """A cell for each position and dimension, from -1 to 1.
+
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> draw_heatmap(np.zeros((128, 64)), figure, "en")
+    >>> figure.axes[0].get_title()
+    'Sinusoidal Positional Encoding (max_len=64, d_model=128)'
+    """
     d_model, max_len = table.shape
     lay_out(figure, top=0.985)
     axes = figure.add_subplot()
@@ -52,7 +59,15 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
 
 
 def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:
-    """A small graph for each row of either encoding: the formula's left, the plot's right."""
+    """A small graph for each row of either encoding: the formula's left, the plot's right.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.theory.figures.positions import formula_curves, plotted_curves
+    >>> figure = Figure()
+    >>> draw_curves(formula_curves(), plotted_curves(), figure, "en")
+    >>> len(figure.axes), figure.axes[0].get_title(loc="left")
+    (10, 'formula')
+    """
     n_rows, length = plotted.rows.shape
     title = Words(
         "One positional encoding: its formula, and what was plotted",
@@ -117,7 +132,15 @@ def _beside(axes: Axes, x: float, text: str, side: Literal["left", "right", "cen
 
 
 def draw_products(found: Sequence[PositionProducts], figure: Figure, language: Language) -> None:
-    """A graph for each width, with the distance at which the product stops falling."""
+    """A graph for each width, with the distance at which the product stops falling.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo.theory.figures.positions import products
+    >>> figure = Figure()
+    >>> draw_products([products(128)], figure, "en")
+    >>> figure.axes[0].texts[0].get_text().splitlines()[0]
+    'first rise after k = 11'
+    """
     title = Words(
         "Dot products of position vectors depend on their distance only",
         "位置ベクトルの内積は位置の差だけで決まる",

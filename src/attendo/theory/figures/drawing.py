@@ -60,7 +60,14 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
 
 
 def painter(name: str, config: ModelConfig | None = None) -> Painter:
-    """Computes the arrays of a figure; what is given draws them on an empty matplotlib figure."""
+    """Computes the arrays of a figure; what is given draws them on an empty matplotlib figure.
+
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> painter("position-heatmap")(figure, "en")
+    >>> figure.axes[0].get_ylabel()
+    'Embedding Dimension'
+    """
     match name:
         case "position-heatmap":
             return partial(draw_positions.draw_heatmap, positions.heatmap())

@@ -28,7 +28,11 @@ Point = tuple[float, float]
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """How wide a text of so many points is, in inches, in the fonts that are set."""
+    """How wide a text of so many points is, in inches, in the fonts that are set.
+
+    >>> text_width("ab", 20) == text_width("ab", 10) * 2 and text_width("", 10) == 0
+    True
+    """
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import TextToPath
 
