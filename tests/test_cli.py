@@ -23,6 +23,9 @@ COMMANDS = [
     ["demo"],
     ["train"],
     ["train", "translation"],
+    ["train", "classification"],
+    ["train", "language-model"],
+    ["train", "masked-language-model"],
     ["resume"],
     ["translate"],
     ["score"],
@@ -32,6 +35,10 @@ COMMANDS = [
     ["claims"],
     ["errata"],
     ["figure"],
+    ["lesson"],
+    ["classify"],
+    ["generate"],
+    ["embed"],
 ]
 
 

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
+from attendo.microscope.flow import flowed
 from attendo.microscope.labels import columns
-from attendo.theory.claims.claim import Picture
-from attendo.theory.flow import flowed
-from attendo.theory.pictures import picture_lines
-from attendo.theory.words import Words
+from attendo.microscope.terminal_pictures import Picture, picture_lines
+from attendo.words import Words
 
 TITLE = Words("A title", "題")
 

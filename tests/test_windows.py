@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attendo.data.batches import Batch
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import WindowBatches, require_window, window_edges
+from attendo.data.windows import require_window, window_batches, window_edges
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, ModelConfig
 from attendo.training.losses import token_losses
@@ -53,7 +53,7 @@ lengths = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 def test_every_position_is_in_one_window_of_an_epoch(lengths, context, batch_tokens, seed, epoch) -> None:
     stream = stream_of(lengths)
     inputs, targets, numbers = laid_out(stream)
-    batches = WindowBatches.of_epoch(stream, context, batch_tokens, seed, epoch)
+    batches = window_batches(stream, context, batch_tokens, seed, epoch)
     found = sorted(row for batch in batches for row in rows_of(batch))
     assert [number for number, *_ in found] == list(range(len(found)))
     assert [i for _, ids, _, _ in found for i in ids] == inputs
@@ -73,7 +73,7 @@ def test_every_position_is_in_one_window_of_an_epoch(lengths, context, batch_tok
 
 
 def test_segments_are_there_only_where_a_window_holds_several_documents() -> None:
-    batches = WindowBatches.of_epoch(stream_of([40, 40]), 5, 5, seed=1, epoch=0)
+    batches = window_batches(stream_of([40, 40]), 5, 5, seed=1, epoch=0)
     crossing = [Tokenizer.bos_id in batch.inputs["token_ids"][:, 1:] for batch in batches]
     assert 0 < sum(crossing) < len(batches)
     assert ["segments" in batch.inputs for batch in batches] == crossing
@@ -83,8 +83,8 @@ def test_cuts_and_order_are_drawn_from_seed_and_epoch_alone() -> None:
     stream = stream_of([500, 300])
 
     def drawn(seed: int, epoch: int) -> tuple[list[int], list[list[int]]]:
-        batches = WindowBatches.of_epoch(stream, 16, 64, seed, epoch)
-        return batches.edges.tolist(), [rows.tolist() for rows in batches.rows]
+        batches = window_batches(stream, 16, 64, seed, epoch)
+        return window_edges(802, 16, seed, epoch).tolist(), [rows.tolist() for rows in batches.rows]
 
     assert drawn(1, 2) == drawn(1, 2)
     seen = [drawn(seed, epoch) for seed in range(4) for epoch in range(4)]
@@ -96,7 +96,7 @@ def test_cuts_and_order_are_drawn_from_seed_and_epoch_alone() -> None:
 
 
 def test_a_run_goes_on_where_it_was() -> None:
-    batches = WindowBatches.of_epoch(stream_of([100, 200]), 7, 21, seed=1, epoch=1)
+    batches = window_batches(stream_of([100, 200]), 7, 21, seed=1, epoch=1)
     later = batches[3:]
     assert len(later) == len(batches) - 3
     for one, other in zip(later, list(batches)[3:], strict=True):
@@ -129,7 +129,7 @@ def test_no_token_sees_another_document() -> None:
     )
     model = DecoderLM(config).double().eval()
     stream = stream_of([5, 3, 0, 7])
-    (batch,) = WindowBatches.of_epoch(stream, 100, 100, seed=1, epoch=0)[:1]
+    (batch,) = window_batches(stream, 100, 100, seed=1, epoch=0)[:1]
     assert batch.n_targets == stream.n_positions
     together = token_losses(model(**batch.inputs)[0], batch.targets[0])
     alone = []

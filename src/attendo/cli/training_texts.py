@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,6 +26,9 @@ from attendo.cli.training_options import (
     begin,
     one_end,
 )
+
+if TYPE_CHECKING:
+    from attendo.tasks.family import TaskName
 
 Labelled = Annotated[
     str | None, typer.Option(metavar="F", help="Labelled texts: .tsv .csv .jsonl .parquet, or .gz.")
@@ -49,10 +53,12 @@ Documents = Annotated[
 def add_text_tasks(train: typer.Typer) -> None:
     """Adds the tasks that learn from texts."""
     train.command("classification", short_help="A classifier from labelled texts.")(classification)
-    train.command("language-model", short_help="A model that writes on, from texts.")(language_model)
-    train.command("masked-language-model", short_help="Finds hidden tokens; a start for classifiers.")(
-        masked_language_model
-    )
+    tasks: dict[TaskName, tuple[str, str]] = {
+        "language-model": ("A model that writes on, from texts.", LANGUAGE_MODEL),
+        "masked-language-model": ("Finds hidden tokens; a start for classifiers.", MASKED),
+    }
+    for name, (short, help) in tasks.items():
+        train.command(name, short_help=short)(_text_task(name, help))
 
 
 def classification(
@@ -97,87 +103,58 @@ def classification(
     return begin("classification", layers, options, where, print_config, init_from)
 
 
-def language_model(
-    out: Out = None,
-    train: Texts = None,
-    valid: ValidTexts = None,
-    preset: Preset = None,
-    config: Config = None,
-    set_: Assignments = None,
-    init_from: InitFrom = None,
-    column: Column = None,
-    header: Header = False,
-    documents: Documents = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    minutes: Minutes = None,
-    cpu_minutes: CpuMinutes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    print_config: PrintConfig = False,
-) -> int:
-    """Train a model that continues texts.
+def _text_task(task: TaskName, help: str) -> Callable[..., int]:
+    """The command of a task that learns from plain texts."""
 
-    Without --train it learns from the source of Python's standard library, which every machine has.
-    --set tokenizer.kind=character|byte|word|bpe|unigram; --set model.max_len=N is the context in tokens.
+    def command(
+        out: Out = None,
+        train: Texts = None,
+        valid: ValidTexts = None,
+        preset: Preset = None,
+        config: Config = None,
+        set_: Assignments = None,
+        init_from: InitFrom = None,
+        column: Column = None,
+        header: Header = False,
+        documents: Documents = None,
+        steps: Steps = None,
+        epochs: Epochs = None,
+        minutes: Minutes = None,
+        cpu_minutes: CpuMinutes = None,
+        seed: Seed = None,
+        threads: Threads = None,
+        device: Device = "auto",
+        strict: Strict = False,
+        print_config: PrintConfig = False,
+    ) -> int:
+        options = {
+            "data.train": train or ["stdlib"],
+            "data.valid": valid or None,
+            "data.column": column,
+            "data.header": header or None,
+            "data.documents": documents,
+            "data.strict": strict or None,
+            "training.seed": seed,
+            **one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
+        }
+        layers, where = (preset, config, set_), (out, threads, device)
+        return begin(task, layers, options, where, print_config, init_from)
 
-    Example: attendo train language-model --train notes.txt --out runs/mine
-    """
-    options = _texts(train, valid, column, header, documents, seed) | one_end(
-        {"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}
-    )
-    layers, where = (preset, config, set_), (out, threads, device)
-    return begin("language-model", layers, options, where, print_config, init_from)
-
-
-def masked_language_model(
-    out: Out = None,
-    train: Texts = None,
-    valid: ValidTexts = None,
-    preset: Preset = None,
-    config: Config = None,
-    set_: Assignments = None,
-    init_from: InitFrom = None,
-    column: Column = None,
-    header: Header = False,
-    documents: Documents = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    minutes: Minutes = None,
-    cpu_minutes: CpuMinutes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    print_config: PrintConfig = False,
-) -> int:
-    """Train an encoder to find hidden tokens again.
-
-    Its run is a start for a classifier (train classification --init-from) and gives vectors (embed).
-    --set data.rule=80/10/10 hides as BERT does; the plain rule hides every chosen token.
-
-    Example: attendo train masked-language-model --train notes.txt --out runs/mine
-    """
-    options = _texts(train, valid, column, header, documents, seed) | one_end(
-        {"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}
-    )
-    layers, where = (preset, config, set_), (out, threads, device)
-    return begin("masked-language-model", layers, options, where, print_config, init_from)
+    command.__doc__ = help
+    return command
 
 
-def _texts(
-    train: list[str] | None,
-    valid: list[str] | None,
-    column: str | None,
-    header: bool,
-    documents: str | None,
-    seed: int | None,
-) -> dict[str, object]:
-    return {
-        "data.train": train or ["stdlib"],
-        "data.valid": valid or None,
-        "data.column": column,
-        "data.header": header or None,
-        "data.documents": documents,
-        "training.seed": seed,
-    }
+LANGUAGE_MODEL = """Train a model that continues texts.
+
+Without --train it learns from the source of Python's standard library, which every machine has.
+--set tokenizer.kind=character|byte|word|bpe|unigram; --set model.max_len=N is the context in tokens.
+
+Example: attendo train language-model --train notes.txt --out runs/mine
+"""
+MASKED = """Train an encoder to find hidden tokens again.
+
+Its run is a start for a classifier (train classification --init-from) and gives vectors (embed).
+--set masking.rule=80/10/10 hides as BERT does; the plain rule hides every chosen token.
+
+Example: attendo train masked-language-model --train notes.txt --out runs/mine
+"""

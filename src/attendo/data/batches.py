@@ -4,8 +4,9 @@ The list of batches is a pure function of the lengths, the budget, the seed and 
 by its position in the list and nothing else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 import torch
@@ -46,6 +47,34 @@ class Batch:
         return replace(
             self, inputs=inputs, targets=self.targets.to(device, non_blocking=True), weights=weights
         )
+
+
+@dataclass(frozen=True, eq=False)
+class EpochBatches(Sequence[Batch]):
+    """The batches of an epoch, each collated when it is asked for; a slice is the same for a part of them.
+
+    rows: the row numbers of each batch. collate: makes a batch of them.
+    """
+
+    rows: Sequence[Rows]
+    collate: Callable[[Rows], Batch]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Batch: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "EpochBatches": ...
+
+    def __getitem__(self, index: int | slice) -> "Batch | EpochBatches":
+        if isinstance(index, slice):
+            return EpochBatches(self.rows[index], self.collate)
+        return self.collate(self.rows[index])
+
+    def __iter__(self) -> Iterator[Batch]:  # Sequence's own would take an IndexError of collate for the end
+        return map(self.collate, self.rows)
 
 
 def token_batches(

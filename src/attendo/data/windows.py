@@ -6,15 +6,12 @@ the windows come in another order, both drawn from (seed, epoch), so a run is re
 list of batches and nothing else.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import overload
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attendo.data.batches import Batch, Rows
+from attendo.data.batches import Batch, EpochBatches, Rows
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
@@ -33,49 +30,22 @@ def window_edges(n_positions: int, context: int, seed: int, epoch: int) -> Rows:
     return np.unique(np.concatenate([[0], np.arange(first, n_positions, context), [n_positions]]))
 
 
-class WindowBatches(Sequence[Batch]):
-    """The batches of one epoch, collated when asked for.
+def window_batches(
+    stream: TokenStream, context: int, batch_tokens: int, seed: int, epoch: int
+) -> EpochBatches:
+    """All batches of an epoch: a pure function of the arguments. See `require_window` for a stream too short.
 
     A batch has as many windows as `batch_tokens` positions hold, one at least, or one fewer, so that all batches are
     about equally large. `ids` of a batch are the numbers of its windows, counted along the stream.
     """
-
-    def __init__(self, stream: TokenStream, edges: Rows, rows: list[Rows]):
-        """edges: as `window_edges` gives them. rows: the windows of each batch."""
-        self.stream = stream
-        self.edges = edges
-        self.rows = rows
-
-    @classmethod
-    def of_epoch(
-        cls, stream: TokenStream, context: int, batch_tokens: int, seed: int, epoch: int
-    ) -> "WindowBatches":
-        """All batches of an epoch: a pure function of the arguments. See `require_window` for a stream too short."""
-        edges = window_edges(stream.n_positions, context, seed, epoch)
-        # the second number keeps the order apart from the place of the first cut
-        order = np.random.default_rng((seed, epoch, 1)).permutation(len(edges) - 1)
-        n_batches = -(-len(order) // max(1, batch_tokens // context))
-        return cls(stream, edges, np.array_split(order, n_batches))
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "WindowBatches": ...
-
-    def __getitem__(self, index: int | slice) -> "Batch | WindowBatches":
-        if isinstance(index, slice):
-            return WindowBatches(self.stream, self.edges, self.rows[index])
-        return self._collate(self.rows[index])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._collate, self.rows)
-
-    def _collate(self, windows: Rows) -> Batch:
-        return window_batch(self.stream, self.edges[windows], self.edges[windows + 1], windows)
+    edges = window_edges(stream.n_positions, context, seed, epoch)
+    # the second number keeps the order apart from the place of the first cut
+    order = np.random.default_rng((seed, epoch, 1)).permutation(len(edges) - 1)
+    n_batches = -(-len(order) // max(1, batch_tokens // context))
+    return EpochBatches(
+        np.array_split(order, n_batches),
+        lambda rows: window_batch(stream, edges[rows], edges[rows + 1], rows),
+    )
 
 
 def require_window(stream: TokenStream, context: int, name: str) -> None:

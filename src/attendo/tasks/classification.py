@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, pad_rows, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
 from attendo.data.tokenizers import Tokenizer
 from attendo.metrics import (
@@ -72,59 +73,29 @@ class LabelledMaterial:
         """Texts that are longer than the model reads at once."""
         return int((self.store.lengths > self.long_texts.max_tokens).sum())
 
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochTexts:
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
         rows = token_batches(self.lengths, np.zeros(self.n_rows, np.int32), batch_tokens, seed, epoch)
         windows = np.random.default_rng((seed, epoch, _WINDOWS)).random(self.n_rows)
-        return EpochTexts(self, rows, windows, seed, epoch)
+        return EpochBatches(rows, partial(self._collate, seed, epoch, windows))
 
-
-@dataclass(frozen=True, eq=False)
-class EpochTexts(Sequence[Batch]):
-    """The batches of one epoch, collated when asked for. windows [rows]: which window of each long text is read."""
-
-    material: LabelledMaterial
-    rows: list[NDArray[np.int64]]
-    windows: NDArray[np.float64]
-    seed: int
-    epoch: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> EpochTexts: ...
-
-    def __getitem__(self, index: int | slice) -> Batch | EpochTexts:
-        if isinstance(index, slice):
-            return EpochTexts(self.material, self.rows[index], self.windows, self.seed, self.epoch)
-        return self._collate(self.rows[index])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._collate, self.rows)
-
-    def _collate(self, rows: NDArray[np.int64]) -> Batch:
-        material = self.material
-        texts = [[Tokenizer.bos_id, *self._tokens(int(row)).tolist()] for row in rows]
+    def _collate(self, seed: int, epoch: int, windows: NDArray[np.float64], rows: Rows) -> Batch:
+        texts = [
+            [Tokenizer.bos_id, *self._tokens(seed, epoch, float(windows[row]), int(row)).tolist()] for row in rows
+        ]
         src, lengths = pad_rows(texts, Tokenizer.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
-        classes = material.store.labels[rows].astype(np.int64)
-        weights = None if material.weights is None else torch.tensor(material.weights)[classes]
+        classes = self.store.labels[rows].astype(np.int64)
+        weights = None if self.weights is None else torch.tensor(self.weights)[classes]
         # no class is padding, so no id is left for it
         return Batch(inputs, torch.from_numpy(classes), len(rows), rows, pad_id=-1, weights=weights)
 
-    def _tokens(self, row: int) -> NDArray[Any]:
+    def _tokens(self, seed: int, epoch: int, window: float, row: int) -> NDArray[Any]:
         """A row's tokens as this epoch reads them."""
-        material = self.material
-        ids = material.long_texts.training_part(material.store.text(row), self.windows[row])
-        if not material.token_dropout:
+        ids = self.long_texts.training_part(self.store.text(row), window)
+        if not self.token_dropout:
             return ids
-        dropped = (
-            np.random.default_rng((self.seed, self.epoch, row)).random(len(ids)) < material.token_dropout
-        )
+        dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
         return np.where(dropped, Tokenizer.unk_id, ids)
 
 
@@ -141,7 +112,7 @@ class ClassificationTask:
     batch_tokens: int
     name: str = "validation"
 
-    def batches(self, seed: int, epoch: int, start: int) -> EpochTexts:
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 

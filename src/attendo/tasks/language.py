@@ -9,9 +9,10 @@ from typing import Any, cast
 
 from torch import nn
 
+from attendo.data.batches import EpochBatches
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import WindowBatches, require_window
+from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.tasks.perplexity import text_loss
@@ -45,9 +46,9 @@ class LanguageModelTask:
         if not len(self.validation):
             raise AttendoError("there is no validation document; give a file with at least one")
 
-    def batches(self, seed: int, epoch: int, start: int) -> WindowBatches:
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
-        return WindowBatches.of_epoch(self.stream, self.context, self.batch_tokens, seed, epoch)[start:]
+        return window_batches(self.stream, self.context, self.batch_tokens, seed, epoch)[start:]
 
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
@@ -75,7 +76,7 @@ class LanguageModelTask:
             "bytes": int(self.stream.n_bytes.sum()),
             "characters": int(self.stream.n_characters.sum()),
             "context": self.context,
-            "windows_per_epoch": len(first.edges) - 1,
+            "windows_per_epoch": sum(map(len, first.rows)),
             "batches_per_epoch": len(first),
             "validation_documents": len(self.validation),
             "validation_tokens": self.validation.n_tokens,

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, cast, overload
+from functools import cached_property, partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, pad_rows, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
@@ -40,7 +39,8 @@ class MaskingConfig:
 class MaskedMaterial:
     """A stream of documents as a masked model's training sees it: stretches of at most `context` tokens, bos first.
 
-    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer.
+    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer. What is
+    hidden is drawn from (seed, epoch, stretch).
     """
 
     stream: TokenStream
@@ -80,48 +80,20 @@ class MaskedMaterial:
         """Tokens of an epoch, with the start of each stretch."""
         return int(self.lengths.sum()) + self.n_rows
 
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> MaskedBatches:
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
         rows = token_batches(self.lengths, np.zeros_like(self.lengths), batch_tokens, seed, epoch)
-        return MaskedBatches(self, rows, seed, epoch)
+        return EpochBatches(rows, partial(self._collate, seed, epoch))
 
-
-@dataclass(frozen=True, eq=False)
-class MaskedBatches(Sequence[Batch]):
-    """The batches of one epoch, collated when asked for; what is hidden is drawn from (seed, epoch, stretch)."""
-
-    material: MaskedMaterial
-    rows: list[NDArray[np.int64]]
-    seed: int
-    epoch: int
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> MaskedBatches: ...
-
-    def __getitem__(self, index: int | slice) -> Batch | MaskedBatches:
-        if isinstance(index, slice):
-            return MaskedBatches(self.material, self.rows[index], self.seed, self.epoch)
-        return self._collate(self.rows[index])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._collate, self.rows)
-
-    def _collate(self, rows: NDArray[np.int64]) -> Batch:
-        material = self.material
+    def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
         texts, wanted = [], []
         for row in rows.tolist():
-            start, end = material.edges[row]
-            ids = np.concatenate([[Tokenizer.bos_id], material.stream.ids[start:end]]).astype(np.int64)
-            rng = np.random.default_rng((self.seed, self.epoch, row))
-            masking = material.masking
+            start, end = self.edges[row]
+            ids = np.concatenate([[Tokenizer.bos_id], self.stream.ids[start:end]]).astype(np.int64)
+            rng = np.random.default_rng((seed, epoch, row))
+            masking = self.masking
             inputs, targets = hidden_tokens(
-                ids, masking.share, masking.rule, material.vocab_size, rng, Tokenizer.pad_id
+                ids, masking.share, masking.rule, self.vocab_size, rng, Tokenizer.pad_id
             )
             texts.append(inputs.tolist())
             wanted.append(targets.tolist())
@@ -139,7 +111,7 @@ class MaskedTask:
     validation: MaskedMaterial
     batch_tokens: int
 
-    def batches(self, seed: int, epoch: int, start: int) -> MaskedBatches:
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 

@@ -6,14 +6,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from attendo.data import forecasts
 from attendo.data.accounting import Account
-from attendo.data.batches import Batch, pair_batch, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.held_out import HeldOut, held_out
@@ -30,34 +27,6 @@ TOKENIZER_ROWS = 1_000_000
 
 FORECAST_PAIRS = 30_000
 FORECAST_VALIDATION_PAIRS = 500
-
-
-class EpochBatches(Sequence[Batch]):
-    """The batches of one epoch from `start` on, collated when asked for."""
-
-    def __init__(self, store: PairStore, rows: list[NDArray[np.int64]]):
-        self.store = store
-        self.rows = rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, index: int) -> Batch: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> EpochBatches: ...
-
-    def __getitem__(self, index: int | slice) -> Batch | EpochBatches:
-        if isinstance(index, slice):
-            return EpochBatches(self.store, self.rows[index])
-        return self._collate(self.rows[index])
-
-    def __iter__(self) -> Iterator[Batch]:
-        return map(self._collate, self.rows)
-
-    def _collate(self, rows: NDArray[np.int64]) -> Batch:
-        return pair_batch(self.store, rows, Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id)
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +53,10 @@ class PairMaterial:
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
         lengths = self.store.source_lengths, self.store.target_lengths
-        return EpochBatches(self.store, token_batches(*lengths, batch_tokens, seed, epoch))
+        return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
+
+    def _collate(self, rows: Rows) -> Batch:
+        return pair_batch(self.store, rows, Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id)
 
 
 @dataclass

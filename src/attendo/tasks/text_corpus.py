@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from attendo.data.batches import EpochBatches
 from attendo.data.lines import require_file
 from attendo.data.store import store_key
 from attendo.data.text_parts import TextSplit, part_of, split_texts
@@ -24,7 +25,7 @@ from attendo.data.texts import (
 from attendo.data.token_stream import TokenStream, token_stream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import WindowBatches, require_window
+from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
 
@@ -100,9 +101,9 @@ class WindowMaterial:
         """Targets of an epoch, the ends of documents included."""
         return self.stream.n_positions
 
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> WindowBatches:
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
-        return WindowBatches.of_epoch(self.stream, self.context, batch_tokens, seed, epoch)
+        return window_batches(self.stream, self.context, batch_tokens, seed, epoch)
 
 
 @dataclass

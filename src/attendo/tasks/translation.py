@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-from attendo.data.batches import padding_share
-from attendo.tasks.pair_corpus import EpochBatches, PairMaterial
+from attendo.data.batches import EpochBatches, padding_share
+from attendo.tasks.pair_corpus import PairMaterial
 from attendo.tasks.translator import Translator
 from attendo.training.loop import Evaluation
 

@@ -1,0 +1,226 @@
+"""Arrays as a task of the training loop: fixed examples or fresh ones, and how a contender is trained on them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attendo.data.batches import Batch, EpochBatches, Rows
+from attendo.training.loop import Evaluation, Run, Trainable, train
+from attendo.training.losses import token_losses
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.state import CheckpointConfig
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+NO_TARGET = -1
+"""Stands where there is nothing to predict."""
+CHUNK = 1024
+"""Rows evaluated at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Rows along axis 0: what a model's `hidden` is called with, by name, and the classes it should give.
+
+    targets: ids of classes `[rows, *places]`; NO_TARGET (-1) where there is nothing to predict. Raises ValueError
+    if the arrays differ in their number of rows.
+    """
+
+    inputs: dict[str, Tensor]
+    targets: Int[Tensor, "rows *places"]
+
+    def __post_init__(self):
+        for name, tensor in self.inputs.items():
+            if len(tensor) != len(self.targets):
+                raise ValueError(f"{name} has {len(tensor)} rows, the targets have {len(self.targets)}")
+
+    def __len__(self) -> int:
+        """The number of rows."""
+        return len(self.targets)
+
+    def rows(self, ids: Int[np.ndarray, " n"] | slice) -> Examples:
+        """Some of the rows, in this order.
+
+        >>> Examples({"x": torch.tensor([[1], [2]])}, torch.tensor([5, 6])).rows(np.array([1])).targets
+        tensor([6])
+        """
+        chosen = ids if isinstance(ids, slice) else torch.from_numpy(ids)
+        return Examples({name: tensor[chosen] for name, tensor in self.inputs.items()}, self.targets[chosen])
+
+    def batch(self, ids: Int[np.ndarray, " n"]) -> Batch:
+        """All rows as one batch; ids: their numbers."""
+        return Batch(self.inputs, self.targets, int((self.targets != NO_TARGET).sum()), ids, NO_TARGET)
+
+
+Draw = Callable[[np.random.Generator, int], Examples]
+"""So many fresh rows, a pure function of the generator's state."""
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayTask:
+    """Learning from arrays; the loop's Task.
+
+    train: examples, or what draws fresh ones. Examples are shuffled by (seed, epoch) and cut into batches of
+    `batch_rows`, all of them in one batch if they are no more; fresh rows are drawn from (seed, epoch, number of the
+    batch), `batches_per_epoch` batches an epoch. test: measured are the mean loss in nats a target, the accuracy over
+    targets, and "exact", the share of rows whose targets are all right. Less loss is better.
+    """
+
+    train: Examples | Draw
+    test: Examples
+    batch_rows: int
+    batches_per_epoch: int = 100
+
+    def __post_init__(self):
+        sizes = {"batch_rows": self.batch_rows, "batches_per_epoch": self.batches_per_epoch}
+        sizes |= {"test": len(self.test)}
+        if isinstance(self.train, Examples):
+            sizes |= {"train": len(self.train)}
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(f"{name} is {size}; it must be 1 or more")
+
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
+        """The batches of an epoch from number `start` on: a pure function, made when read."""
+        train, size = self.train, self.batch_rows
+        if isinstance(train, Examples):
+            order = np.random.default_rng((seed, epoch)).permutation(len(train))
+            cuts = [order[at : at + size] for at in range(0, len(order), size)]
+            return EpochBatches(cuts, lambda ids: train.rows(ids).batch(ids))[start:]
+        rows = np.arange(self.batches_per_epoch * size).reshape(-1, size)
+
+        def drawn(ids: Rows) -> Batch:
+            return train(np.random.default_rng((seed, epoch, int(ids[0]) // size)), size).batch(ids)
+
+        return EpochBatches(list(rows), drawn)[start:]
+
+    def evaluate(self, model: nn.Module) -> Evaluation:
+        """Loss, accuracy and exact match on the test rows."""
+        return Evaluation(measures(model, self.test), "loss")
+
+    def better(self, value: float, than: float) -> bool:
+        """Less loss is better."""
+        return value < than
+
+    def describe(self) -> dict[str, Any]:
+        """Rows: of training, "fresh" if they are drawn, and of the test."""
+        rows = len(self.train) if isinstance(self.train, Examples) else "fresh"
+        return {"rows": rows, "batch_rows": self.batch_rows, "test_rows": len(self.test)}
+
+
+@torch.no_grad()
+def logits_of(model: nn.Module, examples: Examples) -> Float[Tensor, "rows *places classes"]:
+    """What the model gives for each target of these rows, computed some rows at a time, on the CPU.
+
+    The model is put in evaluation mode; no gradient is kept.
+    """
+    reader = cast(Trainable, model.eval())
+    device = reader.output_proj.weight.device
+    parts = []
+    for start in range(0, len(examples), CHUNK):
+        part = examples.rows(slice(start, start + CHUNK))
+        inputs = {name: tensor.to(device) for name, tensor in part.inputs.items()}
+        parts.append(reader.output_proj(reader.hidden(**inputs)).float().cpu())
+    return torch.cat(parts)
+
+
+def measures(model: nn.Module, examples: Examples) -> dict[str, float]:
+    """loss: nats a target; accuracy: share of targets that are the likeliest class; exact: of rows all right."""
+    logits, real = logits_of(model, examples), examples.targets != NO_TARGET
+    right = (logits.argmax(-1) == examples.targets) | ~real
+    return {
+        "loss": float(token_losses(logits[real], examples.targets[real]).double().mean()),
+        "accuracy": float(right[real].double().mean()),
+        "exact": float(right.flatten(1).all(1).double().mean() if right.ndim > 1 else right.double().mean()),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """A trained model (in evaluation mode), the loss of each step in nats a target, and its measures on the test."""
+
+    model: nn.Module
+    losses: list[float]
+    measures: dict[str, float]
+
+
+def trained(
+    model: nn.Module,
+    task: ArrayTask,
+    steps: int,
+    learning_rate: float,
+    seed: int,
+    *,
+    warmup_steps: int = 1,
+    decay_share: float = 0.0,
+    clip_norm: float = 0.0,
+    weight_decay: float = 0.0,
+) -> Training:
+    """Trains the model in place by Adam (Kingma & Ba 2015) for so many steps; nothing is kept on disk.
+
+    The rate is constant unless a warm-up or a decay over the last `decay_share` of the steps is asked for;
+    clip_norm: 0 = off. seed: of the batches and of dropout; the global random state is left as it was. The model
+    starts as it is given (see `seeded`).
+    """
+    config = TrainingConfig(
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        decay_share=decay_share,
+        label_smoothing=0.0,
+        clip_norm=clip_norm,
+        beta2=0.999,
+        epsilon=1e-8,
+        weight_decay=weight_decay,
+        evaluate_every=steps,
+    )
+    losses: list[float] = []
+    found: dict[str, float] = {}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for report in train(Run(model, task, config, CheckpointConfig(), folder=None)):
+            if report.kind == "step":
+                losses.append(report.loss)
+            elif report.evaluation is not None:
+                found = report.evaluation.measures
+    return Training(model, losses, found)
+
+
+def seeded(build: Callable[[], ModelT], seed: int) -> ModelT:
+    """The model that `build` makes when torch's random numbers start from `seed`; their state is left as it was.
+
+    >>> a, b = (seeded(lambda: nn.Linear(2, 1), 3) for _ in range(2))
+    >>> torch.equal(a.weight, b.weight)
+    True
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def mean_and_deviation(values: Sequence[float], form: str = ".3f") -> str:
+    """A table's cell: the mean over seeds and the sample's standard deviation; of one value the value alone.
+
+    >>> mean_and_deviation([0.5, 0.7]), mean_and_deviation([0.25], ".1%")
+    ('0.600 ± 0.141', '25.0%')
+    """
+    mean = format(statistics.fmean(values), form)
+    return mean if len(values) < 2 else f"{mean} ± {format(statistics.stdev(values), form)}"
+
+
+def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " points"]:
+    """The losses as so many points, each the mean of the steps it stands for; all of them if they are fewer.
+
+    >>> curve([4.0, 2.0, 1.0, 1.0], 2).tolist()
+    [3.0, 1.0]
+    """
+    parts = np.array_split(np.asarray(losses, np.float64), min(points, len(losses)))
+    return np.array([part.mean() for part in parts])

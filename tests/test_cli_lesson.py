@@ -1,0 +1,90 @@
+"""attendo lesson: the list, a lesson's pieces in two languages and as JSON, and what is refused."""
+
+import json
+import sys
+from types import ModuleType
+
+import numpy as np
+import pytest
+from command_line import attendo, refused
+
+import attendo.lessons as lessons
+from attendo.lessons.lesson import Lesson, Options, Table
+from attendo.microscope.labels import columns
+from attendo.microscope.terminal_pictures import Picture
+from attendo.words import Words
+
+W = Words("word", "語")
+
+
+def teach(options):
+    yield Words("What is asked.", "問い。")
+    rows = ((Words("linear", "線形"), 0.5), (Words("deep", "深い"), f"{options.steps(100)} ± 1"))
+    yield Table("losses", Words("Losses", "損失"), (W, Words("loss", "損失")), rows)
+    yield Picture("curves", W, np.array([[1.0, 2.0]]), ("a",), ("1", "2"))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A lesson that takes no time, in the place of all."""
+    module = ModuleType("attendo.lessons.small")
+    module.LESSONS = (Lesson("small", "a source", W, W, 5.0, teach),)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(lessons, "_HOMES", {"small": "small"})
+    monkeypatch.setattr(lessons, "NAMES", ("small",))
+
+
+def test_the_list_has_every_lesson_with_its_time(small):
+    outcome = attendo("lesson")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[-1].split() == ["small", "5", "word"]
+
+
+def test_pieces_are_printed_in_order(small):
+    outcome = attendo("lesson", "small")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0] == "word — a source"
+    start = lines.index("Losses")
+    assert lines[start : start + 5] == [
+        "Losses",
+        "word       loss",
+        "───────────────",
+        "linear      0.5",
+        "deep    100 ± 1",
+    ]
+    assert "this takes about 5 CPU-minutes" in outcome.err
+
+
+def test_in_japanese_the_columns_stay(small):
+    lines = attendo("lesson", "small", "--language", "ja", "--effort", "0.1").out.splitlines()
+    start = lines.index("損失")
+    assert len({columns(line) for line in lines[start + 1 : start + 5]}) == 1
+    assert "10 ± 1" in lines[start + 4]
+
+
+def test_as_json_each_piece_is_a_line(small):
+    pieces = [json.loads(line) for line in attendo("lesson", "small", "--json").out.splitlines()]
+    assert [next(iter(piece)) for piece in pieces] == ["text", "table", "picture"]
+    assert pieces[1]["table"]["rows"] == [["linear", 0.5], ["deep", "100 ± 1"]]
+    assert pieces[2]["picture"]["values"] == [[1.0, 2.0]]
+
+
+def test_what_is_wrong_is_said():
+    assert refused("lesson", "revers") == "no lesson is called 'revers'; did you mean reverse?"
+    assert refused("lesson", "sort", "--effort", "0").startswith("--effort 0.0: give a share")
+    assert refused("lesson", "sort", "--seeds", "0").startswith("--seeds 0: train at least one")
+
+
+@pytest.mark.parametrize("name", lessons.NAMES)
+def test_every_lesson_is_where_the_list_says_and_speaks_both_languages(name):
+    found = lessons.find_lesson(name)
+    assert found.name == name
+    for words in (found.title, found.question):
+        assert words.en.isascii() or "’" in words.en or "√" in words.en
+        assert any("\u3040" <= c <= "\u30ff" for c in words.ja)
+    assert found.cpu_minutes > 0
+
+
+def test_options_are_checked():
+    assert Options(effort=0.001).steps(10) == 1
