@@ -8,138 +8,24 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
+
+from theory_words import COMMANDS, HEADINGS, MATHS_IN_JAPANESE, SOURCES, Source, cited
 
 from attendo.theory.algorithms import ALGORITHMS
 from attendo.theory.claims import CLAIMS
+from attendo.theory.claims.claim import Claim
 from attendo.theory.errata import ERRATA
-from attendo.theory.index import Formula, formulas, glossary
+from attendo.theory.errata.erratum import Erratum, Snippet
+from attendo.theory.index import CodeLine, Formula, formulas, glossary
 from attendo.theory.presets import PRESETS
 from attendo.words import Language, Words
 
+JAPANESE = "[ぁ-んァ-ヶー一-龠]"
+"""A character of Japanese."""
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "theory"
-
-
-@dataclass(frozen=True)
-class Source:
-    """One page: how formulas.toml names the source, which claims and errata are its own, and what it is."""
-
-    key: str
-    page: str
-    title: Words
-    about: Words
-    pattern: str
-
-
-SOURCES = (
-    Source(
-        "S1",
-        "nyu",
-        Words(
-            "NYU Deep Learning, week 12-3: attention and the Transformer",
-            "NYU 深層学習 第12-3週：注意とTransformer",
-        ),
-        Words(
-            "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
-            " classifier with tokens as rows. `attendo.theory.lecture` has its classes under its names.",
-            "講義は、列で書かれたハード・ソフトな注意から始め、クエリ・キー・バリューを経て、行をトークンとする分類器の"
-            "コードに至る。`attendo.theory.lecture` に、講義と同じ名前のクラスがある。",
-        ),
-        r"NYU|\bS1\b",
-    ),
-    Source(
-        "S3",
-        "weather",
-        Words("The weather post", "天気の記事"),
-        Words(
-            "A draft of a blog post that predicts a Markov chain of rain, cloud and sun by attention, after the"
-            " conventions of Phuong & Hutter 2022: columns, ids from 1.",
-            "雨・曇り・晴れのマルコフ連鎖を注意で予測しようとする記事の草稿。Phuong & Hutter 2022 の記法"
-            "（列がトークン、番号は 1 から）に従う。",
-        ),
-        r"[Ww]eather|\bS3\b|Shumi",
-    ),
-    Source(
-        "S0",
-        "exercises",
-        Words(
-            "Exercises on positions and attention (Kikuta 2025, chapter 3)",
-            "位置符号化と注意の演習（菊田 2025、第3章）",
-        ),
-        Words(
-            "Exercises 3.1 to 3.8: what a shift does to sinusoids, their heat map, attention by rows, look-up by"
-            " distance, the softmax and its gradient.",
-            "演習 3.1〜3.8。正弦波のずらし、ヒートマップ、行形式の注意、距離による検索、softmax とその勾配を扱う。",
-        ),
-        r"Kikuta|\bS0\b",
-    ),
-    Source(
-        "S2",
-        "bishop",
-        Words("Exercises of Bishop & Bishop 2024, chapter 12", "Bishop & Bishop 2024 第12章の演習"),
-        Words(
-            "Tokens are rows of X; no biases. Exercises about the softmax's rows, the variance of products, heads as a"
-            " sum, and permutations.",
-            "トークンは X の行で、バイアスはない。softmax の行、内積の分散、ヘッドの和、置換に関する演習。",
-        ),
-        r"Bishop|\bS2\b",
-    ),
-    Source(
-        "S4",
-        "slides",
-        Words("Slides: how the Transformer works", "スライド：Transformer の仕組み"),
-        Words(
-            "An introduction without code or 1/√d: self-attention, many heads, encoder and decoder.",
-            "コードも 1/√d もない入門。自己注意、マルチヘッド、エンコーダとデコーダを扱う。",
-        ),
-        r"[Ss]lides|\bS4\b",
-    ),
-    Source(
-        "R",
-        "papers",
-        Words("The papers they rest on", "もとになった論文"),
-        Words(
-            "Vaswani et al. 2017 (the Transformer, its recipe and sizes), and what builds on it.",
-            "Vaswani et al. 2017（Transformer、その学習手順と大きさ）と、その後の研究。",
-        ),
-        r"",
-    ),
-)
-COMMANDS = (
-    ("attendo claims", Words("every claim, decided by numbers", "すべての主張を数値で確かめる")),
-    ("attendo claims C08", Words("one: derivation, figures, picture", "一つの主張：導出、数値、図")),
-    (
-        "attendo claims --check FILE.py:FUNCTION",
-        Words("your own attention against F07's properties", "自作の注意を F07 の性質で調べる"),
-    ),
-    ("attendo errata", Words("every mistake of the sources", "資料のすべての誤り")),
-    ("attendo errata 21", Words("one: both forms, run", "一つ：両方の形を実行する")),
-    ("attendo figure noam --out noam.svg", Words("figures for slides", "スライド用の図")),
-)
-HEADINGS = {
-    "formulas": Words("Formulas and tasks", "式と課題"),
-    "claims": Words("Claims and exercises", "主張と演習"),
-    "errata": Words("Errata", "正誤"),
-    "algorithms": Words("Algorithms", "アルゴリズム"),
-    "condition": Words("Condition", "条件"),
-    "why": Words("Why", "理由"),
-    "wrong": Words("As printed", "原文"),
-    "right": Words("Right", "正しくは"),
-    "made": Words(
-        "*Made from the code by `make docs`; change the code, not this page.*",
-        "*`make docs` がコードから作る。このページではなくコードを直すこと。*",
-    ),
-    "run": Words("Run it", "実行"),
-    "theory": Words("The theory, run", "動かして学ぶ理論"),
-    "theory_about": Words(
-        "Every formula, algorithm, claim and erratum of the sources, on the code that trains and serves.",
-        "資料のすべての式・アルゴリズム・主張・誤りを、学習と推論に使うのと同じコードで動かす。",
-    ),
-    "glossary": Words("Glossary", "用語集"),
-    "presets": Words("Presets", "プリセット"),
-}
 
 
 def owner(text: str) -> Source:
@@ -151,32 +37,189 @@ def owner(text: str) -> Source:
     return next((s for s in SOURCES if s.pattern and re.search(s.pattern, text)), SOURCES[-1])
 
 
+def prose(text: str, language: Language) -> str:
+    r"""A text of the code as Markdown shows it: what would be markup escaped; around Japanese, full-width brackets.
+
+    What stands between backticks stays as it is.
+
+    >>> print(prose("a_i < 1 of __init__(), `b*`", "en"))
+    a_i < 1 of \_\_init_\_(), `b*`
+    >>> prose("値(.9)と f(x) (検証)", "ja")
+    '値（.9）と f(x) （検証）'
+    """
+
+    def plain(part: str) -> str:
+        part = re.sub(
+            r"(?<![^\W_])_(?=\S)|[\\*~$]|<(?=[\w/!?])|(?<=\])(?=\()", lambda found: "\\" + found[0], part
+        )
+        if language == "ja":
+            inside, behind = rf"\(([^()]*{JAPANESE}[^()]*)\)", rf"(?<={JAPANESE})\(([^()]*)\)"
+            part = re.sub(f"{inside}|{behind}", lambda found: f"（{found[1] or found[2]}）", part)
+        return part
+
+    return "".join(
+        part if part.startswith("`") else plain(part) for part in re.split(r"(`[^`]*`)", text) if part
+    )
+
+
+def labelled(label: str, text: str, language: Language) -> str:
+    """A paragraph behind a bold label.
+
+    >>> labelled("right", "Σ a = 1", "ja")
+    '**正：** Σ a = 1\\n'
+    """
+    colon = ":" if language == "en" else "："
+    return f"**{HEADINGS[label].in_language(language)}{colon}** {prose(text, language)}\n"
+
+
+def run_line(command: str, language: Language) -> str:
+    """The command that shows it.
+
+    >>> run_line("attendo claims C08", "ja")
+    '実行：`attendo claims C08 --language ja`\\n'
+    """
+    return (
+        f"Run it: `{command}`\n" if language == "en" else f"{HEADINGS['run'].ja}：`{command} --language ja`\n"
+    )
+
+
+def math(latex: Iterable[str], language: Language) -> Iterator[str]:
+    r"""Blocks that GitHub gives to the renderer untouched; between $$ it would take \, and \\ for escapes.
+
+    >>> print(next(math([r"a \quad \text{or} \quad b"], "ja")).splitlines()[1])
+    a \quad \text{または} \quad b
+    """
+    for formula in latex:
+        if language == "ja":
+            formula = re.sub(
+                r"\\text\{([^}]*)\}",
+                lambda found: rf"\text{{{MATHS_IN_JAPANESE.get(found[1], found[1])}}}",
+                formula,
+            )
+        yield f"```math\n{formula}\n```\n"
+
+
+def code_blocks(lines: Iterable[CodeLine], signature: str | None = None) -> Iterator[str]:
+    """The lines, those of one function together, each group under a link to its file.
+
+    signature: of the first group's function, whose lines then stand indented below it. The links name no line, which
+    any edit above it would move.
+    """
+    for (module, name), group in groupby(lines, lambda line: (line.module, line.name)):
+        found = list(group)
+        quoted = "\n".join(line.quoted() for line in found)
+        if signature is not None:
+            quoted = signature + "\n    ...\n" + "\n".join("    " + row for row in quoted.splitlines())
+            signature = None
+        is_file = name.endswith(".toml")
+        where, fence = (found[0].path, "toml") if is_file else (f"{module}.{name}", "python")
+        yield f"[`{where}`](../../../src/{found[0].path})\n\n```{fence}\n{quoted}\n```\n"
+
+
 def formula_section(formula: Formula, language: Language) -> Iterator[str]:
     """The formula, rendered, and beside it the code."""
     yield f"### {formula.id} {formula.title.in_language(language)}\n"
-    for latex in formula.latex:
-        yield f"$$\n{latex}\n$$\n"
-    for line in formula.code:
-        path = f"src/{line.module.replace('.', '/')}.py"
-        yield f"[`{line.module}.{line.name}`](../../../{path})\n\n```python\n{line.quoted()}\n```\n"
+    yield from math(formula.latex, language)
+    yield from code_blocks(formula.code)
 
 
 def algorithm_section(formula: Formula, language: Language) -> Iterator[str]:
-    """The algorithm's signature and what its docstring says in the first paragraph."""
+    """The algorithm, what it does, its signature and its calls into the core."""
     function = dict(ALGORITHMS)[formula.id]
     yield f"### {formula.id} {formula.title.in_language(language)}\n"
-    for latex in formula.latex:
-        yield f"$$\n{latex}\n$$\n"
-    parameters = ", ".join(inspect.signature(function).parameters)
-    path = f"src/{function.__module__.replace('.', '/')}.py"
-    yield f"[`{function.__module__}`](../../../{path})\n\n```python\n{function.__name__}({parameters})\n```\n"
-    if language == "en":
-        yield (inspect.getdoc(function) or "").split("\n\n")[0] + "\n"
+    yield from math(formula.latex, language)
+    about = first_words(function) if language == "en" else formula.about_ja
+    yield prose(about, language) + "\n"
+    yield from code_blocks(formula.code, f"def {function.__name__}({parameters(function)}):")
 
 
-def paragraphs(text: str) -> str:
-    """Lines of a derivation as lines of a page."""
-    return "\n".join(line + "  " if line.strip() else "" for line in text.splitlines())
+def first_words(function: object) -> str:
+    """The first paragraph of an algorithm's docstring, without its number, which the heading has.
+
+    >>> first_words(dict(ALGORITHMS)["A12"])
+    'As A11, where each token turns into mask_token with probability p_mask.'
+    """
+    text = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ")
+    text = re.sub(r"^A\d+(?: \(\w+\))?: |(?: Phuong & Hutter 2022,)? [Aa]lgorithm \d+\.$", "", text)
+    return re.sub("^as ", "As ", text)
+
+
+def parameters(function: object) -> str:
+    """The names of the parameters, as they are written.
+
+    >>> def f(a, b=1, *, c): ...
+    >>> parameters(f)
+    'a, b, *, c'
+    """
+    names: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():  # pyright: ignore[reportArgumentType]
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in names:
+            names.append("*")
+        names.append(parameter.name)
+    return ", ".join(names)
+
+
+def paragraphs(text: str, language: Language) -> str:
+    """The lines of a derivation as a page has them: indented formulas apart, a line that ends in mid-sentence joined.
+
+    >>> print(paragraphs("From\\n  a_b = 1\\nit follows, as\\nwas said.\\nSo it is.", "en"))
+    From
+    <BLANKLINE>
+    ```text
+    a_b = 1
+    ```
+    <BLANKLINE>
+    it follows, as was said.\\
+    So it is.
+    """
+    between = " " if language == "en" else ""
+    parts: list[str] = []
+    for is_formula, group in groupby(text.splitlines(), lambda line: line.startswith("  ")):
+        if is_formula:
+            parts.append("\n".join(["```text", *(line.strip() for line in group), "```"]))
+            continue
+        written = prose("\n".join(group), language)
+        parts.append(re.sub(r"(?<![.。:：?])\n", between, written).replace("\n", "\\\n"))
+    return "\n\n".join(parts)
+
+
+def claim_section(claim: Claim, language: Language) -> Iterator[str]:
+    """The statement, its condition, how it follows, and the command."""
+    yield f"### {claim.id} {prose(cited(claim.source, language), language)}\n"
+    yield prose(claim.statement.in_language(language), language) + "\n"
+    if claim.condition is not None:
+        yield labelled("condition", claim.condition.in_language(language), language)
+    yield f"**{HEADINGS['why'].in_language(language)}**\n"
+    yield paragraphs(claim.derivation.in_language(language), language) + "\n"
+    yield run_line(f"attendo claims {claim.id}", language)
+
+
+def outcome(snippet: Snippet) -> str:
+    r"""What a snippet gives, as far as its pattern says: … stands for what the pattern leaves open.
+
+    >>> outcome(Snippet("[1][2]", r"IndexError: list index out of range.*"))
+    'IndexError: list index out of range…'
+    """
+    return re.sub(r"\\(.)", r"\1", re.sub(r"(?:\.|\\S)\*", "…", snippet.gives))
+
+
+def form(label: str, text: Words, snippet: Snippet | None, language: Language) -> Iterator[str]:
+    """One of the forms of an erratum: in words, in code, and what the code gives."""
+    yield labelled(label, text.in_language(language), language)
+    if snippet is not None:
+        yield f"```python\n{snippet.code.strip()}\n# → {outcome(snippet)}\n```\n"
+
+
+def erratum_section(erratum: Erratum, language: Language) -> Iterator[str]:
+    """Both forms, and the command."""
+    yield f"### E{erratum.number:02} {prose(erratum.title.in_language(language), language)}\n"
+    sentences = [prose(cited(erratum.source, language), language) + ("." if language == "en" else "。")]
+    if erratum.mark == "shown by analogy":
+        sentences.append(HEADINGS["analogy"].in_language(language))
+    yield (" " if language == "en" else "").join(sentences) + "\n"
+    yield from form("wrong", erratum.wrong, erratum.wrong_code, language)
+    yield from form("right", erratum.right, erratum.right_code, language)
+    yield run_line(f"attendo errata {erratum.number}", language)
 
 
 def page(source: Source, language: Language) -> str:
@@ -189,85 +232,76 @@ def page(source: Source, language: Language) -> str:
         f"# {source.title.in_language(language)}\n",
         source.about.in_language(language) + "\n",
         word("made") + "\n",
+        f"## {word('formulas')}\n",
     ]
-    own = [f for f in formulas() if source.key in f.sources]
-    parts += [f"## {word('formulas')}\n", *(part for f in own for part in formula_section(f, language))]
+    own = [formula for formula in formulas() if source.key in formula.sources]
+    parts += [part for formula in own for part in formula_section(formula, language)]
     claims = [claim for claim in CLAIMS if owner(claim.source) is source]
     if claims:
         parts.append(f"## {word('claims')}\n")
-    for claim in claims:
-        parts.append(f"### {claim.id} {claim.source}\n")
-        parts.append(claim.statement.in_language(language) + "\n")
-        if claim.condition is not None:
-            parts.append(f"**{word('condition')}:** {claim.condition.in_language(language)}\n")
-        parts.append(f"**{word('why')}:**\n\n{paragraphs(claim.derivation.in_language(language))}\n")
-        parts.append(f"{word('run')}: `attendo claims {claim.id}`\n")
+    parts += [part for claim in claims for part in claim_section(claim, language)]
     errata = [erratum for erratum in ERRATA if owner(erratum.source) is source]
     if errata:
         parts.append(f"## {word('errata')}\n")
-    for erratum in errata:
-        parts.append(f"### E{erratum.number:02} {erratum.title.in_language(language)}\n")
-        parts.append(f"*{erratum.source}*\n")
-        parts.append(f"**{word('wrong')}:** {erratum.wrong.in_language(language)}\n")
-        parts.append(f"**{word('right')}:** {erratum.right.in_language(language)}\n")
-        if erratum.right_code is not None:
-            parts.append(f"```python\n{erratum.right_code.code.strip()}\n```\n")
-        parts.append(f"{word('run')}: `attendo errata {erratum.number}`\n")
+    parts += [part for erratum in errata for part in erratum_section(erratum, language)]
     return "\n".join(parts)
 
 
 def algorithms_page(language: Language) -> str:
     """The page of Phuong & Hutter 2022."""
-    title = Words(
-        "Formal Algorithms for Transformers (Phuong & Hutter 2022)",
-        "Transformer の形式的アルゴリズム（Phuong & Hutter 2022）",
-    )
-    about = Words(
-        "The paper's names and signatures on the core: columns are tokens, ids count from 1.",
-        "論文の名前と引数のまま、コアの上で動く。列がトークン、番号は 1 から。",
-    )
-    parts = [f"# {title.in_language(language)}\n", about.in_language(language) + "\n"]
-    parts += [
-        HEADINGS["made"].in_language(language) + "\n",
-        f"## {HEADINGS['algorithms'].in_language(language)}\n",
-    ]
-    own = [f for f in formulas() if f.sources == ("A",)]
-    return "\n".join([*parts, *(part for f in own for part in algorithm_section(f, language))])
+    parts = [f"# {HEADINGS['algorithms_title'].in_language(language)}\n"]
+    parts += [HEADINGS[name].in_language(language) + "\n" for name in ("algorithms_about", "made")]
+    own = [formula for formula in formulas() if formula.sources == ("A",)]
+    parts.append(f"## {HEADINGS['algorithms'].in_language(language)}\n")
+    return "\n".join([*parts, *(part for formula in own for part in algorithm_section(formula, language))])
 
 
 def glossary_page(language: Language) -> str:
     """The conventions: one term in both languages, the sources' ways, and ours."""
-    head = {
-        "en": "# Glossary: one way to say it\n\n| term | 日本語 | in the sources | here |\n|---|---|---|---|",
-        "ja": "# 用語集：呼び方をそろえる\n\n| 用語 | English | 資料では | ここでは |\n|---|---|---|---|",
-    }
-    other: Language = "ja" if language == "en" else "en"
-    rows = [
-        f"| {t.name.in_language(language)} | {t.name.in_language(other)} | {t.variants.in_language(language)}"
-        f" | {t.here} |"
-        for t in glossary()
-    ]
-    return "\n".join([head[language], *rows, "", HEADINGS["made"].in_language(language), ""])
-
-
-def front_page(language: Language) -> str:
-    """What there is, and the commands."""
-    option = "" if language == "en" else " --language ja"
-    width = max(len(command) for command, _ in COMMANDS) + len(option) + 2
-    commands = [f"{command + option:{width}}# {what.in_language(language)}" for command, what in COMMANDS]
-    links = [f"- [{s.title.in_language(language)}]({s.page}.md)" for s in SOURCES]
-    links += [f"- [{HEADINGS[name].in_language(language)}]({name}.md)" for name in ("algorithms", "glossary")]
-    presets = [
-        f"| `{name}` | {preset.source} | {preset.n_parameters:,} |" for name, preset in PRESETS.items()
-    ]
-    head = ["| | | |", "|---|---|---|"]
-    build = "`attendo.theory.presets.PRESETS[name].build()`"
 
     def word(name: str) -> str:
         return HEADINGS[name].in_language(language)
 
-    top = [f"# {word('theory')}", "", word("theory_about"), "", *links, "", "```sh", *commands, "```", ""]
-    return "\n".join([*top, f"## {word('presets')}", "", build, "", *head, *presets, "", word("made"), ""])
+    rows = []
+    for term in glossary():
+        names = (term.name.en, term.name.ja) if language == "en" else (term.name.ja, term.name.en)
+        ways = (prose(text.in_language(language), language) for text in (term.variants, term.here))
+        rows.append("| " + " | ".join((*names, *ways)) + " |")
+    top = [f"# {word('glossary_title')}", "", word("made"), "", word("glossary_head"), "|---|---|---|---|"]
+    return "\n".join([*top, *rows, ""])
+
+
+def front_page(language: Language) -> str:
+    """What there is, and the commands."""
+
+    def word(name: str) -> str:
+        return HEADINGS[name].in_language(language)
+
+    option = "" if language == "en" else " --language ja"
+    width = max(len(command) for command, _ in COMMANDS) + len(option) + 2
+    commands = [f"{command + option:{width}}# {what.in_language(language)}" for command, what in COMMANDS]
+    links = [f"- [{s.title.in_language(language)}]({s.page}.md)" for s in SOURCES]
+    links.append(f"- [{word('algorithms_title')}](algorithms.md)")
+    links.append(f"- [{word('glossary_title')}](glossary.md)")
+    presets = [
+        f"| `{name}` | {prose(cited(preset.source, language), language)} | {preset.n_parameters:,} |"
+        for name, preset in PRESETS.items()
+    ]
+    top = [f"# {word('theory')}", "", word("theory_about"), "", word("made"), ""]
+    top += [
+        f"## {word('pages')}",
+        "",
+        *links,
+        "",
+        f"## {word('commands')}",
+        "",
+        "```sh",
+        *commands,
+        "```",
+        "",
+    ]
+    top += [f"## {word('presets')}", "", word("presets_about"), "", word("presets_head"), "|---|---|--:|"]
+    return "\n".join([*top, *presets, ""])
 
 
 def pages() -> dict[Path, str]:
@@ -285,16 +319,17 @@ def pages() -> dict[Path, str]:
 
 def main(arguments: list[str]) -> int:
     """Writes the pages, or compares them."""
-    stale = [
-        path
-        for path, text in pages().items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    ]
+    written = pages()
     if "--check" in arguments:
+        stale = [
+            path
+            for path, text in written.items()
+            if not path.is_file() or path.read_text(encoding="utf-8") != text
+        ]
         for path in stale:
             print(f"error: {path} is not what the code says; run: make docs")
         return int(bool(stale))
-    for path, text in pages().items():
+    for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return 0

@@ -103,7 +103,7 @@ def errata(
     --json: errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A code
     has code, gives (a pattern), and, where N is given, outcome and as_expected.
 
-    Example: attendo errata 21
+    Example: attendo errata 42
     """
     from attendo.theory.errata import ERRATA
 

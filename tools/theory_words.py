@@ -1,0 +1,227 @@
+"""The words of docs/theory/ that stand nowhere in the code: pages, headings, commands; the sources in Japanese."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from attendo.words import Language, Words
+
+
+@dataclass(frozen=True)
+class Source:
+    """One page: how formulas.toml names the source, which claims and errata are its own, and what it is."""
+
+    key: str
+    page: str
+    title: Words
+    about: Words
+    pattern: str
+
+
+SOURCES = (
+    Source(
+        "S1",
+        "nyu",
+        Words(
+            "NYU Deep Learning, week 12-3: attention and the Transformer",
+            "NYU 深層学習 第 12-3 週：注意と Transformer",
+        ),
+        Words(
+            "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
+            " classifier with tokens as rows. `attendo.theory.lecture` has its classes under its names.",
+            "講義は、列で書かれたハードな注意とソフトな注意から始め、クエリ・キー・バリューを経て、行をトークンとする分類器の"
+            "コードに至る。講義と同じ名前のクラスが `attendo.theory.lecture` にある。",
+        ),
+        r"NYU|\bS1\b",
+    ),
+    Source(
+        "S3",
+        "weather",
+        Words("The weather post", "天気の記事"),
+        Words(
+            "A draft of a blog post that predicts a Markov chain of rain, cloud and sun by attention, after the"
+            " conventions of Phuong & Hutter 2022: columns, ids from 1.",
+            "雨・曇り・晴れのマルコフ連鎖を注意で予測しようとする記事の草稿。Phuong & Hutter 2022 の記法"
+            "（列がトークン、番号は 1 から）に従う。",
+        ),
+        r"[Ww]eather|\bS3\b|Shumi",
+    ),
+    Source(
+        "S0",
+        "exercises",
+        Words(
+            "Exercises on positions and attention (Kikuta 2025, chapter 3)",
+            "位置符号化と注意の演習（菊田 2025、第 3 章）",
+        ),
+        Words(
+            "Exercises 3.1 to 3.8: what a shift does to sinusoids, their heat map, attention by rows, look-up by"
+            " distance, the softmax and its gradient.",
+            "演習 3.1〜3.8。正弦波のずらし、ヒートマップ、行形式の注意、距離による検索、softmax とその勾配を扱う。",
+        ),
+        r"Kikuta|\bS0\b",
+    ),
+    Source(
+        "S2",
+        "bishop",
+        Words("Exercises of Bishop & Bishop 2024, chapter 12", "Bishop & Bishop 2024 第 12 章の演習"),
+        Words(
+            "Tokens are rows of X; no biases. Exercises about the softmax's rows, the variance of products, heads as a"
+            " sum, and permutations.",
+            "トークンは X の行で、バイアスはない。softmax の行、内積の分散、ヘッドの和、置換に関する演習。",
+        ),
+        r"Bishop|\bS2\b",
+    ),
+    Source(
+        "S4",
+        "slides",
+        Words("Slides: how the Transformer works", "スライド：Transformer の仕組み"),
+        Words(
+            "An introduction without code or 1/√d: self-attention, many heads, encoder and decoder.",
+            "コードも 1/√d もない入門。自己注意、マルチヘッド、エンコーダとデコーダを扱う。",
+        ),
+        r"[Ss]lides|\bS4\b",
+    ),
+    Source(
+        "R",
+        "papers",
+        Words("The papers they rest on", "もとになった論文"),
+        Words(
+            "Vaswani et al. 2017 (the Transformer, its recipe and sizes), and what builds on it.",
+            "Vaswani et al. 2017（Transformer、その学習手順と大きさ）と、その後の研究。",
+        ),
+        r"",
+    ),
+)
+COMMANDS = (
+    ("attendo claims", Words("every claim, decided by numbers", "すべての主張を数値で確かめる")),
+    ("attendo claims C08", Words("one: derivation, figures, picture", "一つの主張：導出、数値、図")),
+    (
+        "attendo claims --check FILE.py:FUNCTION",
+        Words("your own attention against F07's properties", "自作の注意を F07 の性質で調べる"),
+    ),
+    ("attendo errata", Words("every mistake of the sources", "資料のすべての誤り")),
+    ("attendo errata 42", Words("one: both forms, run", "一つの誤り：誤と正を実行する")),
+    ("attendo figure noam --out noam.svg", Words("figures for slides", "スライド用の図")),
+)
+HEADINGS = {
+    "formulas": Words("Formulas and tasks", "式と課題"),
+    "claims": Words("Claims and exercises", "主張と演習"),
+    "errata": Words("Errata", "正誤"),
+    "algorithms": Words("Algorithms", "アルゴリズム"),
+    "condition": Words("Condition", "条件"),
+    "why": Words("Why", "導出"),
+    "wrong": Words("Wrong", "誤"),
+    "right": Words("Right", "正"),
+    "analogy": Words("The code shows it by analogy.", "コードは類例である。"),
+    "made": Words(
+        "*Made from the code by `make docs`; change the code, not this page.*",
+        "*`make docs` がコードから作る。このページではなくコードを直すこと。*",
+    ),
+    "run": Words("Run it", "実行"),
+    "theory": Words("The theory, run", "動かして学ぶ理論"),
+    "theory_about": Words(
+        "Every formula, algorithm, claim and erratum of the sources, on the code that trains and serves.",
+        "資料のすべての式・アルゴリズム・主張・誤りを、学習と推論に使うのと同じコードで動かす。",
+    ),
+    "glossary": Words("Glossary", "用語集"),
+    "presets": Words("Presets", "プリセット"),
+    "presets_about": Words(
+        "The models of the sources, built by `attendo.theory.presets.PRESETS[name].build()`:",
+        "資料のモデルは `attendo.theory.presets.PRESETS[name].build()` で組み立てられる。",
+    ),
+    "presets_head": Words("| name | source | parameters |", "| 名前 | 資料 | パラメータ数 |"),
+    "glossary_title": Words("Glossary: one way to say it", "用語集：呼び方をそろえる"),
+    "glossary_head": Words(
+        "| term | 日本語 | in the sources | here |", "| 用語 | English | 資料では | ここでは |"
+    ),
+    "algorithms_title": Words(
+        "Formal Algorithms for Transformers (Phuong & Hutter 2022)",
+        "Transformer の形式的アルゴリズム（Phuong & Hutter 2022）",
+    ),
+    "algorithms_about": Words(
+        "The paper's names and signatures on the core: columns are tokens, ids count from 1.",
+        "論文の名前と引数のまま、コアの上で動く。列がトークン、番号は 1 から。",
+    ),
+    "commands": Words("Commands", "コマンド"),
+    "pages": Words("Pages", "ページ"),
+}
+MATHS_IN_JAPANESE = {
+    " even": " が偶数",
+    " odd": " が奇数",
+    "hard: ": "ハード：",
+    "soft: ": "ソフト：",
+    " (optional)": "（任意）",
+    " parameters": " 個のパラメータ",
+    "or": "または",
+    "once per sentence": "（一文につき一度）",
+    " until ": "（次に至るまで） ",
+    "beam ": "ビーム幅 ",
+}
+"""The words within the formulas."""
+
+IN_JAPANESE = (
+    (r"Queries, keys and values, and ", "クエリ・キー・バリュー、"),
+    (r"Hard Attention and Soft Attention", "ハードな注意とソフトな注意"),
+    (r"(EncoderLayer) and (Encoder)", r"\1 と \2"),
+    (r"(?:the )?shapes of W_q, W_k, W_v and W_p", "W_q・W_k・W_v・W_p の形"),
+    (r"implementation of algorithms? (\d+) to (\d+) of (\S+)", r"実装（\3 のアルゴリズム \1〜\2）"),
+    (r"(\w+)'s 実装", r"\1 の実装"),
+    (r"solutions to Kikuta 2025, (.*)", r"菊田 2025 の解答、\1"),
+    (r"solutions to (Bishop & Bishop 2024)", r"\1 の解答"),
+    (r" and the support page", "とサポートページ"),
+    (r"plot of the positional embedding", "位置埋め込みのプロット"),
+    (r"reading of the plot", "プロットの読み取り"),
+    (r"the context of attention", "注意の文脈"),
+    (r"the softmax example", "softmax の例"),
+    (r"training loop and tasks", "学習ループと課題"),
+    (r"training step and plot", "学習ステップとプロット"),
+    (r"training and evaluation", "学習と評価"),
+    (r"encoder and decoder", "エンコーダとデコーダ"),
+    (r"multi-head attention", "マルチヘッド注意"),
+    (r"self-attention", "自己注意"),
+    (r"positional encoding", "位置符号化"),
+    (r"positional embedding", "位置埋め込み"),
+    (r"[Ww]eather post", "天気の記事"),
+    (r"finished version", "完成版"),
+    (r"\bdraft\b", "草稿"),
+    (r"Japanese page", "日本語版"),
+    (r"Slides on the Transformer", "Transformer のスライド"),
+    (r"slides (ChatGPT\S+ 3)", r"スライド「\1」"),
+    (r"\bslides\b", "スライド"),
+    (r"Example Use", "使用例"),
+    (r"Semantic Representations", "意味の表現"),
+    (r"Decoder Module", "デコーダモジュール"),
+    (r"PyTorch examples", "PyTorch の例"),
+    (r"NYU Deep Learning \(?2020\)?", "NYU 深層学習 2020"),
+    (r"\bKikuta\b", "菊田"),
+    (r"\bweek 12\b(-3)?", r"第 12\1 週"),
+    (r"\bnotebook (\S+)", r"ノートブック \1"),
+    (r"\bexercises? ", "演習 "),
+    (r"\balgorithms? ", "アルゴリズム "),
+    (r"\bsection (\S+)", r"\1 節"),
+    (r"\btable ", "表 "),
+    (r"\bchapter (\d+)", r"第 \1 章"),
+    (r"(\d) to (?=\d)", r"\1〜"),
+    (r",? and (?=\d)", "、"),
+    (r",? and ", "と"),
+    (r"; ", "；"),
+    (r", ", "、"),
+)
+"""What a source is called in English, a pattern, and in Japanese; one after the other."""
+
+
+def cited(source: str, language: Language) -> str:
+    """A source as a page cites it: without its key, in the page's language.
+
+    >>> cited("S1 NYU Deep Learning 2020, week 12-3, and notebook 15-transformer", "en")
+    'NYU Deep Learning 2020, week 12-3, and notebook 15-transformer'
+    >>> cited("Kikuta 2025, exercise 3.1", "ja")
+    '菊田 2025、演習 3.1'
+    """
+    text = re.sub(r"^(S\d|R) ", "", source)
+    if language == "en":
+        return re.sub("^(notebook|slides|solutions|weather)", lambda found: found[0].capitalize(), text)
+    for pattern, japanese in IN_JAPANESE:
+        text = re.sub(pattern, japanese, text)
+    return text
