@@ -147,7 +147,10 @@ def load_as(kind: type[ModelT], folder: Path, device: str = "cpu") -> tuple[Bund
     bundle = load_bundle(folder)
     model = load_model(folder, bundle).to(device)
     if not isinstance(model, kind):
-        task, does = bundle.card.get("task", "another task"), USES.get(bundle.model_config.architecture, "info")
+        task, does = (
+            bundle.card.get("task", "another task"),
+            USES.get(bundle.model_config.architecture, "info"),
+        )
         raise AttendoError(f"{folder} was trained for {task}; use it with `attendo {does}`")
     return bundle, model
 

@@ -276,7 +276,7 @@ def tasks(seed: int) -> dict[str, NextDay]:
     any_ten = Words("dotmod: the same sum of any ten days", "dotmod:同じ和を任意の 10 日間に適用")
     found = [
         NextDay("markov", chain, chain_days, chain_law, chain_limit(), 1000, 200, 3.0),
-        NextDay("1-4-8", by_table, of_any_days(from_table), from_table, table_limit(table), 5000, 600),
+        NextDay("1-4-8", by_table, of_any_days(from_table), from_table, table_limit(table), 5000, 700, 0.5),
         NextDay("10-day", balance, *urn(10), 5000, 200, 3.0),
         NextDay("15-day", hidden, *urn(15), 5000, 200, 3.0),
         NextDay("dotmod", itself, sum_days, sum_law, sum_limit(), 5000, 700),

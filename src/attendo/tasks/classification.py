@@ -81,7 +81,8 @@ class LabelledMaterial:
 
     def _collate(self, seed: int, epoch: int, windows: NDArray[np.float64], rows: Rows) -> Batch:
         texts = [
-            [Tokenizer.bos_id, *self._tokens(seed, epoch, float(windows[row]), int(row)).tolist()] for row in rows
+            [Tokenizer.bos_id, *self._tokens(seed, epoch, float(windows[row]), int(row)).tolist()]
+            for row in rows
         ]
         src, lengths = pad_rows(texts, Tokenizer.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}

@@ -47,7 +47,9 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
     columns = Words("largest |σ(APᵀ) - σ(A)Pᵀ|", "|σ(APᵀ) - σ(A)Pᵀ| の最大")
     same = Words("largest |MHA(PX) - P·MHA(X)|", "|MHA(PX) - P·MHA(X)| の最大")
     moved = Words("not invariant: largest |MHA(PX) - MHA(X)|", "不変ではない：|MHA(PX) - MHA(X)| の最大")
-    placed = Words("with positions E: |MHA(PX+E) - P·MHA(X+E)|", "位置符号化 E あり：|MHA(PX+E) - P·MHA(X+E)|")
+    placed = Words(
+        "with positions E: |MHA(PX+E) - P·MHA(X+E)|", "位置符号化 E あり：|MHA(PX+E) - P·MHA(X+E)|"
+    )
     behind = Words("causal mask: |MHA(PX) - P·MHA(X)|", "因果マスクあり：|MHA(PX) - P·MHA(X)|")
     checks = (
         equals(orthogonal, largest(p.T @ p - torch.eye(n)), 0.0, 0.0),
@@ -99,7 +101,9 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
     seen = [apply(tokens + places, tokens + places) for tokens in (shuffled, x)]
     memory = Words("memory shuffled: largest change of an output", "参照先を並べ替えたときの出力の変化の最大")
     as_set = Words("all shuffled: distance of the sets of outputs", "全体を並べ替えたときの出力の集合の距離")
-    placed = Words("with positions, shuffled: the same distance", "位置符号化を加えて並べ替えたときの同じ距離")
+    placed = Words(
+        "with positions, shuffled: the same distance", "位置符号化を加えて並べ替えたときの同じ距離"
+    )
     twice = Words("x₁ twice in the memory: change of an output", "参照先で x₁ を 2 回にしたときの出力の変化")
     sizes = {t: Words(f"outputs for {t} tokens", f"トークン {t} 個に対する出力の数") for t in (1, 2, 7)}
     checks = [
