@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import unicodedata
 
+EMOJI = "\ufe0f"
+"""Asks for the character before it to be drawn as an emoji."""
+
 
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes: two for a wide character, none for one that combines.
 
-    Width as in Unicode's annex 11; characters of ambiguous width count as one, as in most terminals.
+    Width as in Unicode's annex 11; characters of ambiguous width count as one, as in most terminals. What U+FE0F
+    makes an emoji takes two.
 
-    >>> columns("rain"), columns("雨"), columns("e\\u0301")
-    (4, 2, 1)
+    >>> columns("rain"), columns("雨"), columns("e\\u0301"), columns("☀\\ufe0f")
+    (4, 2, 1, 2)
     """
-    return sum(_width(c) for c in text)
+    if EMOJI not in text:
+        return sum(map(_width, text))
+    return sum(2 if EMOJI in cluster else sum(map(_width, cluster)) for cluster in clusters(text))
 
 
 def _width(c: str) -> int:
