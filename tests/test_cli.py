@@ -112,7 +112,7 @@ def test_the_version():
         ),
         (["train", "translation", "--steps", "3", "--minutes", "1"], "give one of --steps and --minutes"),
         (["train", "translation", "--preset", "smal"], "did you mean small?"),
-        (["train", "translation", "--preset", "x"], "there are base, big, demo, small, tiny"),
+        (["train", "translation", "--preset", "x"], "there are base, big, demo, lecture, small, tiny"),
         (["train", "translation", "--set", "d_model"], "write section.key=value"),
         (["train", "translation", "--set", "training.steps=-1"], "steps=-1 must be above 0"),
         (

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from attendo.model_config import ModelConfig
 from attendo.models import parameter_count
 from attendo.nn.masks import Mask
 from attendo.tasks.settings import preset_tables
@@ -162,6 +163,11 @@ def test_nyu_classifier_has_320_000_fixed_numbers_and_a_padding_that_stays_0():
     assert not row[1].any()
     assert not row.grad[1].any()
     assert row.grad[2].any()
+
+
+def test_the_settings_of_preset_lecture_are_the_nyu_classifiers():
+    there = {"architecture": "classifier", "vocab_size": 50_002, "n_classes": 2, "pad_id": 1}
+    assert ModelConfig(**preset_tables("lecture")["model"] | there) == presets.nyu_classifier().config
 
 
 TINY = {"d_model": 6, "d_ff": 10, "n_heads": 3, "n_encoder_layers": 2, "n_decoder_layers": 2}

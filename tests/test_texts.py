@@ -2,6 +2,7 @@
 
 import gzip
 import sysconfig
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -241,6 +242,13 @@ def test_what_is_split_off_is_said() -> None:
         split_texts([Chunk("abc", True)], "the text")
     with pytest.raises(AttendoError, match="share one source"):
         split_texts([Chunk("abc", True)] * 20, "the text")
+
+    def broken() -> Iterator[Chunk]:
+        yield Chunk("abc", True)
+        raise AttendoError("line 2 is not UTF-8")
+
+    with pytest.raises(AttendoError, match="line 2 is not UTF-8"):
+        split_texts(broken(), "the text")
     one = split_texts([Chunk("a line\n" * 30, True)], "t")
     assert one.line() == "the last 10% of the text is split off for validation"
     assert [c.text for c in part_of([Chunk("a line\n" * 30, True)], one, "valid")] == ["a line\n" * 3]

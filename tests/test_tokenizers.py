@@ -28,7 +28,7 @@ JAPANESE = [
     "猫が食べるラーメン。",
 ]
 TEXTS = (ENGLISH + JAPANESE) * 3
-KINDS: tuple[Kind, ...] = ("bpe", "unigram", "character", "byte", "word")
+KINDS: tuple[Kind, ...] = ("bpe", "unigram", "character", "byte", "word", "uncased")
 EXACT = KINDS[:4]
 
 
@@ -304,9 +304,7 @@ def test_rare_characters_are_spelled_in_bytes() -> None:
     assert len(full.encode(rare[99])) == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "least"), [("bpe", 268), ("unigram", 268), ("character", 261), ("byte", 260), ("word", 6)]
-)
+@pytest.mark.parametrize(("kind", "least"), list(zip(KINDS, (268, 268, 261, 260, 6, 5), strict=True)))
 def test_a_vocabulary_that_is_too_small_names_the_least_possible(kind: Kind, least: int) -> None:
     with pytest.raises(AttendoError, match=f"vocab_size {least - 1} is too small.* at least {least};"):
         trained(kind, ["abcdefg"], least - 1)

@@ -107,7 +107,10 @@ def joined_settings(
     assignments: list[str] | None,
     options: dict[str, Any],
 ) -> dict[str, dict[str, Any]]:
-    """All settings given: the preset's, then the file's, then --set, then the options; the later wins."""
+    """All settings given: the preset's, then the file's, then --set, then the options; the later wins.
+
+    Of a preset for another family only the stacks that this one has are used.
+    """
     from attendo.config import override, read_toml
     from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
 
@@ -120,7 +123,8 @@ def joined_settings(
         section, key = path.split(".")
         if value is not None:
             from_options.setdefault(section, {})[key] = value
-    from_preset = joined(preset_tables(preset), {"model": family.model}) if preset else {}
+    lacks = {name: n for name, n in family.model.items() if name.endswith("_layers") and n == 0}
+    from_preset = joined(preset_tables(preset), {"model": lacks}) if preset else {}
     tables = joined(from_preset, from_file, from_set, from_options)
     check_tables(family, tables, "the settings")
     return tables

@@ -34,22 +34,25 @@ class TextSplit:
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
     """How to split these documents: at least 20 as `held_out` does with rows, fewer by their tails.
 
-    Raises AttendoError, naming `name`, where nothing can be split off.
+    Raises AttendoError, naming `name`, where nothing can be split off; what reading the chunks raises goes through.
     """
     lengths: list[int] = []
+    all_read = False
 
     def beginnings() -> Iterator[str]:
+        nonlocal all_read
         for chunk in chunks:
             if chunk.starts:
                 lengths.append(0)
                 yield chunk.text
             if len(lengths) <= FEWEST_ROWS:
                 lengths[-1] += len(chunk.text)
+        all_read = True
 
     try:
         return TextSplit(held_out(beginnings(), name))
     except AttendoError:
-        if len(lengths) >= FEWEST_ROWS:
+        if not all_read or len(lengths) >= FEWEST_ROWS:
             raise
     if not any(length * TAIL_SHARE >= 1 for length in lengths):
         raise AttendoError(

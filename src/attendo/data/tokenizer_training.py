@@ -68,6 +68,8 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
     match config.kind:
         case "word":
             model = _words(texts, config)
+        case "uncased":
+            model = _uncased_words(texts, config)
         case "character":
             model = _characters(texts, config)
         case "byte":
@@ -88,6 +90,19 @@ def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
     fixed = [*SPECIALS, " "]
     words = [" " + word for word in _frequent(counts, config, len(fixed))]
     return {"type": "WordLevel", "vocab": _numbered([*fixed, *words]), "unk_token": SPECIALS[1]}
+
+
+def _uncased_words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
+    """Words as the tokenizer itself cuts texts, by falling count. None of them spells a special: "<" stands alone."""
+    library = _untrained("uncased", {"type": "WordLevel", "vocab": {}, "unk_token": SPECIALS[1]})
+    clean, cuts = library.normalizer, library.pre_tokenizer
+    assert clean is not None and cuts is not None
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(word for word, _ in cuts.pre_tokenize_str(clean.normalize_str(well_formed(text))))
+    _require_text(counts)
+    words = _frequent(counts, config, len(SPECIALS))
+    return {"type": "WordLevel", "vocab": _numbered([*SPECIALS, *words]), "unk_token": SPECIALS[1]}
 
 
 def _characters(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Text to token ids and back without loss: BPE, Unigram, word, character and byte tokenizers, one class for all.
+"""Text to token ids and back: BPE, Unigram, word, uncased word, character and byte tokenizers, one class for all.
 
 All of a tokenizer is one JSON file of the `tokenizers` library. Ids 0 to 3 are pad, unk, bos and eos, which
 no text can produce: they are plain entries of the vocabulary that no cut of a text ever equals, never "added
@@ -8,17 +8,18 @@ tokens" that the library would look for in the text.
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
-Kind = Literal["bpe", "unigram", "word", "character", "byte"]
+Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte"]
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
@@ -43,6 +44,22 @@ _CUTS = "|".join(
     )
 )
 
+# One word of an uncased text: a break of lines in HTML counts as a space, n't and 's are words of their own as in the
+# Penn Treebank, and what is written without spaces is cut into characters (Katakana into runs).
+_UNCASED = "|".join(
+    (
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+?(?=n't(?![{_LETTERS}]))",
+        rf"n't(?![{_LETTERS}])",
+        rf"'(?:s|re|ve|ll|d|m)(?![{_LETTERS}])",
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
+        r"[\p{Katakana}ー]+",
+        r"\.{2,}|--+|\S",
+    )
+)
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+WORDS: Final = ("word", "uncased")
+"""The kinds that have an id for a word, and none for what no training text had."""
+
 
 class Tokenizer:
     """Raw text to ids and back.
@@ -51,9 +68,12 @@ class Tokenizer:
     - `character`: one id per character; characters without an id are spelled in bytes.
     - `byte`: one id per UTF-8 byte, 260 in all: what `character` is where no character has an id.
     - `word`: one id per word, words being what stands between two spaces (U+0020); unknown words become `unk_id`.
+    - `uncased`: one id per word in lower case, punctuation and clitics (n't, 's) being words of their own; unknown
+      words become `unk_id`. For reading only: case and spaces are forgotten.
 
     `decode(encode(text)) == text` for every text, whatever its spaces, control characters, scripts, or
-    specials spelled out in it; with `word`, for every text of known words. One thing is no text, a lone
+    specials spelled out in it; with `word`, for every text of known words; `uncased` decodes to known words with a
+    space between two. One thing is no text, a lone
     surrogate (half of a UTF-16 pair, as broken JSON may hold): it is read as U+FFFD, and two halves that make
     a pair as its character.
     """
@@ -77,12 +97,13 @@ class Tokenizer:
         self.kind: Kind = _kind(document)
         self._spaced = self.kind in ("bpe", "unigram")  # a space is written as MARK
         self._prefixed = self._spaced or self.kind == "word"  # encode puts a space before the first word
+        self._worded = self.kind in WORDS
         if tuple(self._entries[:4]) != SPECIALS or document["added_tokens"]:
             raise AttendoError(
                 f"a tokenizer file of attendo starts with {' '.join(SPECIALS)} and has no added tokens; "
                 f"this one starts with {' '.join(self._entries[:4])}: train one with attendo"
             )
-        if self.kind != "word" and tuple(self._entries[4:260]) != BYTES:
+        if not self._worded and tuple(self._entries[4:260]) != BYTES:
             raise AttendoError("a tokenizer file of attendo has the 256 byte pieces as ids 4 to 259")
         self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
 
@@ -127,8 +148,8 @@ class Tokenizer:
         """
         self._check(ids)
         data = b"".join([self._bytes[i] for i in ids])
-        if self._prefixed and data.startswith(b" "):
-            data = data[1:]  # the space that encode puts before the first word
+        if (self._prefixed or self._worded) and data.startswith(b" "):
+            data = data[1:]  # the space that encode puts before the first word, or decode before each
         return data.decode("utf-8", errors="replace")
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
@@ -183,9 +204,11 @@ class Tokenizer:
         """The UTF-8 bytes that one id stands for in the text."""
         entry = self._entries[i]
         if i < len(SPECIALS):
-            return b" <unk>" if i == self.unk_id and self.kind == "word" else b""
-        if self.kind != "word" and i < 260:
+            return b" <unk>" if i == self.unk_id and self._worded else b""
+        if not self._worded and i < 260:
             return bytes([i - 4])
+        if self.kind == "uncased":
+            return f" {entry}".encode()
         return (entry.replace(MARK, " ") if self._spaced else entry).encode()
 
     def _shown(self, i: int) -> str:
@@ -194,7 +217,7 @@ class Tokenizer:
             return entry
         if self.kind == "byte" and " " <= chr(i - 4) <= "~":
             return chr(i - 4).replace(" ", MARK)
-        if self.kind != "word" and i < 260:
+        if not self._worded and i < 260:
             return f"<{i - 4:02X}>"
         if self.kind == "word":
             entry = entry[1:]  # each word is kept with the space before it
@@ -220,11 +243,24 @@ def well_formed(text: str) -> str:
     return text
 
 
+def is_spaced(texts: Iterable[str]) -> bool:
+    """Whether these texts are of scripts that put spaces between words, nearly: no Chinese, Japanese, Thai, Khmer …
+
+    >>> is_spaced(["Wetter in Łódź"]), is_spaced(["東京の天気 (Tokyo)"])
+    (True, False)
+    """
+    letters = unspaced = 0
+    for text in texts:
+        letters += sum(map(str.isalpha, text))
+        unspaced += len(_UNSPACED.findall(text))
+    return unspaced < 0.2 * letters
+
+
 def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
     """The tokenizer file, as JSON values, of a model of the `tokenizers` library: how texts are cut and joined.
 
-    Nothing is normalized; the `Prepend` puts the mark of a space before the first word, always, which makes
-    `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
+    Nothing is normalized but for `uncased`; the `Prepend` puts the mark of a space before the first word, always, which
+    makes `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
     """
     fuse = {"type": "Fuse"}
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -239,6 +275,14 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
         normalizer = {"type": "Prepend", "prepend": " "}
         cuts = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
         joins = [fuse, strip]
+    elif kind == "uncased":
+        normalizer = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]}
+        normalizer["normalizers"] += [
+            {"type": "Replace", "pattern": {"Regex": r"<br\s*/?>"}, "content": " "},
+            {"type": "Replace", "pattern": {"String": "’"}, "content": "'"},
+        ]
+        cuts = {"type": "Split", "pattern": {"Regex": _UNCASED}, "behavior": "Removed", "invert": True}
+        joins = [fuse]
     return {
         "version": "1.0",
         "truncation": None,
@@ -258,10 +302,10 @@ def _kind(document: dict[str, Any]) -> Kind:
     kind = kinds.get(document["model"]["type"])
     if kind == "bpe" and document["normalizer"] is None:
         kind = "character" if len(document["model"]["vocab"]) > len(SPECIALS) + len(BYTES) else "byte"
+    if kind == "word" and document["normalizer"] != tokenizer_document("word", {})["normalizer"]:
+        kind = "uncased"
     if kind is None:
-        raise AttendoError(
-            f"a {document['model']['type']} tokenizer is none of bpe, unigram, word, character, byte"
-        )
+        raise AttendoError(f"a {document['model']['type']} tokenizer is none of {', '.join(get_args(Kind))}")
     cuts = tokenizer_document(kind, {})
     if any(document[part] != cuts[part] for part in ("normalizer", "pre_tokenizer", "post_processor")):
         raise AttendoError("this tokenizer cuts texts in another way than attendo's: train one with attendo")

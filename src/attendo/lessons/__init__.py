@@ -18,6 +18,8 @@ _HOMES = {
     "reverse": "toys",
     "sort": "toys",
     "add": "toys",
+    "imdb": "imdb",
+    "words": "words",
 }
 """The module of each lesson; its `LESSONS` holds it."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from attendo.bundle import load_bundle, load_model
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder
+from attendo.tasks.family import TaskName
 from attendo.tasks.generator import Generation, Generator
 from attendo.tasks.translator import Assessment, Candidate, Translation, Translator
 
@@ -43,16 +44,18 @@ def train(
     train: str | Path | tuple[str | Path, str | Path],
     out: str | Path,
     *,
+    task: TaskName = "translation",
     valid: str | Path | tuple[str | Path, str | Path] | None = None,
     preset: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
-) -> Translator:
-    """Trains a translator as `attendo train translation` does, and gives its best state.
+) -> Any:
+    """Trains a model as `attendo train TASK` does, and gives its best state, as `load` does.
 
-    train, valid: a file of pairs, or two parallel files. settings: tables as in config.toml, which win over the
-    preset's: `{"training": {"minutes": 30}, "data": {"reverse": True}}`. say: takes the lines that the command
+    task: "translation", "classification", "language-model" or "masked-language-model". train, valid: a file of pairs,
+    labelled texts or texts, or two parallel files. settings: tables as in config.toml, which win over the preset's:
+    `{"training": {"minutes": 30}, "data": {"reverse": True}}`. say: takes the lines that the command
     prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises AttendoError for
     wrong settings, unusable data, and a folder that holds a run already.
     """
@@ -63,6 +66,6 @@ def train(
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
     data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
     tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
-    for _ in new_run(family_of("translation"), tables, Path(out), say, device=device).reports():
+    for _ in new_run(family_of(task), tables, Path(out), say, device=device).reports():
         pass
     return load(out, "cpu" if device == "auto" else device)

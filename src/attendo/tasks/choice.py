@@ -40,10 +40,13 @@ def choose_tokenizer(tables: Tables, corpus: Corpus, say: Say) -> tuple[dict[str
     """Learns the tokenizer; its size, if left open, follows the size of the corpus. Gives the completed tables."""
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
+    n_rows, texts = corpus.size
+    if "kind" not in table:
+        chosen["tokenizer"] = table = {**corpus.tokenizer_facts(), **table}
     config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
     automatic = config.vocab_size is None and config.kind in ("bpe", "unigram")
     if automatic:
-        table["vocab_size"] = vocabulary_for(corpus.size[0])
+        table["vocab_size"] = vocabulary_for(n_rows)
     while True:
         try:
             tokenizer = corpus.tokenizer(section(TokenizerConfig, chosen, "tokenizer", "the settings"))
@@ -54,7 +57,7 @@ def choose_tokenizer(tables: Tables, corpus: Corpus, say: Say) -> tuple[dict[str
                 raise
             table["vocab_size"] *= 2
     chosen.setdefault("model", {}).update(corpus.model_facts(), vocab_size=tokenizer.vocab_size)
-    say(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} entries for {corpus.size[1]}")
+    say(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} entries for {texts}")
     return chosen, tokenizer
 
 

@@ -54,6 +54,10 @@ class Corpus(Protocol):
         """Learns a tokenizer from the training rows."""
         ...
 
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """Keys of [tokenizer] that suit the texts, where no kind of tokenizer is set."""
+        ...
+
     def facts(self) -> dict[str, Any]:
         """What the card says of the data and the model's users need: languages, labels."""
         ...
@@ -89,7 +93,7 @@ class Size:
 class Family:
     """One kind of task. The loop and the commands know nothing else of it.
 
-    model, training, tokenizer: keys of the sections that differ from the defaults; what a user sets wins. data: the
+    model, training: keys of the sections that differ from the defaults; what a user sets wins. data: the
     type of [data]; extra: those of sections that only this family has. sizes: largest first. default_epochs: without
     a budget. open: the corpus that a [data] names; material: its training rows in ids, made once and cached, given
     all tables so far. user: what uses a model; task: what the loop is told.
@@ -99,7 +103,6 @@ class Family:
     architecture: Architecture
     model: Mapping[str, Any]
     training: Mapping[str, Any]
-    tokenizer: Mapping[str, Any]
     data: type[Any]
     extra: Mapping[str, type[Any]]
     sizes: tuple[Size, ...]
@@ -109,8 +112,13 @@ class Family:
     user: Callable[[Bundle, Model], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
 
+    @property
+    def writes(self) -> bool:
+        """Whether its models give texts: those with a decoder do."""
+        return self.architecture in ("encoder-decoder", "decoder")
+
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The family's own settings, over which a user's are laid."""
         model = {"architecture": self.architecture, **self.model}
-        tables = {"model": model, "training": self.training, "tokenizer": self.tokenizer}
+        tables = {"model": model, "training": self.training}
         return {name: dict(table) for name, table in tables.items() if table}

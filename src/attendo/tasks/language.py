@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -14,7 +14,6 @@ from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
-from attendo.models import DecoderLM
 from attendo.tasks.perplexity import text_loss
 from attendo.training.loop import Evaluation
 
@@ -53,9 +52,7 @@ class LanguageModelTask:
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
         at_once = max(4096, self.batch_tokens)
-        found = text_loss(
-            cast(DecoderLM, model), self.validation_documents, self.context, batch_tokens=at_once
-        )
+        found = text_loss(model, self.validation_documents, self.context, batch_tokens=at_once)
         measures = {
             "loss": found.nats_per_token,
             "perplexity": found.perplexity,

@@ -134,6 +134,10 @@ class PairCorpus:
             "languages": {"source": self.data.source_language, "target": self.data.target_language},
         }
 
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """Nothing: subwords suit all texts."""
+        return {}
+
     def model_facts(self) -> dict[str, Any]:
         """Nothing: a translator's shape is free."""
         return {}

@@ -6,18 +6,19 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from attendo import metrics
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
+from attendo.training.loop import Trainable
 from attendo.training.losses import CHUNK_VALUES, token_losses
 
 _WAITING = 512  # windows put in order of their lengths at a time
@@ -108,7 +109,7 @@ def document_windows(document: Document, context: int, stride: int) -> Iterator[
 
 
 def text_loss(
-    model: DecoderLM,
+    model: nn.Module,
     documents: Iterable[Document],
     context: int,
     stride: int | None = None,
@@ -116,10 +117,11 @@ def text_loss(
 ) -> TextLoss:
     """The negative log-likelihood of documents, each by itself: bos comes first, eos is a target.
 
-    context: most tokens that the model sees at once, bos included. stride: tokens scored per window, the context
-    unless given (which is quickest); see `document_windows`. 1 gives every token as much context as there may be.
-    Computed in the model's number format, summed in float64, with dropout off; memory doesn't grow with the
-    documents. Raises AttendoError if there is nothing to score or the window is no window.
+    model: a DecoderLM, or another that predicts the next token with `output_proj` from each of its states
+    `hidden(token_ids=...)`. context: most tokens that the model sees at once, bos included. stride: tokens scored
+    per window, the context unless given (which is quickest); see `document_windows`. 1 gives every token as much
+    context as there may be. Computed in the model's number format, summed in float64, with dropout off; memory
+    doesn't grow with the documents. Raises AttendoError if there is nothing to score or the window is no window.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:
@@ -127,18 +129,19 @@ def text_loss(
             f"a stride of {stride} with a context of {context}: give 1 ≤ stride ≤ context, so that each token"
             " is scored once"
         )
-    longest = model.config.max_len
-    if model.config.positions == "learned" and context > longest:
-        raise AttendoError(
-            f"a context of {context} is more than the {longest} positions that the model has learned"
-        )
+    if isinstance(model, DecoderLM):
+        longest = model.config.max_len
+        if model.config.positions == "learned" and context > longest:
+            raise AttendoError(
+                f"a context of {context} is more than the {longest} positions that the model has learned"
+            )
     tally = _Tally()
     was_training = model.training
-    model.eval()
+    reader = cast(Trainable, model.eval())
     nats = 0.0
     with torch.inference_mode():
         for windows in _batches(tally.counted(documents), context, stride, batch_tokens):
-            nats += _nats(model, windows)
+            nats += _nats(reader, windows)
             tally.count(windows)
     model.train(was_training)
     if not tally.n_characters:
@@ -183,7 +186,7 @@ def _batches(
             start = end
 
 
-def _nats(model: DecoderLM, windows: list[Window]) -> float:
+def _nats(model: Trainable, windows: list[Window]) -> float:
     """Σ -ln p over the scored targets of some windows; shorter ones are padded behind, where nobody looks."""
     shape = (len(windows), max(len(window.targets) for window in windows))
     token_ids, targets = np.full(shape, Tokenizer.pad_id), np.full(shape, Tokenizer.pad_id)
@@ -192,15 +195,15 @@ def _nats(model: DecoderLM, windows: list[Window]) -> float:
         token_ids[row, : len(ids)], targets[row, : len(ids)] = ids, wanted
         scored[row, len(ids) - n_scored : len(ids)] = True
     device = model.output_proj.weight.device
-    hidden = model.hidden(torch.from_numpy(token_ids).to(device)).flatten(0, 1)
+    hidden = model.hidden(token_ids=torch.from_numpy(token_ids).to(device)).flatten(0, 1)
     places = torch.from_numpy(np.flatnonzero(scored)).to(device)
     wanted = torch.from_numpy(targets[scored]).to(device)
     rows = max(1, CHUNK_VALUES // model.output_proj.out_features)
     parts = zip(hidden[places].split(rows), wanted.split(rows), strict=True)
-    return sum(float(_summed(model, states, ids)) for states, ids in parts)
+    return sum(float(_summed(model.output_proj, states, ids)) for states, ids in parts)
 
 
 def _summed(
-    model: DecoderLM, hidden: Float[Tensor, "n d_model"], targets: Int[Tensor, " n"]
+    output: nn.Linear, hidden: Float[Tensor, "n d_model"], targets: Int[Tensor, " n"]
 ) -> Float[Tensor, ""]:
-    return token_losses(model.output(hidden), targets).double().sum()
+    return token_losses(output(hidden), targets).double().sum()

@@ -103,6 +103,11 @@ def check_tables(family: Family, tables: Mapping[str, Any], where: str) -> None:
     kinds = sections(family)
     for name in kinds.keys() - {"model", "training", "data"}:
         section(kinds[name], tables, name, where)
+    if section(TokenizerConfig, tables, "tokenizer", where).kind == "uncased" and family.writes:
+        raise AttendoError(
+            f"{where} [tokenizer]: kind='uncased' forgets case and spaces, so no text can be written with it; choose"
+            " bpe, unigram, word, character or byte"
+        )
 
 
 def data_of(family: Family, folder: Path) -> Any:

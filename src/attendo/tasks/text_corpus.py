@@ -167,6 +167,10 @@ class TextCorpus:
         """Nothing: a language model's users need the tokenizer alone."""
         return {}
 
+    def tokenizer_facts(self) -> dict[str, Any]:
+        """Nothing: subwords suit all texts."""
+        return {}
+
     def model_facts(self) -> dict[str, Any]:
         """Nothing: the shape is free."""
         return {}
