@@ -94,7 +94,7 @@ def test_longer_training_forgets_more(pace):
 
 def test_the_pace_is_measured_by_real_updates(tmp_path):
     corpus = PairCorpus(PairData(train=(str(pairs_file(tmp_path)),)), lambda line: None)
-    tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
+    tables, tokenizer = choose_tokenizer({}, TRANSLATION, corpus, lambda line: None)
     material = TRANSLATION.material(corpus, tokenizer, tables)
     model = sizes_for(TRANSLATION.sizes, {}, material.n_rows)[0].table | tables["model"]
     training = {"precision": "float32", "batch_tokens": 256, "cpu_minutes": 1}
@@ -107,6 +107,6 @@ def test_the_vocabulary_follows_the_pairs_and_grows_where_the_characters_need_mo
     texts = ["".join(chr(0x4E00 + 30 * row + i) for i in range(30)) for row in range(60)]  # 1,800 characters
     rare.write_text("".join(f"{text}\t{text}\n" for text in texts), encoding="utf-8")
     corpus = PairCorpus(PairData(train=(str(rare),)), lambda line: None)
-    tables, tokenizer = choose_tokenizer({}, corpus, lambda line: None)
+    tables, tokenizer = choose_tokenizer({}, TRANSLATION, corpus, lambda line: None)
     assert tables["tokenizer"]["vocab_size"] > vocabulary_for(60)
     assert tokenizer.decode(tokenizer.encode(texts[0])) == texts[0]

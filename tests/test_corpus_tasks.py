@@ -4,7 +4,7 @@ import pytest
 from corpus_files import write
 from tiny_corpus import pairs_file
 
-from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.pair_corpus import FORECAST_PAIRS, PairCorpus
 from attendo.tasks.pair_data import PairData
@@ -40,14 +40,14 @@ def test_dropped_rows_are_out_of_the_store(tmp_path):
     valid = str(pairs_file(tmp_path, 5, "valid.tsv"))
     found = corpus(file, valid=(valid,), drop="duplicates,leaks")
     assert found.n_pairs == 95
-    store = found.store(found.tokenizer(TokenizerConfig(vocab_size=600)))
+    store = found.store(train_tokenizer(found.texts(), TokenizerConfig(vocab_size=600)))
     assert len(store) == 95 and store.row_numbers.max() <= 100
 
 
 def test_the_store_is_another_for_other_rows_or_another_reading(tmp_path):
     file = pairs_file(tmp_path, 100)
     first = corpus(file)
-    tokenizer = first.tokenizer(TokenizerConfig(vocab_size=600))
+    tokenizer = train_tokenizer(first.texts(), TokenizerConfig(vocab_size=600))
     keys = [
         first.store(tokenizer).key,
         corpus(file).store(tokenizer).key,

@@ -3,7 +3,7 @@
 import pytest
 from tiny_texts import text_file
 
-from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.text_corpus import TextCorpus, TextData
 
@@ -26,7 +26,7 @@ def test_what_is_split_off_trains_no_more_and_nothing_is_lost(tmp_path):
 def test_lines_are_documents_if_asked(tmp_path):
     file = text_file(tmp_path, 60)
     found = corpus(file, documents="line")
-    tokenizer = found.tokenizer(TokenizerConfig(kind="byte"))
+    tokenizer = train_tokenizer(found.texts(), TokenizerConfig(kind="byte"))
     train, valid = found.stream(tokenizer, "train"), found.stream(tokenizer, "valid")
     lines = file.read_text(encoding="utf-8").splitlines()
     together = [tokenizer.decode(d.ids.tolist()) for s in (train, valid) for d in s.documents()]
@@ -43,7 +43,7 @@ def test_a_validation_file_leaves_all_to_training(tmp_path):
 
 def test_the_store_is_another_for_other_texts_or_another_reading(tmp_path):
     file = text_file(tmp_path, 60)
-    tokenizer = corpus(file).tokenizer(TokenizerConfig(kind="character"))
+    tokenizer = train_tokenizer(corpus(file).texts(), TokenizerConfig(kind="character"))
     keys = {
         corpus(file).stream(tokenizer, "train").key,
         corpus(file).stream(tokenizer, "valid").key,
@@ -64,4 +64,4 @@ def test_what_cannot_be_is_refused_before_anything_begins(tmp_path):
     short = text_file(tmp_path, 2)
     found = corpus(short, valid=(str(short),))
     with pytest.raises(AttendoError, match="less than one window of 500"):
-        found.windows(found.tokenizer(TokenizerConfig(kind="character")), 500)
+        found.windows(train_tokenizer(found.texts(), TokenizerConfig(kind="character")), 500)

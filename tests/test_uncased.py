@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import SPECIALS, Tokenizer, is_spaced
 from attendo.errors import AttendoError
+from attendo.tasks.choice import choose_tokenizer
 from attendo.tasks.families import family_of
-from attendo.tasks.labelled_corpus import LabelledCorpus, LabelledData
 from attendo.tasks.settings import check_tables
 
 UNCASED = TokenizerConfig(kind="uncased")
@@ -115,8 +115,23 @@ def test_which_scripts_have_spaces(texts: list[str], spaced: bool) -> None:
     assert is_spaced(texts) == spaced
 
 
-@pytest.mark.parametrize(("text", "kind"), [("a good film", "uncased"), ("良い映画だった", None)])
-def test_a_classifier_reads_words_where_there_are_spaces(tmp_path: Path, text: str, kind: str | None) -> None:
-    file = write(tmp_path / "f.tsv", "".join(f"{'ab'[i % 2]}\t{text} {i}\n" for i in range(40)))
-    facts = LabelledCorpus(LabelledData(train=(str(file),)), lambda line: None).tokenizer_facts()
-    assert facts.get("kind") == kind
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("classification", "a good film", "uncased"),
+        ("masked-language-model", "a good film", "uncased"),
+        ("classification", "良い映画だった", "bpe"),
+        ("language-model", "a good film", "bpe"),
+    ],
+)
+def test_words_are_chosen_for_what_only_reads_texts_with_spaces(
+    tmp_path: Path, name: str, text: str, kind: str
+) -> None:
+    file = write(tmp_path / "f.tsv", "".join(f"{'ab'[i % 2]}\t{text} {i}\n" for i in range(60)))
+    family = family_of(name)
+    columns = {"column": "2"} if name != "classification" else {}
+    corpus = family.open(family.data(train=(str(file),), **columns), lambda line: None)
+    tables, tokenizer = choose_tokenizer({}, family, corpus, lambda line: None)
+    assert tokenizer.kind == tables["tokenizer"].get("kind", "bpe") == kind
+    own, tokenizer = choose_tokenizer({"tokenizer": {"kind": "byte"}}, family, corpus, lambda line: None)
+    assert tokenizer.kind == "byte" and own["tokenizer"] == {"kind": "byte"}

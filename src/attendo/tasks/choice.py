@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 
 from attendo.data.batches import Batch
-from attendo.data.tokenizer_training import TokenizerConfig
-from attendo.data.tokenizers import Tokenizer
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
@@ -29,6 +30,11 @@ VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_0
 LARGEST_VOCABULARY = 32_000
 """Up to so many rows, so many pieces: each piece should be seen often enough to be learned."""
 
+READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
+"""A word seen once is no more than unknown; rarer ones than the 20,000 most frequent are mostly names."""
+SCRIPT_TEXTS = 1000
+"""So many texts tell whether words have spaces between them."""
+
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS = 2.0
@@ -36,20 +42,28 @@ UPDATING_SHARE = 0.9
 """Of a time budget: the rest goes into reading, evaluating and saving."""
 
 
-def choose_tokenizer(tables: Tables, corpus: Corpus, say: Say) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Learns the tokenizer; its size, if left open, follows the size of the corpus. Gives the completed tables."""
+def choose_tokenizer(
+    tables: Tables, family: Family, corpus: Corpus, say: Say
+) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
+    """Learns the tokenizer; gives the completed tables.
+
+    If the kind is left open: words without case for models that only read texts with spaces between words, BPE for
+    all others. The size of BPE and Unigram, if left open, follows the size of the corpus.
+    """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
     n_rows, texts = corpus.size
-    if "kind" not in table:
-        chosen["tokenizer"] = table = {**corpus.tokenizer_facts(), **table}
+    if "kind" not in table and not family.writes and is_spaced(islice(corpus.texts(), SCRIPT_TEXTS)):
+        chosen["tokenizer"] = table = {**READ_WORDS, **table}
     config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
     automatic = config.vocab_size is None and config.kind in ("bpe", "unigram")
     if automatic:
         table["vocab_size"] = vocabulary_for(n_rows)
     while True:
         try:
-            tokenizer = corpus.tokenizer(section(TokenizerConfig, chosen, "tokenizer", "the settings"))
+            tokenizer = train_tokenizer(
+                corpus.texts(), section(TokenizerConfig, chosen, "tokenizer", "the settings")
+            )
             break
         except AttendoError:
             # a script of many characters may need more than its rows alone suggest

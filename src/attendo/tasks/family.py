@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from attendo.bundle import Bundle
 from attendo.data.batches import Batch
-from attendo.data.tokenizer_training import TokenizerConfig
 from attendo.data.tokenizers import Tokenizer
 from attendo.model_config import Architecture
 from attendo.models import Model
@@ -50,12 +49,8 @@ class Corpus(Protocol):
         """How much there is to learn from, in rows of about 20 words, and how messages say it ("50,000 pairs")."""
         ...
 
-    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
-        """Learns a tokenizer from the training rows."""
-        ...
-
-    def tokenizer_facts(self) -> dict[str, Any]:
-        """Keys of [tokenizer] that suit the texts, where no kind of tokenizer is set."""
+    def texts(self) -> Iterator[str]:
+        """The training texts that a tokenizer is learned from: all, or the first of very many."""
         ...
 
     def facts(self) -> dict[str, Any]:

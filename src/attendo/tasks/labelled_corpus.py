@@ -28,15 +28,12 @@ from attendo.data.labelled import (
 )
 from attendo.data.lines import require_file
 from attendo.data.store import store_key
-from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import Tokenizer, is_spaced
+from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.classification import LabelledMaterial
 from attendo.tasks.family import Say
 
 TOKENIZER_ROWS = 500_000
-SCRIPT_ROWS = 1000
-"""Rows that tell whether words have spaces between them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,14 +146,9 @@ class LabelledCorpus:
         n = sum(self.counts.values())
         return n, f"{n:,} texts"
 
-    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
-        """Learns a tokenizer from the training texts."""
-        return train_tokenizer((row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS)), config)
-
-    def tokenizer_facts(self) -> dict[str, Any]:
-        """Words without case for texts that have spaces between words: what is only read needs no spelling."""
-        rows = itertools.islice(self.rows(), SCRIPT_ROWS)
-        return {"kind": "uncased", "min_count": 2} if is_spaced(row.text for row in rows) else {}
+    def texts(self) -> Iterator[str]:
+        """The training texts, the first ones if there are very many."""
+        return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
     def material(self, tokenizer: Tokenizer) -> LabelledMaterial:
         """The training texts in ids, made once and cached."""

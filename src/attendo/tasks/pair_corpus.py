@@ -16,7 +16,6 @@ from attendo.data.doctor import examine, filtered
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.report import Report
 from attendo.data.store import PairStore, pair_store, store_key
-from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
@@ -118,10 +117,11 @@ class PairCorpus:
         step = max(1, -(-len(rows) // most))
         return rows[::step]
 
-    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
-        """Learns a tokenizer from both sides of the training pairs."""
-        rows = itertools.islice(self.pairs(), TOKENIZER_ROWS)
-        return train_tokenizer((text for _, source, target in rows for text in (source, target)), config)
+    def texts(self) -> Iterator[str]:
+        """Both sides of the training pairs, of the first ones if there are very many."""
+        for _, source, target in itertools.islice(self.pairs(), TOKENIZER_ROWS):
+            yield source
+            yield target
 
     @property
     def size(self) -> tuple[int, str]:
@@ -133,10 +133,6 @@ class PairCorpus:
         return {
             "languages": {"source": self.data.source_language, "target": self.data.target_language},
         }
-
-    def tokenizer_facts(self) -> dict[str, Any]:
-        """Nothing: subwords suit all texts."""
-        return {}
 
     def model_facts(self) -> dict[str, Any]:
         """Nothing: a translator's shape is free."""

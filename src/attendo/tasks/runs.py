@@ -113,7 +113,7 @@ def new_run(
     data.check()
     where, corpus = pick_device(device), family.open(data, say)
     if init_from is None:
-        tables, tokenizer = choose_tokenizer(tables, corpus, say)
+        tables, tokenizer = choose_tokenizer(tables, family, corpus, say)
     else:
         tables, tokenizer = shape_of(init_from, family, joined(tables, {"model": corpus.model_facts()}))
     material = family.material(corpus, tokenizer, tables)

@@ -23,7 +23,6 @@ from attendo.data.texts import (
     standard_library,
 )
 from attendo.data.token_stream import TokenStream, token_stream
-from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
@@ -144,9 +143,14 @@ class TextCorpus:
         """In rows of about 20 words."""
         return self.n_characters // CHARACTERS_A_ROW, f"{self.n_characters:,} characters"
 
-    def tokenizer(self, config: TokenizerConfig) -> Tokenizer:
-        """Learns a tokenizer from the training texts."""
-        return train_tokenizer(self._beginnings(), config)
+    def texts(self) -> Iterator[str]:
+        """The training texts in chunks, the first ones if there are very many."""
+        read = 0
+        for chunk in self.chunks("train"):
+            yield chunk.text
+            read += len(chunk.text)
+            if read > TOKENIZER_CHARACTERS:
+                return
 
     def stream(self, tokenizer: Tokenizer, part: Part) -> TokenStream:
         """A part in ids, made once and cached."""
@@ -167,10 +171,6 @@ class TextCorpus:
         """Nothing: a language model's users need the tokenizer alone."""
         return {}
 
-    def tokenizer_facts(self) -> dict[str, Any]:
-        """Nothing: subwords suit all texts."""
-        return {}
-
     def model_facts(self) -> dict[str, Any]:
         """Nothing: the shape is free."""
         return {}
@@ -185,11 +185,3 @@ class TextCorpus:
         source = self.data.source(part)
         assert source is not None
         return read_documents(source, self.data.strict)
-
-    def _beginnings(self) -> Iterator[str]:
-        read = 0
-        for chunk in self.chunks("train"):
-            yield chunk.text
-            read += len(chunk.text)
-            if read > TOKENIZER_CHARACTERS:
-                return
