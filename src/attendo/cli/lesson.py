@@ -33,8 +33,8 @@ def lesson(
         list[Path] | None, typer.Option(metavar="F", help="Your own data, where it takes some; repeatable.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")
-    ] = None,
+        int, typer.Option(metavar="N", min=1, help="Of the processor; more than 1 seldom helps small models.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     language: Spoken = "en",
 ) -> int:
@@ -53,11 +53,10 @@ def lesson(
         heads = ["", "CPU min", ""] if language == "en" else ["", "CPU 分", ""]
         print("\n".join(table_lines(heads, rows)))
         return 0
-    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
-    if threads is not None:
-        import torch
+    import torch
 
-        torch.set_num_threads(threads)
+    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
+    torch.set_num_threads(threads)
     began = time.process_time()
     if not as_json:
         print("\n".join([*_paragraph(f"{found.title.in_language(language)} — {found.source}"), ""]))
@@ -70,13 +69,13 @@ def lesson(
         if as_json:
             print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
         else:
-            print("\n".join([*_piece_lines(piece, language), ""]), flush=True)
+            print("\n".join([*piece_lines(piece, language), ""]), flush=True)
     say(f"{duration(time.process_time() - began)} of CPU time")
     return 0
 
 
 def _listed(lesson: Lesson, language: Language) -> list[str | float]:
-    return [lesson.name, f"{lesson.cpu_minutes:.1g}", lesson.title.in_language(language)]
+    return [lesson.name, f"{lesson.cpu_minutes:.0f}", lesson.title.in_language(language)]
 
 
 def _paragraph(text: str) -> list[str]:
@@ -85,7 +84,8 @@ def _paragraph(text: str) -> list[str]:
     return flowed(text, WIDTH)
 
 
-def _piece_lines(piece: Piece, language: Language) -> list[str]:
+def piece_lines(piece: Piece, language: Language) -> list[str]:
+    """What a piece looks like in a terminal, at most WIDTH columns wide."""
     from attendo.lessons.lesson import Table
     from attendo.microscope.terminal_pictures import Picture, picture_lines
 

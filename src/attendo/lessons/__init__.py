@@ -20,6 +20,8 @@ _HOMES = {
     "add": "toys",
     "imdb": "imdb",
     "words": "words",
+    "words-in-context": "contexts",
+    "ablate": "ablate",
 }
 """The module of each lesson; its `LESSONS` holds it."""
 

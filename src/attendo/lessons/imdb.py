@@ -243,7 +243,7 @@ def _conclusion(results: Sequence[Result]) -> Words:
 IMDB = Lesson(
     "imdb",
     "NYU Deep Learning 2020, week 12, notebook 15",
-    Words("Is a film review kind? (T04)", "映画レビューは好意的か(T04)"),
+    Words("Is a film review kind?", "映画レビューは好意的か"),
     Words(
         "How well does the lecture's one small block tell, what does its unmasked padding cost, and what does a better"
         " recipe give? Give the reviews with --train.",

@@ -1,0 +1,266 @@
+"""A small English-Japanese corpus in which words mean different things in different company, and two words the same.
+
+A bat is コウモリ or バット: only the words around it tell. Other nouns come in pairs of one meaning: dog and hound are
+both 犬. Whether something "is" in the garden is いる of an animal and ある of a thing. All of it is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+import numpy as np
+
+Kind = Literal["animal", "thing"]
+KINDS: tuple[Kind, ...] = ("animal", "thing")
+CueSet = Literal["first", "second"]
+
+AMBIGUOUS: dict[str, tuple[str, str]] = {
+    "bat": ("コウモリ", "バット"),
+    "crane": ("鶴", "クレーン"),
+    "kite": ("トビ", "凧"),
+    "mouse": ("ネズミ", "マウス"),
+    "seal": ("アザラシ", "印鑑"),
+}
+"""Nouns that are an animal or a thing, and their translations as each."""
+SYNONYMS: dict[Kind, dict[str, tuple[str, str]]] = {
+    "animal": {"犬": ("dog", "hound"), "豚": ("pig", "hog"), "ウサギ": ("rabbit", "bunny")},
+    "thing": {"ソファー": ("sofa", "couch"), "自転車": ("bicycle", "bike"), "車": ("car", "automobile")},
+}
+"""Two nouns of one translation."""
+PLAIN: dict[Kind, dict[str, str]] = {
+    "animal": {"cat": "猫", "monkey": "猿", "fox": "キツネ"},
+    "thing": {"hammer": "金槌", "knife": "ナイフ", "radio": "ラジオ"},
+}
+"""Nouns of one translation that no other has."""
+
+ADJECTIVES: dict[Kind | Literal["either"], dict[str, str]] = {
+    "animal": {
+        "hungry": "空腹の",
+        "sleepy": "眠そうな",
+        "wild": "野生の",
+        "young": "若い",
+        "timid": "臆病な",
+        "tired": "疲れた",
+    },
+    "thing": {
+        "broken": "壊れた",
+        "cheap": "安い",
+        "used": "中古の",
+        "handmade": "手作りの",
+        "expensive": "高価な",
+        "wooden": "木製の",
+    },
+    "either": {
+        "": "",
+        "big": "大きな",
+        "small": "小さな",
+        "beautiful": "美しい",
+        "black": "黒い",
+        "white": "白い",
+        "strange": "奇妙な",
+    },
+}
+"""Adjectives that tell the kind, as many of each, and some that do not."""
+
+PREDICATES: dict[Kind | Literal["either"], dict[str, str]] = {
+    "animal": {
+        "is asleep": "眠っている",
+        "is looking for food": "餌 を 探している",
+        "is drinking water": "水 を 飲んでいる",
+        "is afraid of people": "人 を 恐れている",
+        "ran away": "逃げた",
+        "woke up": "目 を 覚ました",
+    },
+    "thing": {
+        "is for rent": "貸し出し中だ",
+        "needs repair": "修理 が 必要だ",
+        "is out of stock": "在庫 が ない",
+        "costs a lot of money": "値段 が 高い",
+        "was sold": "売られた",
+        "went missing": "紛失した",
+    },
+    "either": {
+        "is here": "ここ に",
+        "is in the garden": "庭 に",
+        "is on the roof": "屋根 の 上 に",
+        "is behind the house": "家 の 裏 に",
+        "is under the tree": "木 の 下 に",
+        "is near the river": "川 の 近く に",
+    },
+}
+"""Predicates that tell the kind, as many of each; the others say where something is, by いる or ある in Japanese."""
+BEING: dict[Kind, str] = {"animal": "いる", "thing": "ある"}
+
+FRAMES: dict[str, tuple[str, str]] = {
+    "": ("", ""),
+    "i think that": ("", "と 思う"),
+    "ken says that": ("ケン に よると", "そうだ"),
+}
+"""What may stand around a sentence: in English before it, in Japanese before and after it."""
+EVERY = 5
+"""One clause in so many is never trained on."""
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun in one meaning: its English word, its Japanese word, and what it is."""
+
+    source: str
+    target: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Clause:
+    """The {adjective} {noun} {predicate}; adjective and predicate by their English words.
+
+    >>> bat = Clause(Noun("bat", "コウモリ", "animal"), "hungry", "is in the garden")
+    >>> bat.english, bat.japanese
+    ('the hungry bat is in the garden', '空腹の コウモリ は 庭 に いる')
+    """
+
+    noun: Noun
+    adjective: str
+    predicate: str
+
+    @property
+    def english(self) -> str:
+        """Its words."""
+        return " ".join(f"the {self.adjective} {self.noun.source} {self.predicate}".split())
+
+    @property
+    def japanese(self) -> str:
+        """Its words, a space between two."""
+        adjective = _all(ADJECTIVES)[self.adjective]
+        predicate = _all(PREDICATES)[self.predicate]
+        if self.predicate in PREDICATES["either"]:
+            predicate += f" {BEING[self.noun.kind]}"
+        return f"{adjective} {self.noun.target} は {predicate}".strip()
+
+    @property
+    def held_out(self) -> bool:
+        """Whether no training sentence has it: one in `EVERY`, as many of either meaning of a noun.
+
+        >>> nouns = [Noun("bat", target, kind) for target, kind in zip(AMBIGUOUS["bat"], KINDS, strict=True)]
+        >>> [sum(clause.held_out for clause in clauses(noun)) for noun in nouns]
+        [22, 22]
+        """
+        places = [
+            list(table[kind]).index(part)
+            for table, part in ((ADJECTIVES, self.adjective), (PREDICATES, self.predicate))
+            for kind in table
+            if part in table[kind]
+        ]
+        return (sum(places) + sum(map(ord, self.noun.source))) % EVERY == 0
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """One clause, or two with "but" between them; frame: an English key of `FRAMES`.
+
+    >>> fox = Clause(Noun("fox", "キツネ", "animal"), "", "is here")
+    >>> sentence = Sentence((fox,), "ken says that")
+    >>> sentence.english, sentence.japanese, sentence.source_place(0), sentence.target_place(0)
+    ('ken says that the fox is here', 'ケン に よると キツネ は ここ に いる そうだ', 4, 3)
+    """
+
+    clauses: tuple[Clause, ...]
+    frame: str = ""
+
+    @property
+    def english(self) -> str:
+        """The source, words with a space between two."""
+        return f"{self.frame} {' but '.join(clause.english for clause in self.clauses)}".strip()
+
+    @property
+    def japanese(self) -> str:
+        """The target, words with a space between two."""
+        before, after = FRAMES[self.frame]
+        return f"{before} {' が '.join(clause.japanese for clause in self.clauses)} {after}".strip()
+
+    def source_place(self, number: int) -> int:
+        """Which of the source's words is the noun of clause `number`."""
+        ahead = [self.frame, *(f"{clause.english} but" for clause in self.clauses[:number])]
+        return len(" ".join([*ahead, "the", self.clauses[number].adjective]).split())
+
+    def target_place(self, number: int) -> int:
+        """Which of the target's words is the noun of clause `number`."""
+        ahead = [FRAMES[self.frame][0], *(f"{clause.japanese} が" for clause in self.clauses[:number])]
+        return len(" ".join([*ahead, _all(ADJECTIVES)[self.clauses[number].adjective]]).split())
+
+
+def nouns() -> tuple[Noun, ...]:
+    """All nouns, an ambiguous one once in each meaning.
+
+    >>> len(nouns()), len({noun.source for noun in nouns()}), len({noun.target for noun in nouns()})
+    (28, 23, 22)
+    """
+    found = [Noun(s, t, kind) for s, both in AMBIGUOUS.items() for t, kind in zip(both, KINDS, strict=True)]
+    for kind in KINDS:
+        found += [Noun(s, t, kind) for t, both in SYNONYMS[kind].items() for s in both]
+        found += [Noun(s, t, kind) for s, t in PLAIN[kind].items()]
+    return tuple(found)
+
+
+def two_meanings() -> list[tuple[Noun, Noun]]:
+    """One source word, two translations: an animal and a thing.
+
+    >>> len(two_meanings()), [noun.target for noun in two_meanings()[0]]
+    (5, ['コウモリ', 'バット'])
+    """
+    found = [noun for noun in nouns() if noun.source in AMBIGUOUS]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def synonyms() -> list[tuple[Noun, Noun]]:
+    """Two source words, one translation.
+
+    >>> len(synonyms()), [noun.source for noun in synonyms()[0]]
+    (6, ['dog', 'hound'])
+    """
+    found = [noun for noun in nouns() if noun.target in SYNONYMS[noun.kind]]
+    return list(zip(found[::2], found[1::2], strict=True))
+
+
+def clauses(noun: Noun, cues: CueSet | None = None) -> Iterator[Clause]:
+    """Every clause about the noun in which something tells its kind; cues: by one of half of what tells it, alone.
+
+    The kind is told by the adjective, the predicate or both; with `cues`, by one of the "first" three adjectives and
+    predicates of the kind, or of the "second" three, and never by both.
+    """
+    chosen = {None: slice(None), "first": slice(3), "second": slice(3, None)}[cues]
+    adjectives, predicates = list(ADJECTIVES[noun.kind])[chosen], list(PREDICATES[noun.kind])[chosen]
+    either = list(ADJECTIVES["either"]), list(PREDICATES["either"])
+    told = [*product(adjectives, either[1]), *product(either[0], predicates)]
+    if cues is None:
+        told += product(adjectives, predicates)
+    for adjective, predicate in told:
+        yield Clause(noun, adjective, predicate)
+
+
+def drawn(rng: np.random.Generator, n: int) -> list[Sentence]:
+    """So many sentences of clauses that are not held out, two of five of two clauses."""
+    pool = [clause for noun in nouns() for clause in clauses(noun) if not clause.held_out]
+    frames = list(FRAMES)
+    found = []
+    for _ in range(n):
+        size = 2 if rng.random() < 0.4 else 1
+        chosen = tuple(pool[i] for i in rng.integers(len(pool), size=size))
+        found.append(Sentence(chosen, frames[rng.integers(len(frames))]))
+    return found
+
+
+def words() -> list[str]:
+    """Every English and Japanese word, sorted."""
+    shown = [Sentence((clause,), frame) for noun in nouns() for clause in clauses(noun) for frame in FRAMES]
+    every = {
+        word for sentence in shown for text in (sentence.english, sentence.japanese) for word in text.split()
+    }
+    return sorted(every | {"but", "が"})
+
+
+def _all(table: dict[Kind | Literal["either"], dict[str, str]]) -> dict[str, str]:
+    return {english: japanese for part in table.values() for english, japanese in part.items()}
