@@ -23,20 +23,15 @@ JoeyNMT 2.3 runs in an environment of its own.
 
 import argparse
 import contextlib
-import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from datetime import date
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
+from turns import asked, contenders, orders, ratios, spread, store, tell
 
 SIZES = {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4, "dropout": 0.1, "smoothing": 0.1}
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -235,7 +230,7 @@ def joey_step(vocab, everywhere):
 
 
 def work(options):
-    """A contender: for each line `first count` on stdin, makes updates and tells CPU seconds, tokens and loss."""
+    """A contender: for each order [first, count], makes updates and tells CPU seconds, tokens and loss."""
     import torch
 
     torch.set_num_threads(options.threads)
@@ -257,26 +252,13 @@ def work(options):
     packages = ["torch", "joeynmt"] if options.work == "joeynmt" else ["torch"]
     versions = {package: version(package) for package in packages}
     tell({"parameters": sum(p.numel() for p in model.parameters()), "versions": versions})
-    for line in sys.stdin:
-        first, number = map(int, line.split())
+    for first, number in orders():
         chosen = [batches[(first + n) % count] for n in range(number)]
         began = time.process_time()
         losses = [step(*batch) for batch in chosen]
         spent = time.process_time() - began
         tokens = sum(int((tgt[:, 1:] != PAD).sum()) for _, tgt in chosen)
         tell({"cpu": spent, "tokens": tokens, "loss": sum(losses) / number})
-
-
-def tell(facts):
-    """One line to the process that compares; libraries that print get stderr."""
-    print(json.dumps(facts), file=sys.__stdout__, flush=True)
-
-
-def hear(name, worker):
-    """The next line of a contender."""
-    if not (line := worker.stdout.readline()):
-        raise SystemExit(f"{name} stopped with status {worker.wait()}; its own words are above")
-    return json.loads(line)
 
 
 def compare(options, names):
@@ -287,60 +269,26 @@ def compare(options, names):
         for n, pair in enumerate(batches)
         for side, ids in zip(("src", "tgt"), pair, strict=True)
     }
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(options.threads)}
     speeds, losses = {name: [] for name in names}, {name: [] for name in names}
-    workers = {}
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "batches.npz"
         np.savez(file, vocab=vocab, count=len(batches), **arrays)
-        try:
-            for name in names:
-                python = options.joey_python if name == "joeynmt" else sys.executable
-                command = [python, __file__, "--work", name, "--file", file, "--dropout", options.dropout]
-                workers[name] = subprocess.Popen(
-                    [*map(str, command), "--threads", str(options.threads)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=environment,
-                )
-            facts = {name: hear(name, worker) for name, worker in workers.items()}
+        pythons = {"joeynmt": options.joey_python}
+        rest = ["--file", file, "--dropout", options.dropout, "--threads", options.threads]
+        commands = {
+            name: [pythons.get(name, sys.executable), __file__, "--work", name, *rest] for name in names
+        }
+        with contenders(commands, options.threads) as (workers, facts):
             for number in range(options.rounds + 1):
                 for name, worker in workers.items():
-                    worker.stdin.write(f"{number * options.steps_per_round} {options.steps_per_round}\n")
-                    worker.stdin.flush()
-                    found = hear(name, worker)
+                    order = [number * options.steps_per_round, options.steps_per_round]
+                    found = asked(name, worker, order)
                     if number:  # the first round warms up
                         speeds[name].append(found["tokens"] / found["cpu"])
                         losses[name].append(found["loss"])
                 latest = {name: round(values[-1]) for name, values in speeds.items() if values}
                 print(number, latest or "warm", file=sys.stderr)
-        finally:
-            for worker in workers.values():
-                worker.stdin.close()
-                worker.wait()
     return vocab, facts, speeds, losses
-
-
-def machine():
-    """The processor, its instructions that matter here, and the number of cores."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    found = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = [flag for flag in found.get("flags", "").split() if flag.startswith(("avx", "amx"))]
-    model = found.get("model name", platform.processor())
-    return {"processor": model, "flags": sorted(flags), "cores": os.cpu_count()}
-
-
-def spread(values):
-    """Lower quartile, median and upper quartile."""
-    return [round(value, 3) for value in statistics.quantiles(values, method="inclusive")]
-
-
-def free(path):
-    """The path, or the same with the first number that is not taken: results that were told of stay as they are."""
-    names = [path, *(path.with_stem(f"{path.stem}-{number}") for number in range(2, 100))]
-    return next(name for name in names if not name.exists())
 
 
 def main():
@@ -348,10 +296,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    here = Path(__file__).resolve().parent
-    corpus = here.parent.parent / "shared" / "corpora" / "enja_small" / "train.tsv"
-    corpus = corpus if corpus.exists() else None
-    parser.add_argument("--train", type=Path, default=corpus, help="pairs, a tab between the sides")
+    parser.add_argument("--train", type=Path, help="pairs, a tab between the sides")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps-per-round", type=int, default=6)
@@ -379,20 +324,13 @@ def main():
     names += ["attendo-bfloat16"] * (precision == "bfloat16")
     vocab, facts, speeds, losses = compare(options, names)
     peers = [name for name in names if not name.startswith("attendo")]
-    ratios = {
-        f"{name} / {peer}": spread([a / b for a, b in zip(speeds[name], speeds[peer], strict=True)])
+    quartiles = {
+        f"{name} / {peer}": ratios(speeds[name], speeds[peer])
         for name in names
         if name not in peers
         for peer in peers
     }
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True
-    )
     result = {
-        "date": str(date.today()),
-        "commit": commit.stdout.strip(),
-        "machine": machine(),
-        "python": platform.python_version(),
         "versions": {name: fact["versions"] for name, fact in facts.items()},
         "threads": options.threads,
         "rounds": options.rounds,
@@ -401,14 +339,11 @@ def main():
         "dropout_sites": options.dropout,
         "attendo_products": products,
         "parameters": {name: fact["parameters"] for name, fact in facts.items()},
-        "ratio_quartiles": ratios,
+        "ratio_quartiles": quartiles,
         "target_tokens_per_cpu_second_quartiles": {name: spread(values) for name, values in speeds.items()},
         "last_loss": {name: round(values[-1], 3) for name, values in losses.items()},
     }
-    out = options.out or free(here / "results" / f"training-{date.today()}.json")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result, indent=1))
+    store("training", result, options.out)
 
 
 if __name__ == "__main__":
