@@ -16,7 +16,9 @@ from tiny_corpus import SMALL, pairs_file
 import attendo as library
 from attendo.cli.lines import numbered_chunks
 from attendo.data import forecasts
+from attendo.lessons.lesson import Lesson
 from attendo.tasks.translator import Candidate, Translation, Translator
+from attendo.words import Words
 
 COMMANDS = [
     [],
@@ -128,6 +130,22 @@ def test_wrong_usage_is_one_line(arguments, said):
     assert said in refused(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (["trian"], "attendo"),
+        (["--no-such"], "attendo"),
+        (["generate"], "attendo generate"),
+        (["translate", "DIR", "--bem", "4"], "attendo translate"),
+        (["train", "translation", "--steps", "many"], "attendo train translation"),
+        (["train", "translation", "--out", "DIR"], "attendo train translation"),
+    ],
+    ids=str,
+)
+def test_wrong_usage_names_the_help_of_its_command(arguments, command):
+    assert refused(*arguments).endswith(f"; see {command} --help")
+
+
 def test_debug_shows_where_an_error_came_from(tmp_path):
     outcome = attendo("doctor", tmp_path / "no.tsv", "--debug")
     assert outcome.code == 2
@@ -171,6 +189,15 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
     for said in ("120 rows read, 120 used", "split off for validation", "step 5: BLEU", "done: all 12 steps"):
         assert said in outcome.err
     assert "\r" not in outcome.err  # no live line where there is no terminal
+
+
+def test_a_lesson_in_japanese_is_so_to_its_last_line(monkeypatch):
+    lesson = Lesson(
+        "small", "a source", Words("word", "語"), Words("why", "問い"), 1.0, lambda options: iter(())
+    )
+    monkeypatch.setattr("attendo.lessons.find_lesson", lambda name: lesson)
+    assert attendo("lesson", "small", "--language", "ja").err.startswith("CPU 時間：")
+    assert attendo("lesson", "small").err.endswith(" s of CPU time\n")
 
 
 def test_the_later_setting_wins(tmp_path):

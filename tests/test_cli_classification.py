@@ -7,7 +7,10 @@ from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
+from attendo.cli.reporting import evaluation_lines
 from attendo.tasks import Classifier, Embedder
+from attendo.training.loop import Evaluation, Report
+from attendo.training.state import Progress
 
 ONE_LAYER = ["--set", "model.n_encoder_layers=1"]
 
@@ -76,6 +79,15 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
+def test_an_evaluation_fits_80_columns():
+    measures = {"loss": 12.345, "accuracy": 0.5, "macro_f1": 0.5, "ece": 0.5, "perplexity": 1e5}
+    report = Report("evaluation", Progress(), evaluation=Evaluation(measures, "loss"), is_best=True)
+    lines = evaluation_lines(report)
+    assert len(lines) == 2 and max(map(len, lines)) <= 80
+    words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
+    assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best so far"
+
+
 def test_the_card_names_the_labels(trained):
     folder, _ = trained
     assert "labels      other (" in attendo("info", folder).out
@@ -109,10 +121,21 @@ def test_the_nearest_lines_of_a_file(masked, tmp_path):
         line.split("\t")
         for line in attendo("embed", folder, texts[4], "--nearest", near, "-n", "3").out.splitlines()
     ]
-    assert rows[0] == ["1", "1.0000", texts[4]]
+    assert rows[0] == [f"> {texts[4]}"]
     assert rows[1] == ["5", "1.0000", texts[4]]
     cosines = [float(row[1]) for row in rows[1:]]
     assert len(rows) == 4 and cosines == sorted(cosines, reverse=True)
+    both = attendo("embed", folder, texts[4], texts[5], "--nearest", near, "-n", "1").out.splitlines()
+    assert [both[0], both[2]] == [f"> {texts[4]}", f"> {texts[5]}"]
+
+
+def test_the_nearest_rows_of_a_table(masked, tmp_path):
+    folder, _ = masked
+    near = tmp_path / "rows.tsv"
+    near.write_text("a\train\nb\tsnow\n")
+    options = ["embed", folder, "snow", "--nearest", near, "-n", "1"]
+    assert attendo(*options, "--column", "2").out.splitlines()[1] == "2\t1.0000\tsnow"
+    assert "choose with --column" in refused(*options)
 
 
 def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
@@ -123,7 +146,8 @@ def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
         "train", "classification", "--train", files[0], "--out", run, "--init-from", start, *budget
     )
     assert outcome.code == 0, outcome.err
-    assert f"tensors start from {start}; new: output_proj" in outcome.err
+    assert f"tensors start from {start}: embedding, encoder" in outcome.err
+    assert "; new: output_proj" in outcome.err
     theirs, own = Embedder.load(start), Embedder.load(run)
     assert own.tokenizer.sha256 == theirs.tokenizer.sha256
     assert abs(own.embed(["rain and snow"]) - theirs.embed(["rain and snow"])).max() < 1e-6
@@ -165,6 +189,57 @@ def test_a_label_unseen_in_training_is_named_at_evaluation(trained, tmp_path):
     file = tmp_path / "test.tsv"
     file.write_text("snow\tit will snow .\nhail\tit will hail .\n")
     assert f"{file}:2: the label 'hail' was not seen in training" in refused("evaluate", folder, file)
+
+
+def test_a_header_at_evaluation_is_taken_for_one(trained, files, tmp_path):
+    folder, _ = trained
+    rows = files[0].read_text()
+    file, lines = tmp_path / "test.tsv", tmp_path / "test.jsonl"
+    file.write_text("label\ttext\n" + rows)
+    said = refused("evaluate", folder, file)
+    assert f"{file}:1: the label 'label' was not seen in training; if the line is a header, give" in said
+    assert attendo("evaluate", folder, file, "--header").code == 0
+    file.write_text("hail\tit will hail .\nhail\tmore hail .\n" + rows)  # no header has its like below
+    lines.write_text('{"label": "hail", "text": "it will hail ."}\n')  # nor is it an object
+    for path in (file, lines):
+        said = refused("evaluate", folder, path)
+        assert f"{path}:1: the label 'hail' was not seen" in said and "--header" not in said
+
+
+def test_a_label_unseen_in_training_is_told_before_training_and_the_folder_stays_free(files, tmp_path):
+    strange = tmp_path / "strange.tsv"
+    strange.write_text("hail\tit will hail .\n")
+    options = ["--train", files[0], "--out", tmp_path / "run", "--steps", "1"]
+    said = refused("train", "classification", *options, "--valid", strange)
+    assert said.startswith(f"{strange}:1: the label 'hail' was not seen in training")
+    outcome = attendo("train", "classification", *options, "--valid", files[0])
+    assert outcome.code == 0, outcome.err
+    assert "120 of 120 validation texts are training texts too" in outcome.err
+
+
+@pytest.mark.parametrize("task", ["classification", "translation"])
+@pytest.mark.parametrize("name", ["--train", "--valid"])
+def test_a_second_file_is_refused_and_not_left_out(task, name, files, tmp_path):
+    rest = ["--train", files[0]] if name == "--valid" else []
+    said = refused("train", task, name, files[0], name, files[0], *rest, "--out", tmp_path / "run")
+    assert "names 2 files" in said
+
+
+def test_what_reads_words_without_case_starts_nothing_that_writes(trained, files, tmp_path):
+    options = ["--train", files[1], "--init-from", trained[0], "--out", tmp_path / "run"]
+    assert "reads words without case" in refused("train", "language-model", *options)
+
+
+def test_words_that_a_tokenizer_does_not_know_are_told_of(trained, tmp_path):
+    strange = tmp_path / "strange.tsv"
+    strange.write_text("".join(f"{'ab'[i % 2]}\tqwx{i} zzv{i} vvq{i}\n" for i in range(60)))
+    options = ["--train", strange, "--init-from", trained[0], "--out", tmp_path / "run", "--steps", "1"]
+    outcome = attendo("train", "classification", *options)
+    assert "% of the words are unknown to the tokenizer" in outcome.err
+
+
+def test_a_folder_may_be_named_by_a_text(masked):
+    assert Embedder.load(str(masked[0])).embed(["rain"]).shape[0] == 1
 
 
 def test_a_command_of_another_task_names_the_right_one(trained, masked):

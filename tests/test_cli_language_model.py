@@ -2,13 +2,16 @@
 
 import json
 import math
+import shutil
 
 import pytest
 from command_line import attendo, refused, settings
-from tiny_texts import SMALL, text_file
+from tiny_texts import SMALL, forecast_texts, text_file
 
 import attendo as library
+from attendo.cli.evaluating import _text_loss_lines
 from attendo.tasks import Generator
+from attendo.tasks.perplexity import TextLoss
 
 CHARACTERS = [
     "--set",
@@ -48,11 +51,46 @@ def test_the_same_seed_writes_the_same_text(trained):
     assert first.code == 0
     assert first.out == second.out
     assert first.out.startswith("It will")
-    assert len(first.out) == len("It will") + 12 + 1
+    facts = json.loads(attendo(*options, "--json").out)
+    assert first.out == f"It will{facts['text']}\n"
+    assert len(facts["log_probs"]) == 12
     other = attendo(*options[:-1], "4")
     assert other.out != first.out
-    free = attendo(*options[:-2])
-    assert "writes this again)" in free.err
+
+
+def test_the_seed_is_said_where_something_was_drawn(trained):
+    folder, _ = trained
+    said = "writes this again)"
+    options = ["generate", folder, "It", "--max-tokens", "3"]
+    assert said in attendo(*options).err
+    assert said in attendo(*options, "--top-k", "2").err
+    for certain in (["--temperature", "0"], ["--top-k", "1"], ["--seed", "3"]):
+        outcome = attendo(*options, *certain)
+        assert (outcome.code, outcome.err) == (0, ""), certain
+
+
+def test_a_prompt_from_stdin_loses_the_line_break_at_its_end(trained):
+    folder, _ = trained
+    options = ["--max-tokens", "8", "--seed", "3"]
+    given = attendo("generate", folder, "It\nwill", *options)
+    assert attendo("generate", folder, "-", *options, stdin=b"It\r\nwill\n").out == given.out
+    kept = attendo("generate", folder, "-", *options, "--json", stdin=b"It will\n\n").out
+    assert json.loads(kept)["prompt"] == "It will\n"
+    assert "stdin:2: invalid UTF-8" in refused("generate", folder, "-", stdin=b"It\n\xff")
+
+
+def test_a_prompt_without_quotes_is_refused_with_the_quotes(trained):
+    folder, _ = trained
+    said = refused("generate", folder, "Now", "is", "the", "--max-tokens", "3")
+    assert f'put the prompt in quotes: attendo generate {folder} "Now is the"' in said
+    assert said.endswith("; see attendo generate --help")
+
+
+def test_the_help_names_every_key_of_the_json(trained):
+    folder, _ = trained
+    keys = json.loads(attendo("generate", folder, "Rain", "--max-tokens", "2", "--json").out).keys()
+    words = attendo("generate", "--help").out.replace(",", " ").replace(".", " ").split()
+    assert "window" in keys and keys <= set(words)
 
 
 def test_the_facts_as_json(trained):
@@ -70,9 +108,11 @@ def test_a_prompt_longer_than_the_context_is_cut_with_a_word(trained):
     folder, _ = trained
     outcome = attendo("generate", folder, "x" * 30, "--max-tokens", "2")
     assert (
-        "the prompt has 6 tokens more than the model's context of 24; its first ones are left out"
+        "the prompt has 6 tokens more than the model's context of 24; as many at its beginning are left out"
         in outcome.err
     )
+    outcome = attendo("generate", folder, "x" * 25, "--max-tokens", "2")
+    assert "the prompt has 1 token more than" in outcome.err
 
 
 def test_characters_never_seen_are_spelled_in_bytes(trained):
@@ -90,6 +130,57 @@ def test_perplexity_with_its_window(trained, text):
     assert facts["n_characters"] == len(text.read_text(encoding="utf-8")) == facts["n_targets"] - 1
     assert facts["perplexity"] == pytest.approx(math.exp(facts["nats"] / facts["n_targets"]))
     assert facts["bits_per_byte"] == pytest.approx(facts["nats"] / math.log(2) / facts["n_bytes"])
+    assert "learned from windows" not in outcome.err
+    outcome = attendo("evaluate", folder, text, "--context", "5000")
+    assert "the model learned from windows of 24 tokens; 5,000 is new to it" in outcome.err
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Forecasts in the second of three columns, under a header, with two rows that cannot be used."""
+    path = tmp_path_factory.mktemp("table") / "holes.tsv"
+    rows = [f"{i}\t{line}\t-\n" for i, line in enumerate(forecast_texts(40))]
+    path.write_text("".join(["id\tforecast\tx\n", *rows[:9], "9\t\t-\n", "10\thail\n", *rows[9:]]))
+    return path
+
+
+def test_the_rows_of_a_table_are_accounted_for_whatever_the_run_learned_from(trained, table, text):
+    folder, _ = trained
+    outcome = attendo("evaluate", folder, table, "--column", "forecast")
+    skipped = "2 skipped (1 empty line: line 11, 1 wrong number of columns: line 12)"
+    assert f"{table}: 1 file, 40 documents\n{table}: 42 rows read, 40 used, {skipped}\n" in outcome.err
+    numbered = attendo("evaluate", folder, table, "--column", "2", "--header", "--json")
+    assert json.loads(numbered.out)["reading"]["accounts"][0]["used"] == 40
+    assert refused("evaluate", folder, table).endswith("; mend the row, or choose with --column")
+    assert "give --column" in refused("evaluate", folder, table, "--columns", "2")
+    assert "a text file has no columns" in refused("evaluate", folder, text, "--column", "2")
+
+
+def test_what_a_run_says_of_its_files_does_not_stand_in_the_way_of_others(trained, table, text, tmp_path):
+    """One that learned from a column reads text files, one that learned from lines reads tables."""
+    wanted = json.loads(attendo("evaluate", trained[0], table, "--column", "forecast", "--json").out)
+    folder = shutil.copytree(trained[0], tmp_path / "run")
+    config = folder / "config.toml"
+    learned = config.read_text()
+    config.write_text(learned.replace("header = false", 'header = true\ncolumn = "forecast"'))
+    assert json.loads(attendo("evaluate", folder, table, "--json").out)["nats"] == wanted["nats"]
+    assert attendo("evaluate", folder, text).code == 0
+    config.write_text(learned.replace('documents = "file"', 'documents = "line"'))
+    assert attendo("evaluate", folder, table, "--column", "forecast").code == 0
+    assert "60 documents" in attendo("evaluate", folder, text).err
+
+
+def test_words_that_are_not_known_make_the_bits_a_lower_bound():
+    assert _text_loss_lines(TextLoss(12 * math.log(2), 4, 0, 6, 8, context=64, stride=32)) == [
+        "perplexity 8.000, 1.3863 nats a character and 1.5000 bits a byte",
+        "(context 64, stride 32, 4 tokens)",
+    ]
+    lines = _text_loss_lines(TextLoss(9.2e6, 10**6, 99_999, 10**6, 10**6, context=5000, stride=5000))
+    assert lines[0] == "perplexity 9897.129, at least 9.2000 nats a character and 13.2728 bits a byte"
+    assert lines[2] == "(99,999 unknown words among them, not spelled out: spelling costs more)"
+    assert max(map(len, lines)) <= 80
+    (_, _, last) = _text_loss_lines(TextLoss(1.0, 2, 1, 3, 3, context=4, stride=4))
+    assert "(1 unknown word among" in last
 
 
 def test_resuming_goes_on(trained):
@@ -102,7 +193,8 @@ def test_resuming_goes_on(trained):
     ("content", "options", "said"),
     [
         ("rain and snow, snow and rain\n" * 2, ["--set", "model.max_len=500"], "less than one window of 500"),
-        (" \n ", [], "no document (empty file"),
+        (" \n\n\t ", [], "no document (no text: "),
+        ("", [], "no document (empty file: "),
         ("one\n" * 400, ["--set", "model.n_encoder_layers=1"], "n_encoder_layers=1 must be 0"),
     ],
 )

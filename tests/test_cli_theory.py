@@ -194,7 +194,7 @@ def test_a_claim_may_be_written_in_many_ways(three, given):
 
 @pytest.mark.parametrize("command", ["claims", "errata"])
 def test_other_languages_are_refused(command):
-    wanted = "Invalid value for '--language': 'fr' is not one of 'en', 'ja'; see attendo --help"
+    wanted = f"Invalid value for '--language': 'fr' is not one of 'en', 'ja'; see attendo {command} --help"
     assert refused(command, "--language", "fr") == wanted
 
 

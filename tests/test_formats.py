@@ -45,7 +45,10 @@ def test_columns_of_a_tsv_file(tmp_path):
     assert read(path, columns=("2", "3"))[0] == [(1, "en", "ja"), *wanted]
     assert read(path, columns=("3", "2"), header=True, reverse=True)[0] == wanted
     assert "no column 'de' (found: 'id', 'en', 'ja')" in refusal(path, columns=("en", "de"))
-    assert "no column 4, only 3" in refusal(path, columns=("1", "4"), header=True)
+    assert refusal(path, columns=("1", "4"), header=True).endswith("('id', 'en', 'ja'); mend --columns")
+    assert "4, only 3" in refusal(path, columns=("1", "4"), header=True)
+    one = refusal(write(tmp_path / "one.tsv", "one\n"))
+    assert one.endswith("1 column where 2 are expected); mend the row, or choose with --columns")
     assert "has 3 columns ('id', 'en', 'ja'); choose with --columns" in refusal(path, header=True)
     assert read(path) == ([(4, "3", "three")], {"wrong number of columns": (3, [1, 2, 3])})
     twice = write(tmp_path / "b.tsv", "en\ten\tja\na\tb\tc\n")

@@ -16,7 +16,8 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, ModelConfig
-from attendo.tasks.generator import Generator, Spelling, Stops
+from attendo.tasks.generator import Generator
+from attendo.tasks.spelling import Spelling, Stops
 
 TEXTS = ["the sun is out", "the rain is here, a wind in the east", "naïve Ωmega 雨が降る 😀 a b c"]
 KINDS = ("bpe", "unigram", "word", "character", "byte")
@@ -245,7 +246,8 @@ def test_stops_end_the_text_the_same_however_it_is_cut_into_pieces(pieces, stops
 def test_a_stop_text_ends_the_text_before_it(kind):
     generator = biased(generator_of(kind, max_len=40), {EOS: -100.0})
     full = generator.generate("the", max_tokens=30, seed=5)
-    stop = full.text[12:15]
+    starts = range(3, len(full.text) - 2)
+    stop = next(full.text[n : n + 2] for n in starts if "\ufffd" not in full.text[n : n + 2])
     found = generator.generate("the", max_tokens=30, seed=5, stop=["never seen", stop])
     assert found.text == full.text[: full.text.index(stop)] and found.finished_by == "stop"
     n = len(found.token_ids)
@@ -261,6 +263,16 @@ def test_what_was_held_back_for_a_stop_is_shown_at_the_end():
     generator = biased(generator_of("byte"), {token: 100.0})
     found = generator.generate(max_tokens=3, stop=["aaaa", "b"])
     assert (found.text, found.finished_by) == ("aaa", "length")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(text=st.text("aé雨😀👩‍👩‍👧 \n", max_size=8))
+def test_no_piece_of_a_whole_text_has_a_cut_character(kind, text):
+    tokenizer = tokenizer_of(kind)
+    spelling = Spelling(tokenizer, going_on=False)
+    pieces = [spelling.add(token_id) for token_id in tokenizer.encode(text)]
+    assert spelling.end() == "" and "".join(pieces) == tokenizer.decode(tokenizer.encode(text))
+    assert not any("\ufffd" in piece for piece in pieces)
 
 
 # ---- prompts and options

@@ -71,8 +71,9 @@ def test_every_review_is_in_one_part_and_equal_texts_on_one_side(files, tmp_path
 @pytest.mark.parametrize(
     ("given_files", "said"),
     [
+        (("nowhere",), "nowhere: no such file or folder; film reviews are at https"),
         ((), "the lesson needs film reviews: get them from https"),
-        (("train.tsv.gz",), "--train TRAIN.tsv --train TEST.tsv"),
+        (("train.tsv.gz",), "1 given; the lesson needs .* --train TRAIN.tsv --train TEST.tsv"),
         (("train.tsv.gz", "nothing.tsv"), "nothing.tsv"),
         (("train.tsv.gz", "strange.tsv"), "strange.tsv:2: the label 'good' is none of neg, pos of"),
         (("one.tsv", "train.tsv.gz"), "only one label"),

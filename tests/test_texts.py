@@ -98,7 +98,7 @@ def test_memory_is_that_of_a_chunk(tmp_path: Path) -> None:
         (b"one\n\n\0", r"a\.txt:3: NUL character; remove the character"),
         (b"\xff\xfea\0", r"a\.txt is UTF-16; save it as UTF-8"),
         (b"", r"a\.txt: no document \(empty file: .*a\.txt\); give a file with text in it"),
-        (b" \n\n\t", "no document"),
+        (b" \n\n\t", r"a\.txt: no document \(no text: .*a\.txt\); give a file with text in it"),
     ],
 )
 @pytest.mark.parametrize("how", ["file", "blank"])
@@ -149,6 +149,23 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
     assert found == ["one\nmore of it", "three, four", "five"]
     assert [(a.read, a.used) for a in reading.accounts] == [(2, 1), (1, 1), (1, 1)]
     assert reading.as_json()["accounts"][0]["skipped"] == {"missing key": {"count": 1, "lines": [2]}}
+
+
+def test_a_column_of_texts_is_chosen_with_column(tmp_path: Path) -> None:
+    tsv = written(tmp_path / "a.tsv", "1\tone\n2\ttwo\n")
+    with pytest.raises(
+        AttendoError, match=r"none of 2 rows .* expected\); mend the row, or choose with --column$"
+    ):
+        documents(tsv)
+    with pytest.raises(
+        AttendoError, match=r"a\.tsv:1: .*; mend the row, or choose with --column, or leave out"
+    ):
+        documents(tsv, strict=True)
+    csv = written(tmp_path / "b.csv", "id,words\n1,one\n")
+    with pytest.raises(AttendoError, match=r"has 2 columns \('id', 'words'\); choose with --column NAME$"):
+        documents(csv)
+    with pytest.raises(AttendoError, match="mend --column, or use numbers"):
+        documents(csv, column="text")
 
 
 def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:

@@ -142,8 +142,9 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
     return model.eval()
 
 
-def load_as(kind: type[ModelT], folder: Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
+def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
     """A run folder's bundle and its model, which must be of this kind; AttendoError names the task it is for."""
+    folder = Path(folder)
     bundle = load_bundle(folder)
     model = load_model(folder, bundle).to(device)
     if not isinstance(model, kind):

@@ -101,7 +101,8 @@ def report(error: Exception) -> int:
             text, code = str(error), 1 if isinstance(error.__cause__, OSError) else 2
         case TyperException():
             said = error.format_message().replace(": Value error, ", ": ").rstrip(".")  # pydantic's prefix
-            text, code = f"{said}; see attendo --help", 2
+            context: typer.Context | None = getattr(error, "ctx", None)
+            text, code = f"{said}; see {context.command_path if context else 'attendo'} --help", 2
         case OSError():
             place = f"{error.filename}: " if error.filename else ""
             text, code = f"{place}{error.strerror or error}", 1

@@ -26,11 +26,15 @@ from attendo.cli.using_options import (
     Threads,
     prepared,
 )
+from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:
-    from attendo.data.accounting import Account
+    from attendo.data.labelled import LabelledRow, LabelledSource
+    from attendo.data.texts import TextSource
     from attendo.tasks import Classifier, Generator, Translator
     from attendo.tasks.classifier import Assessment
+    from attendo.tasks.perplexity import TextLoss
+    from attendo.tasks.text_corpus import TextData
 
 
 def add_evaluate_command(app: typer.Typer) -> None:
@@ -59,6 +63,9 @@ def evaluate(
         typer.Option(metavar="N", min=1, help="Language model: tokens scored per window; else all."),
     ] = None,
     columns: Columns = None,
+    column: Annotated[
+        str | None, typer.Option(metavar="C", help="Language model: the texts' column. Else as in training.")
+    ] = None,
     header: Header = None,
     out: Annotated[
         Path | None, typer.Option(metavar="F", help="Keep the translations or labels, one a line.")
@@ -87,7 +94,7 @@ def evaluate(
     user = load(folder, prepared(device, threads))
     began = time.process_time(), time.monotonic()
     given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
-    given |= {"--stride": stride, "--columns": columns, "--header": header, "--out": out}
+    given |= {"--stride": stride, "--columns": columns, "--column": column, "--header": header, "--out": out}
     match user:
         case Translator():
             _only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
@@ -96,8 +103,8 @@ def evaluate(
             _only(given, "--columns", "--header", "--out")
             facts, lines = _classifications(user, folder, files, given)
         case Generator():
-            _only(given, "--context", "--stride")
-            facts, lines = _perplexity(user, folder, files, context, stride)
+            _only(given, "--context", "--stride", "--column", "--header")
+            facts, lines = _perplexity(user, folder, files, given)
         case _:
             raise AttendoError(
                 f"{folder} is a masked language model, which has no measure on a file; see info"
@@ -110,9 +117,11 @@ def evaluate(
 
 def _only(given: dict[str, Any], *allowed: str) -> None:
     """Refuses options of another task."""
+    others = {"--columns": "--column", "--column": "--columns"}
     for name, value in given.items():
         if value is not None and name not in allowed:
-            raise typer.BadParameter(f"{name} means nothing for this task; leave it out")
+            remedy = f"give {others[name]}" if others.get(name) in allowed else "leave it out"
+            raise typer.BadParameter(f"{name} means nothing for this task; {remedy}")
 
 
 def _keep(out: Path | None, texts: list[str]) -> None:
@@ -145,7 +154,6 @@ def _translations(
 def _classifications(
     classifier: Classifier, folder: Path, files: list[Path], given: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
-    from attendo.data.accounting import Account
     from attendo.data.labelled import read_labelled
     from attendo.tasks.families import CLASSIFICATION
     from attendo.tasks.settings import data_of
@@ -156,12 +164,29 @@ def _classifications(
     account = Account(source.name)
     rows = list(read_labelled(source, account=account))
     say(account.line())
+    _refuse_header(rows, source, classifier)
     result = classifier.evaluate(rows, source.name)
     _keep(given["--out"], [found.label for found in result.found])
     n_cut = sum(found.cut for found in result.found)
     if n_cut:
         say(classifier.long_texts.summary(n_cut, len(rows)))
     return _assessment_json(result, account), _assessment_lines(result)
+
+
+def _refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
+    """Raises AttendoError where line 1 seems to be a header: it has a label that is no class, and alone has it."""
+    from attendo.data.labelled import shown
+    from attendo.data.lines import suffix
+    from attendo.errors import AttendoError
+
+    number, label, _ = rows[0]
+    if number > 1 or label in classifier.labels.names or suffix(source.file) not in (".tsv", ".txt"):
+        return
+    if sum(row.label == label for row in rows) == 1:
+        raise AttendoError(
+            f"{source.name}:1: the label {shown(label)} was not seen in training; if the line is a header, give"
+            " --header; if not, correct the row or delete it, or choose other --columns"
+        )
 
 
 def _assessment_json(result: Assessment, account: Account) -> dict[str, Any]:
@@ -191,7 +216,7 @@ def _assessment_lines(result: Assessment) -> list[str]:
 
 
 def _perplexity(
-    generator: Generator, folder: Path, files: list[Path], context: int | None, stride: int | None
+    generator: Generator, folder: Path, files: list[Path], given: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.texts import Reading, read_documents
     from attendo.data.token_stream import TokenStream
@@ -199,11 +224,41 @@ def _perplexity(
     from attendo.tasks.perplexity import text_loss
     from attendo.tasks.settings import data_of
 
-    source = data_of(LANGUAGE_MODEL, folder).other(files)
+    source = _texts(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
     reading = Reading(source.name)
     stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
-    say(reading.line())
-    found = text_loss(generator.model, stream.documents(), context or generator.model.config.max_len, stride)
+    for line in (reading.line(), *(account.line() for account in reading.accounts)):
+        say(line)
+    longest = generator.model.config.max_len
+    context = given["--context"] or longest
+    if context > longest:
+        say(f"the model learned from windows of {longest:,} tokens; {context:,} is new to it")
+    found = text_loss(generator.model, stream.documents(), context, given["--stride"])
     facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
     facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
-    return facts, [str(found)]
+    return facts, _text_loss_lines(found)
+
+
+def _texts(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
+    """Files read as the run's are; what the run says of tables is left out for text files, and vice versa."""
+    from attendo.data.texts import TextSource, has_rows
+
+    tables = [has_rows(file) for file in files]
+    if any(tables):
+        column = data.column if column is None else column
+        header = data.header if header is None else header
+    return TextSource(tuple(files), column, bool(header), "file" if all(tables) else data.documents)
+
+
+def _text_loss_lines(found: TextLoss) -> list[str]:
+    """The measures, and the window without which they say nothing; an unknown word costs less than its spelling."""
+    least = "at least " if found.n_unknown else ""
+    lines = [
+        f"perplexity {found.perplexity:.3f}, {least}{found.nats_per_character:.4f} nats a character and"
+        f" {found.bits_per_byte:.4f} bits a byte",
+        f"(context {found.context}, stride {found.stride}, {plural(found.n_targets, 'token')})",
+    ]
+    if found.n_unknown:
+        words = plural(found.n_unknown, "unknown word")
+        lines.append(f"({words} among them, not spelled out: spelling costs more)")
+    return lines

@@ -56,6 +56,8 @@ def lesson(
     import torch
 
     found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
+    if train and not found.takes_files:
+        raise typer.BadParameter(f"--train: the lesson {name} makes its own data; leave it out")
     torch.set_num_threads(threads)
     began = time.process_time()
     if not as_json:
@@ -70,7 +72,8 @@ def lesson(
             print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
         else:
             print("\n".join([*piece_lines(piece, language), ""]), flush=True)
-    say(f"{duration(time.process_time() - began)} of CPU time")
+    spent = duration(time.process_time() - began)
+    say(f"{spent} of CPU time" if language == "en" else f"CPU 時間：{spent}")
     return 0
 
 

@@ -45,6 +45,14 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
         yield from _decoded([rest], number, name)
 
 
+def stdin_text() -> str:
+    """All of stdin as one text, its lines joined by LF; the line break at its end is left out.
+
+    Raises AttendoError as `numbered_chunks` does.
+    """
+    return "\n".join(line for _, lines in numbered_chunks(stdin_bytes()) for line in lines)
+
+
 def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, list[str]]]:
     """The lines as one chunk; those before a bad one are still given, and then the error is raised."""
     from attendo.data.accounting import Fault

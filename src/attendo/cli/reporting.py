@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from attendo.data.accounting import plural
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -128,7 +130,7 @@ class Screen:
                 self.clear()
                 spent = report.progress
                 say(
-                    f"done: {report.note}; {spent.step:,} steps in {duration(spent.wall_seconds)}"
+                    f"done: {report.note}; {plural(spent.step, 'step')} in {duration(spent.wall_seconds)}"
                     f" ({spent.cpu_seconds:,.0f} CPU-seconds)"
                 )
             case "checkpoint":
@@ -182,12 +184,19 @@ class Counter:
 
 
 def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation in one line, and its first sample: the source, what was found, what it should be."""
+    """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
     from attendo.microscope.labels import fitted
 
     assert report.evaluation is not None
-    note = f"  ({report.note})" if report.note else "  best so far" if report.is_best else ""
-    lines = [f"step {report.progress.step:,}: {'  '.join(measured(report.evaluation.measures))}{note}"]
+    first, *parts = measured(report.evaluation.measures)
+    if report.note or report.is_best:
+        parts.append(f"({report.note})" if report.note else "best so far")
+    lines = [f"step {report.progress.step:,}: {first}"]
+    for part in parts:
+        if len(lines[-1]) + 2 + len(part) <= WIDTH:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"    {part}")
     for source, wanted, given in report.evaluation.samples[:1]:
         texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
         lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]

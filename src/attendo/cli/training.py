@@ -30,7 +30,8 @@ from attendo.cli.training_options import (
 from attendo.cli.training_texts import add_text_tasks
 
 Pairs = Annotated[
-    str | None, typer.Option(metavar="F", help="Training pairs: .tsv .csv .jsonl .txt .parquet, or .gz.")
+    list[str] | None,
+    typer.Option(metavar="F", help="Training pairs: .tsv .csv .jsonl .txt .parquet, or .gz."),
 ]
 
 
@@ -57,7 +58,7 @@ def translation(
     out: Out = None,
     train: Pairs = None,
     valid: Annotated[
-        str | None, typer.Option(metavar="F", help="Validation pairs; else some are split off.")
+        list[str] | None, typer.Option(metavar="F", help="Validation pairs; else some are split off.")
     ] = None,
     train_source: Annotated[
         str | None, typer.Option(metavar="F", help="Two parallel files instead of --train: line n")
@@ -146,10 +147,16 @@ def resume(
     return 0 if run.run.progress.ended else follow(run)
 
 
-def _files(name: str, one: str | None, source: str | None, target: str | None) -> list[str] | None:
+def _files(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
     """One file, or two parallel ones."""
     if (source is None) != (target is None):
         raise typer.BadParameter(f"{name}-source and {name}-target belong together; give both")
+    if given and len(given) > 1:
+        raise typer.BadParameter(
+            f"{name} names {len(given)} files; join them to one, or give two parallel files with {name}-source and"
+            f" {name}-target"
+        )
+    one = given[0] if given else None
     if one is not None and source is not None:
         raise typer.BadParameter(f"give {name}, or {name}-source and {name}-target, not both")
     files = [one] if one is not None else [source, target] if source is not None else []

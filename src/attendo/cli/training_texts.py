@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from attendo.tasks.family import TaskName
 
 Labelled = Annotated[
-    str | None, typer.Option(metavar="F", help="Labelled texts: .tsv .csv .jsonl .parquet, or .gz.")
+    list[str] | None, typer.Option(metavar="F", help="Labelled texts: .tsv .csv .jsonl .parquet, or .gz.")
 ]
 Texts = Annotated[
     list[str] | None,
     typer.Option(metavar="F", help="Texts: files, folders, or rows of a column; repeatable."),
 ]
-Valid = Annotated[str | None, typer.Option(metavar="F", help="For validation; else some is split off.")]
+
 ValidTexts = Annotated[
     list[str] | None, typer.Option(metavar="F", help="For validation; else some is split off.")
 ]
@@ -64,7 +64,7 @@ def add_text_tasks(train: typer.Typer) -> None:
 def classification(
     out: Out = None,
     train: Labelled = None,
-    valid: Valid = None,
+    valid: ValidTexts = None,
     preset: Preset = None,
     config: Config = None,
     set_: Assignments = None,
@@ -91,8 +91,8 @@ def classification(
     Example: attendo train classification --train reviews.tsv --out runs/mine
     """
     options = {
-        "data.train": None if train is None else [train],
-        "data.valid": None if valid is None else [valid],
+        "data.train": train,
+        "data.valid": valid,
         "data.columns": columns,
         "data.header": header or None,
         "data.strict": strict or None,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections import Counter as Counts
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,21 +23,28 @@ from attendo.cli.using_options import (
     Files,
     Folder,
     Header,
+    Input,
     JsonLines,
     OneJson,
+    Output,
     Penalty,
     Threads,
+    With,
+    both_files,
+    file_done,
     prepared,
 )
 
 if TYPE_CHECKING:
     from attendo.data.accounting import Account
+    from attendo.decoding.options import DecodingConfig
     from attendo.tasks import Candidate, Translation
+    from attendo.tasks.translator import Translator
 
 
 def add_using_commands(app: typer.Typer) -> None:
     """Adds the commands that use a trained model."""
-    app.command("translate", short_help="Translate texts, or the lines of stdin.")(translate)
+    app.command("translate", short_help="Translate texts, the lines of stdin or of a file.")(translate)
     app.command("score", short_help="Log-probabilities of given translations.")(score)
     app.command("info", short_help="The card of a run.")(info)
 
@@ -51,32 +59,47 @@ def translate(
         int | None, typer.Option(metavar="N", help="Print the N best of each line, N at most the beam.")
     ] = None,
     length_penalty: Penalty = None,
+    longest: Annotated[
+        int | None, typer.Option(metavar="N", help="Split texts of more tokens; else the model's most.")
+    ] = None,
+    others: With = None,
+    source: Input = None,
+    out: Output = None,
     as_json: JsonLines = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:
-    """Translate texts, or each line of stdin: one output line for each input line, in order.
+    """Translate texts, each line of stdin, or a file: one output line for each input line, in order.
 
     A line break in a translation is written as a space, and an empty line gives an empty line. With --n-best N
     above 1 each input line gives up to N lines, best first, of three fields between tabs: its number from 1, the
-    score, the text. The score is the log-probability (nats) over the length norm.
+    score, the text. The score is the log-probability (nats) over the length norm. A file may have any size; a run
+    that was stopped or killed goes on with the same command.
 
     Example: attendo translate runs/mine < input.txt > output.txt
+
+    Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt
     """
     from attendo.tasks import Translator
 
-    translator = Translator.load(folder, prepared(device, threads))
-    counter = Counter("lines")
+    files = both_files(source, out, bool(texts))
+    translator = Translator.load(folder, prepared(device, threads), others or ())
+    work = _Translating(
+        translator, translator.config(beam, n_best, length_penalty), longest, n_best or 1, as_json
+    )
+    if files:
+        return file_done(*files, work, work.request(folder, others or []), work.notes)
+    counter, counts, n_lines = Counter("lines"), Counts[str](), 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
-        found = translator.translate(chunk, beam=beam, n_best=n_best, length_penalty=length_penalty)
-        for line, translation in enumerate(found, number):
-            sys.stdout.write(_translation_lines(line, translation, n_best or 1, as_json))
-            if not translation.candidates[0].finished:
-                counter.clear()
-                say(f"line {line}: the translation met its length limit before its end")
+        lines, found = work(number, chunk, counter)
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()
-        counter.show(number + len(chunk) - 1)
+        counts.update(found)
+        n_lines = number + len(chunk) - 1
+        counter.show(n_lines)
     counter.clear()
+    for line in work.notes({name: n for name, n in counts.items() if name != "endless"}, n_lines):
+        say(line)
     return 0
 
 
@@ -86,6 +109,7 @@ def score(
     length_penalty: Penalty = None,
     columns: Columns = None,
     header: Header = None,
+    others: With = None,
     as_json: JsonLines = False,
     device: Device = "cpu",
     threads: Threads = None,
@@ -98,7 +122,7 @@ def score(
     """
     from attendo.tasks import Translator
 
-    translator = Translator.load(folder, prepared(device, threads))
+    translator = Translator.load(folder, prepared(device, threads), others or ())
     pairs, account = pairs_of(folder, files, columns, header)
     counter = Counter("pairs")
     while chunk := list(islice(pairs, MOST_LINES)):
@@ -142,14 +166,66 @@ def pairs_of(
     return read_pairs(source, account=account), account
 
 
-def _translation_lines(number: int, translation: Translation, n_best: int, as_json: bool) -> str:
-    if as_json:
-        found = {"line": number, "source": translation.source}
-        found |= {"translations": [_candidate(c) for c in translation.candidates]}
-        return json.dumps(found, ensure_ascii=False) + "\n"
-    if n_best == 1:
-        return one_line(translation.text) + "\n"
-    return "".join(f"{number}\t{c.score:.4f}\t{one_line(c.text)}\n" for c in translation.candidates)
+@dataclasses.dataclass(frozen=True)
+class _Translating:
+    """From lines to the lines of their translations, and what is worth saying about them."""
+
+    translator: Translator
+    config: DecodingConfig
+    longest: int | None
+    n_best: int
+    as_json: bool
+
+    def __call__(
+        self, number: int, texts: list[str], counter: Counter | None = None
+    ) -> tuple[list[str], Counts[str]]:
+        """The output of each line, and counts; with a counter, each translation without an end is also said."""
+        config, counts = self.config, Counts[str]()
+        found = self.translator.translate(
+            texts,
+            beam=config.beam,
+            n_best=config.n_best,
+            length_penalty=config.length_penalty,
+            longest=self.longest,
+        )
+        for line, translation in enumerate(found, number):
+            counts["split"] += translation.parts > 1
+            counts[translation.loop] += 1
+            if not translation.candidates[0].finished:
+                counts["endless"] += 1
+                if counter is not None:
+                    counter.clear()
+                    say(f"line {line}: the translation met its length limit before its end")
+        return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
+
+    def request(self, folder: Path, others: list[Path]) -> dict[str, Any]:
+        """All that the translations depend on, apart from the texts."""
+        from attendo.files import sha256_file
+
+        models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
+        own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
+        return own | dataclasses.asdict(self.config) | {"json": self.as_json}
+
+    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
+        """What to say at the end; `counts` are those of all lines."""
+        longest = self.longest or self.translator.longest
+        said = {
+            "split": f"texts were longer than {longest:,} tokens and were translated in parts",
+            "mended": "translations repeated themselves and were searched again",
+            "left": "translations repeat themselves or come to no end, and another search did not help",
+            "endless": "translations met their length limit before their end",
+        }
+        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
+
+    def _line(self, number: int, translation: Translation) -> str:
+        if self.as_json:
+            found = {"line": number, "source": translation.source}
+            found |= {"translations": [_candidate(c) for c in translation.candidates]}
+            found |= {"parts": translation.parts, "loop": translation.loop}
+            return json.dumps(found, ensure_ascii=False)
+        if self.n_best == 1:
+            return one_line(translation.text)
+        return "\n".join(f"{number}\t{c.score:.4f}\t{one_line(c.text)}" for c in translation.candidates)
 
 
 def _candidate(found: Candidate) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes
+from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes, stdin_text
 from attendo.cli.reporting import Counter, say
 from attendo.cli.using_options import Device, Folder, JsonLines, Threads, prepared
+from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:
     from attendo.tasks import Generator
@@ -24,7 +25,10 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="El
 def add_text_commands(app: typer.Typer) -> None:
     """Adds the commands that use what has learned from texts."""
     app.command("classify", short_help="Label texts, or the lines of stdin.")(classify)
-    app.command("generate", short_help="Continue a text.")(generate)
+    # what stands behind PROMPT is taken in, to say that it belongs in quotes
+    app.command("generate", short_help="Continue a text.", context_settings={"allow_extra_args": True})(
+        generate
+    )
     app.command("embed", short_help="Vectors of texts, by any model; the nearest lines of a file.")(embed)
 
 
@@ -64,8 +68,11 @@ def classify(
 
 
 def generate(
+    context: typer.Context,
     folder: Folder,
-    prompt: Annotated[str | None, typer.Argument(metavar="[PROMPT]", help="Else a new text.")] = None,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="In quotes; - is stdin. Else a new text.")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most tokens; else 200.")] = None,
     temperature: Annotated[float | None, typer.Option(metavar="T", help="0 is greedy; else 1.")] = None,
     top_k: Annotated[int | None, typer.Option(metavar="K", help="Only the K likeliest tokens.")] = None,
@@ -86,13 +93,17 @@ def generate(
 ) -> int:
     """Continue a text, or write a new one; prompt and text appear as they are written.
 
-    Options left out are the run's own. --json: prompt, text, token_ids, log_probs (nats), finished_by, cut, unknown,
-    slides, seed.
+    Options left out are the run's own. Of stdin (PROMPT -) the line break at its end is left out. --json: prompt,
+    text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed, window (of token ids, at the end).
 
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
     """
     from attendo.tasks import Generator
 
+    if context.args:
+        words = " ".join([prompt or "", *context.args])
+        raise typer.BadParameter(f'put the prompt in quotes: attendo generate {folder} "{words}"')
+    text = stdin_text() if prompt == "-" else prompt or ""
     generator = Generator.load(folder, prepared(device, threads))
     options = {
         "max_tokens": max_tokens,
@@ -103,7 +114,7 @@ def generate(
     }
     options |= {"repetition_penalty": repetition_penalty, "stop": tuple(stop) if stop else None, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
-    return _generate(generator, prompt or "", given, as_json)
+    return _generate(generator, text, given, as_json)
 
 
 def embed(
@@ -119,12 +130,16 @@ def embed(
         Path | None, typer.Option(metavar="F", help="Print the nearest lines of this file instead.")
     ] = None,
     n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of them.")] = 5,
+    column: Annotated[
+        str | None, typer.Option(metavar="C", help="The texts' column where that file is a table.")
+    ] = None,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:
     """Vectors of texts, or of each line of stdin, by any trained model: one JSON object a line.
 
-    With --nearest the lines of a file whose vectors point most nearly the same way: line, cosine and text.
+    With --nearest each text behind ">", and below it the lines of a file whose vectors point most nearly the same
+    way: line, cosine and text.
 
     Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
     """
@@ -132,7 +147,7 @@ def embed(
     from attendo.tasks.embedder import nearest_rows
 
     embedder = Embedder.load(folder, prepared(device, threads))
-    others = None if nearest is None else _lines_of(nearest)
+    others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
         for line, (text, vector) in enumerate(
@@ -141,17 +156,17 @@ def embed(
             if others is None or vectors is None:
                 print(json.dumps({"line": line, "text": text, "vector": vector.tolist()}, ensure_ascii=False))
                 continue
-            print(f"{line}\t1.0000\t{one_line(text)}")
+            print(f"> {one_line(text)}")
             for cosine, index in nearest_rows(vector, vectors, n):
                 print(f"{others[index][0]}\t{cosine:.4f}\t{one_line(others[index][1])}")
         sys.stdout.flush()
     return 0
 
 
-def _lines_of(file: Path) -> list[tuple[int, str]]:
+def _lines_of(file: Path, column: str | None) -> list[tuple[int, str]]:
     from attendo.data.corpora import read_lines
 
-    return list(read_lines(file))
+    return list(read_lines(file, column, account=Account(str(file), option="--column")))
 
 
 def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:
@@ -159,11 +174,11 @@ def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json:
     stream = generator.stream(prompt, **given)
     if stream.cut:
         say(
-            f"the prompt has {stream.cut:,} tokens more than the model's context of"
-            f" {generator.model.config.max_len:,}; its first ones are left out"
+            f"the prompt has {plural(stream.cut, 'token')} more than the model's context of"
+            f" {generator.model.config.max_len:,}; as many at its beginning are left out"
         )
     if stream.unknown:
-        say(f"{stream.unknown:,} tokens of the prompt are unknown to the model")
+        say(f"the model does not know {plural(stream.unknown, 'token')} of the prompt")
     if not as_json:
         sys.stdout.write(prompt)
     for piece in stream:
@@ -171,6 +186,7 @@ def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json:
             sys.stdout.write(piece)
             sys.stdout.flush()
     print(json.dumps(dataclasses.asdict(stream.generation), ensure_ascii=False) if as_json else "")
-    if "seed" not in given and generator.decoding.seed is None:
+    config = dataclasses.replace(generator.decoding, **given)
+    if config.seed is None and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
         say(f"(--seed {stream.seed} writes this again)")
     return 0

@@ -11,17 +11,17 @@ LINE_CAP = 1_048_576
 REMEDIES = {
     "empty line": "delete the line",
     "empty field": "fill the field or delete the row",
-    "wrong number of columns": "mend the row, or choose the columns with --columns",
+    "wrong number of columns": "mend the row, or choose with {option}",
     "invalid UTF-8": "save the file as UTF-8",
     "NUL character": "remove the character",
     "too long": f"split the row (a line may have {LINE_CAP:,} bytes)",
     "broken quoting": "double each quote inside a quoted field and close the field",
     "invalid JSON": "write one JSON object a line",
-    "missing key": "add the key, or choose the keys with --columns",
+    "missing key": "add the key, or choose with {option}",
     "not text": "put text into the field",
     "lone surrogate": r"write the character as a pair of \u escapes, or as UTF-8",
 }
-"""Each reason a reader skips a row for, and what the user can do about it."""
+"""Each reason a reader skips a row for, and what the user can do about it; {option} is the one for columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Skipped:
 class Account:
     """The account of one file (or pair of files): `read == used + n_skipped` holds after every row.
 
+    option: how a user chooses the columns, for the remedies.
+
     >>> account = Account("train.tsv", read=3, used=2)
     >>> account.skip(17, Fault("empty field"))
     >>> account.line()
@@ -55,6 +57,7 @@ class Account:
     read: int = 0
     used: int = 0
     skipped: dict[str, Skipped] = field(default_factory=dict)
+    option: str = "--columns"
 
     @property
     def n_skipped(self) -> int:
@@ -66,7 +69,7 @@ class Account:
         if strict:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise AttendoError(
-                f"{self.file}:{number}: {fault.reason}{detail}; {REMEDIES[fault.reason]}, "
+                f"{self.file}:{number}: {fault.reason}{detail}; {self._remedy(fault.reason)}, "
                 "or leave out --strict to skip such rows"
             )
         entry = self.skipped.setdefault(fault.reason, Skipped(detail=fault.detail))
@@ -86,10 +89,9 @@ class Account:
         if self.used == 0:
             reason, worst = max(self.skipped.items(), key=lambda item: item[1].count)
             detail = f" ({worst.detail})" if worst.detail else ""
-            remedy = REMEDIES.get(reason, "leave out --drop, or drop less")
             raise AttendoError(
                 f"{self.file}: none of {plural(self.read, 'row')} can be used: "
-                f"{self._reasons()}{detail}; {remedy}"
+                f"{self._reasons()}{detail}; {self._remedy(reason)}"
             )
 
     def line(self) -> str:
@@ -103,6 +105,9 @@ class Account:
             reason: {"count": entry.count, "lines": entry.lines} for reason, entry in self.skipped.items()
         }
         return {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
+
+    def _remedy(self, reason: str) -> str:
+        return REMEDIES.get(reason, "leave out --drop, or drop less").format(option=self.option)
 
     def _reasons(self) -> str:
         return ", ".join(

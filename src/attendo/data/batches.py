@@ -28,7 +28,8 @@ class Batch:
 
     `inputs` are the arguments of the model's `forward`; `targets` [batch tgt_len] the ids it should predict,
     pad_id where there is none; `n_targets` how many there are; `ids` [batch] the rows it was made of. `weights`, in
-    the shape of the targets, is what each counts in the loss, 1 unless given.
+    the shape of the targets, is what each counts in the loss, 1 unless given. `n_tokens` is how many tokens are read,
+    for the pace that is shown, where they are not the targets.
     """
 
     inputs: dict[str, Tensor]
@@ -37,6 +38,7 @@ class Batch:
     ids: Rows
     pad_id: int = 0
     weights: Tensor | None = None
+    n_tokens: int | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from attendo.data.accounting import LINE_CAP, Fault
+from attendo.data.accounting import LINE_CAP, Fault, plural
 from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
 from attendo.errors import AttendoError
 
@@ -26,22 +26,26 @@ RawRow = tuple[int, Fields | Fault]
 def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles: Fields) -> list[int]:
     """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
 
+    One role alone is chosen with --column, more with --columns: so messages name them.
     Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
     """
     found = ", ".join(repr(name[:40]) for name in names[:8]) + (", …" if len(names) > 8 else "")
+    option = "--columns" if len(roles) > 1 else "--column"
     if columns is None:
         if all(names.count(role) == 1 for role in roles):
             return [names.index(role) for role in roles]
         if len(names) == len(roles):
             return list(range(len(roles)))
-        example = ",".join(f"{role}=NAME" for role in roles)
-        raise AttendoError(f"{path} has {_columns(len(names))} ({found}); choose with --columns {example}")
+        example = ",".join(f"{role}=NAME" for role in roles) if len(roles) > 1 else "NAME"
+        raise AttendoError(
+            f"{path} has {plural(len(names), 'column')} ({found}); choose with {option} {example}"
+        )
     picks = []
     for column in columns:
         if column.isdecimal():
             if int(column) > len(names):
                 raise AttendoError(
-                    f"{path} has no column {column}, only {len(names)} ({found}); mend --columns"
+                    f"{path} has no column {column}, only {len(names)} ({found}); mend {option}"
                 )
             picks.append(int(column) - 1)
         elif names.count(column) == 1:
@@ -49,7 +53,7 @@ def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles
         else:
             trouble = "no column" if column not in names else "more than one column"
             raise AttendoError(
-                f"{path} has {trouble} {column!r} (found: {found}); mend --columns, or use numbers"
+                f"{path} has {trouble} {column!r} (found: {found}); mend {option}, or use numbers"
             )
     return picks
 
@@ -291,8 +295,4 @@ def _header(path: Path, first: tuple[int, str | Fault] | None, separator: str) -
 
 
 def _wrong_width(found: int, wanted: int) -> Fault:
-    return Fault("wrong number of columns", f"{_columns(found)} where {wanted} are expected")
-
-
-def _columns(count: int) -> str:
-    return f"{count} column" if count == 1 else f"{count} columns"
+    return Fault("wrong number of columns", f"{plural(found, 'column')} where {wanted} are expected")

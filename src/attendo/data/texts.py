@@ -61,7 +61,7 @@ class TextSource:
     def __post_init__(self) -> None:
         if not self.files:
             raise AttendoError("no text is named; give a file, a folder or stdlib")
-        with_rows = [suffix(path) in _ROWS for path in self.files]
+        with_rows = [has_rows(path) for path in self.files]
         if all(with_rows) and self.documents != "file":
             raise AttendoError(f"{self.name}: each row is a document; leave out documents={self.documents!r}")
         if not any(with_rows) and not any(s in _ROWS for s in self.suffixes) and (self.column or self.header):
@@ -153,6 +153,11 @@ class Reading:
         return "; ".join(parts)
 
 
+def has_rows(path: Path) -> bool:
+    """Whether a file is a table, each row of which is a document: .tsv, .csv, .jsonl, .parquet, perhaps with .gz."""
+    return suffix(path) in _ROWS
+
+
 def standard_library(part: Part) -> TextSource:
     """The source of the running Python's standard library, each file a document; `valid` is a share of its files.
 
@@ -192,7 +197,7 @@ def read_documents(
             reading.n_documents += chunk.starts
             yield chunk
         if reading.n_documents == n_before:
-            reading.leave_out(path, "empty file")
+            reading.leave_out(path, "no text" if path.stat().st_size else "empty file")
     reading.require_documents()
 
 
@@ -214,11 +219,11 @@ _Pieces = Iterator[str | None]
 
 
 def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _Pieces:
-    has_rows = suffix(path) in _ROWS
-    if has_rows or source.documents == "line":
-        account = Account(str(path))
+    rows = has_rows(path)
+    if rows or source.documents == "line":
+        account = Account(str(path), option="--column")
         reading.accounts.append(account)
-        column, header = (source.column, source.header) if has_rows else (None, False)
+        column, header = (source.column, source.header) if rows else (None, False)
         for _, text in read_lines(path, column, header, strict, account):
             yield text
             yield None

@@ -53,7 +53,7 @@ def require_window(stream: TokenStream, context: int, name: str) -> None:
     if stream.n_positions < context:
         raise AttendoError(
             f"{name} has {stream.n_positions:,} tokens (the ends of documents included), less than one window of "
-            f"{context:,}; give more text, or set the context to {stream.n_positions:,} or less"
+            f"{context:,}; give more text, or set the context to {stream.n_positions:,} or less (model.max_len)"
         )
 
 

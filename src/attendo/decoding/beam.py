@@ -1,7 +1,7 @@
 """Batched beam search; greedy search is the same code with `beam=1`."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Generic, overload
 
 import numpy as np
@@ -9,62 +9,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.decoding.candidates import best_tokens, log_prob_type, reordered
+from attendo.decoding.constraints import Constraints
+from attendo.decoding.coverage import AttendingStep, coverage_penalty
+from attendo.decoding.options import DecodingConfig, LengthNorm
 from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Step, advance_rows
+from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 
 
-@dataclass(frozen=True, kw_only=True)
-class DecodingConfig:
-    """How to search.
-
-    A text has at most `source length * max_length_ratio + max_length_extra` tokens, the end token
-    included, and never more than the model has positions. `batch_tokens` bounds the source tokens of one
-    batch, padding counted, times the beam.
-    """
-
-    beam: int = 4
-    length_penalty: float = 0.6
-    n_best: int = 1
-    max_length_ratio: float = 2.0
-    max_length_extra: int = 50
-    batch_tokens: int = 8192
-
-    def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ValueError(f"beam is {self.beam}; it must be at least 1 (1 is greedy search)")
-        if not 1 <= self.n_best <= self.beam:
-            raise ValueError(f"n_best is {self.n_best} with beam {self.beam}; choose it between 1 and beam")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty is {self.length_penalty}; it must be a finite number")
-        if not (math.isfinite(self.max_length_ratio) and self.max_length_ratio >= 0):
-            raise ValueError(f"max_length_ratio is {self.max_length_ratio}; it must be 0 or more")
-        if self.max_length_extra < 1:
-            raise ValueError(f"max_length_extra is {self.max_length_extra}; it must be at least 1")
-        if self.batch_tokens < 1:
-            raise ValueError(f"batch_tokens is {self.batch_tokens}; it must be at least 1")
-
-    def max_length(self, source_length: int, capacity: int) -> int:
-        """The most tokens, end token included, that the text for a source of this length may have.
-
-        >>> DecodingConfig().max_length(10, capacity=512)
-        70
-        """
-        return min(capacity, int(source_length * self.max_length_ratio) + self.max_length_extra)
-
-
 @overload
-def length_norm(length: int, alpha: float) -> float: ...
+def length_norm(length: int, alpha: float, kind: LengthNorm = "gnmt") -> float: ...
 @overload
-def length_norm(length: np.ndarray, alpha: float) -> np.ndarray: ...
-def length_norm(length: int | np.ndarray, alpha: float) -> float | np.ndarray:
-    """((5 + length) / 6) ** alpha, the length normalization of Wu et al. 2016 (GNMT), eq. 14.
+def length_norm(length: np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> np.ndarray: ...
+def length_norm(length: int | np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> float | np.ndarray:
+    """((5 + length) / 6) ** alpha, the length normalization of Wu et al. 2016 (GNMT), eq. 14; plain: length ** alpha.
 
-    `length` counts target tokens with the end token.
+    `length` counts target tokens with the end token. Plain with alpha 1 makes the score a mean over the tokens.
 
-    >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0)
-    (1.0, 2.0, 1.0)
+    >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0), length_norm(7, 1.0, "plain")
+    (1.0, 2.0, 1.0, 7.0)
     """
-    return ((5 + length) / 6) ** alpha
+    if kind == "gnmt":
+        return ((5 + length) / 6) ** alpha
+    return length**alpha
 
 
 def best_possible_score(
@@ -72,66 +40,17 @@ def best_possible_score(
     lengths: Int[np.ndarray, " sources"],
     limits: Int[np.ndarray, " sources"],
     alpha: float,
+    kind: LengthNorm = "gnmt",
 ) -> Float[np.ndarray, " sources"]:
     """The best score that any continuation of a text of this log-probability can still reach.
 
-    Log-probabilities only fall and the norm is monotone in length, so the bound lies at the next length
-    (alpha < 0) or at the limit (alpha > 0), with nothing more lost on the way.
+    Log-probabilities only fall and the norm is monotone in length, so the bound lies at the next length (alpha < 0) or
+    at the limit (alpha > 0), with nothing more lost on the way. It holds under every option: a coverage penalty is at
+    most 0, and constraints, prefixes and groups only take continuations away; none raises a score. It is raised by
+    1e-12 of itself, more than the rounding of a sum of log-probabilities can make up.
     """
-    return np.maximum(log_prob / length_norm(lengths + 1, alpha), log_prob / length_norm(limits, alpha))
-
-
-def best_tokens(
-    logits: Float[Tensor, "rows vocab"], k: int, never: tuple[int, ...] = ()
-) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
-    """The `k` most probable next tokens of each row, in order, and their log-probabilities.
-
-    Equal values are ordered by token id, also where the cut between the k-th and the next falls among
-    them. `never` lists ids that get log-probability -inf after normalization: a hypothesis has the
-    probability the model gives it, whether or not some ids are banned. Fewer columns if the vocabulary is
-    smaller than `k`. Raises AttendoError on NaN.
-
-    >>> best_tokens(torch.zeros(1, 4), 2, never=(0,))[0]
-    array([[1, 2]])
-    """
-    # On CPU one vectorized log_softmax is faster than logsumexp, and topk as fast as argmax.
-    log_probs = logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
-    if never:
-        log_probs[:, list(never)] = -torch.inf
-    vocab = log_probs.shape[1]
-    k = min(k, vocab)
-    values, ids = log_probs.topk(min(k + 1, vocab), dim=1)
-    found, tokens = values.double().cpu().numpy(), ids.cpu().numpy()
-    if np.isnan(found[:, 0]).any():
-        found = _without_impossible_rows(found, logits)
-    found, tokens = _take(np.lexsort((tokens, -found)), found, tokens)
-    if k < vocab:
-        # topk picks any of equals; where the first value left out equals the last one taken, choose by id
-        tied = np.flatnonzero((found[:, k - 1] == found[:, k]) & (found[:, k] > -np.inf))
-        if len(tied):
-            edge = values[tied, -1:]
-            countdown = torch.arange(vocab, 0, -1, device=values.device)
-            lowest = torch.where(log_probs[tied] == edge, countdown, 0).topk(k, dim=1).values.cpu().numpy()
-            above = (found[tied, :k] > found[tied, k:]).sum(1)
-            for row, n_above, ranks in zip(tied, above, lowest, strict=True):
-                tokens[row, n_above:k] = vocab - ranks[: k - n_above]
-    return tokens[:, :k], found[:, :k]
-
-
-def _without_impossible_rows(
-    found: Float[np.ndarray, "rows k"], logits: Tensor
-) -> Float[np.ndarray, "rows k"]:
-    """A row whose logits are all -inf allows nothing; any other NaN is an error."""
-    impossible = (logits == -torch.inf).all(1).cpu().numpy()
-    if (np.isnan(found[:, 0]) & ~impossible).any():
-        raise AttendoError(
-            "the model gave logits that are not numbers (NaN); its weights are damaged or diverged"
-        )
-    return np.where(impossible[:, None], -np.inf, found)
-
-
-def _take(order: np.ndarray, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(np.take_along_axis(array, order, 1) for array in arrays)
+    at_once, at_the_limit = length_norm(lengths + 1, alpha, kind), length_norm(limits, alpha, kind)
+    return np.maximum(log_prob / at_once, log_prob / at_the_limit) * (1 - 1e-12)
 
 
 class BeamSearch(Generic[CacheT]):
@@ -145,6 +64,12 @@ class BeamSearch(Generic[CacheT]):
     `n_best`-th finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses
     are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have
     finished.
+
+    With groups, each has its own rows and places, and all this is said of a group; the groups rank one after the
+    other. A text that several groups find is returned once.
+
+    prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
+    and is not called without it. recorder: is told every candidate kept.
     """
 
     def __init__(
@@ -155,53 +80,56 @@ class BeamSearch(Generic[CacheT]):
         config: DecodingConfig,
         special: SpecialIds,
         device: torch.device,
+        *,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        attending: AttendingStep[CacheT] | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> None:
-        if min(limits, default=1) < 1:
-            raise AttendoError(
-                f"a length limit of {min(limits)} tokens leaves no room for a text; give at least 1"
-            )
+        _check(limits, config, attending is not None)
         n_sources, beam = len(limits), config.beam
         self.step, self.cache, self.config, self.special, self.device = step, cache, config, special, device
+        self.attending = attending if config.coverage_penalty else None
+        self.recorder = recorder
         self.sources = np.arange(n_sources)
         self.limits = np.asarray(limits)
         self.lengths = np.zeros(n_sources, dtype=np.int64)
-        # All rows of a source start alike: only the first may be continued until they differ.
+        # All rows of a group start alike: only the first may be continued until they differ.
         self.log_probs = np.full((n_sources, beam), -np.inf)
-        self.log_probs[:, 0] = 0.0
+        self.log_probs[:, :: beam // config.beam_groups] = 0.0
         self.tokens = np.full((n_sources, beam, max(limits, default=0) + 1), special.bos_id, dtype=np.int64)
         self.token_log_probs = np.zeros(self.tokens.shape)
+        self.buffer: Tensor | None = None
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
+        self.n_finished = np.zeros((n_sources, config.beam_groups), dtype=np.int64)
         self.to_beat = np.full(n_sources, -np.inf)
+        # What each source position got from the tokens of a row, and what it gets in this step.
+        self.attended = self.attention = np.zeros((n_sources, beam, 0))
+        self.constraints: Constraints | None = None
+        if config.min_length or config.no_repeat_ngram or prefixes is not None:
+            self.constraints = Constraints(
+                limits, special, config.min_length, config.no_repeat_ngram, prefixes
+            )
 
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
         """Take one step on all rows; return (source number, its hypotheses) for the sources now done."""
-        beam = self.config.beam
-        n_sources = len(self.sources)
-        last = np.take_along_axis(self.tokens, self.lengths[:, None, None], 2).reshape(-1, 1)
-        logits = self.step(torch.from_numpy(last).to(self.device), self.cache)
-        row_tokens, row_log_probs = best_tokens(logits, beam, self.special.never)
-        tokens = row_tokens.reshape(n_sources, -1)
-        token_log_probs = row_log_probs.reshape(n_sources, -1)
-        parents = np.repeat(np.arange(beam), row_tokens.shape[1])[None].repeat(n_sources, 0)
-        log_probs = np.repeat(self.log_probs, row_tokens.shape[1], axis=1) + token_log_probs
-        order = np.lexsort((parents, tokens, -log_probs))
-        tokens, token_log_probs, parents, log_probs = _take(
-            order, tokens, token_log_probs, parents, log_probs
+        row_tokens, row_log_probs = self._next_tokens()
+        taken = np.zeros((len(self.sources), 0), dtype=np.int64)
+        groups = []
+        for group in range(self.config.beam_groups):
+            kept, taken = self._choose(group, row_tokens, row_log_probs, taken)
+            groups.append(kept)
+        tokens, token_log_probs, parents, log_probs = (
+            groups[0]
+            if len(groups) == 1
+            else (np.concatenate(arrays, 1) for arrays in zip(*groups, strict=True))
         )
-        ends = tokens == self.special.eos_id
-        places = beam - np.array([len(finished) for finished in self.finished])
-        placed = (np.arange(tokens.shape[1]) < places[:, None]) & (log_probs > -np.inf)
-        for source, rank in np.argwhere(ends & placed).tolist():
-            self._finish(source, int(parents[source, rank]), float(token_log_probs[source, rank]))
-        log_probs = np.where(ends | ~placed, -np.inf, log_probs)
-        going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :beam]
-        tokens, token_log_probs, parents, log_probs = _take(
-            going_on, tokens, token_log_probs, parents, log_probs
-        )
-        stuck = ~(log_probs > -np.inf).any(1)
+        live = log_probs > -np.inf
+        if self.recorder is not None:
+            self.recorder.go_on(self.sources, tokens, token_log_probs, parents, live)
+        stuck = ~live.any(1)
         done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
         # Rows that lead nowhere stay as they are, to spare a reordering.
-        parents = np.where(log_probs > -np.inf, parents, np.arange(beam))
+        parents = np.where(live, parents, np.arange(self.config.beam))
         self._extend(tokens, token_log_probs, parents, log_probs)
         for n in np.flatnonzero(~stuck & self._nothing_to_gain()).tolist():
             done[n] = self._result(n, bool(self.lengths[n] == self.limits[n]))
@@ -209,33 +137,110 @@ class BeamSearch(Generic[CacheT]):
         self._drop(done, parents)
         return results
 
-    def _finish(self, source: int, beam: int, end_log_prob: float) -> None:
+    def _next_tokens(self) -> tuple[Int[np.ndarray, "sources beam k"], Float[np.ndarray, "sources beam k"]]:
+        """Step all rows; the candidates of each. So many that the best of a group are among them in any case:
+        the other groups, which rank before it, can set back at most one of a row's tokens for each of their rows.
+        """
+        last = np.take_along_axis(self.tokens, self.lengths[:, None, None], 2).reshape(-1, 1)
+        fed = torch.from_numpy(last).to(self.device)
+        if self.attending is None:
+            logits = self.step(fed, self.cache)
+        else:
+            logits, weights = self.attending(fed, self.cache)
+            self.attention = weights.double().cpu().numpy().reshape(*self.log_probs.shape, -1)
+            if not self.attended.size:
+                self.attended = np.zeros(self.attention.shape)
+        if self.buffer is None:
+            self.buffer = torch.empty_like(logits, dtype=log_prob_type(logits))
+        out = self.buffer[: len(logits)]
+        constrain = None if self.constraints is None else self._constrain
+        tokens, log_probs = best_tokens(logits, self.config.beam, self.special.never, constrain, out)
+        shape = (*self.log_probs.shape, -1)
+        return tokens.reshape(shape), log_probs.reshape(shape)
+
+    def _constrain(self, log_probs: Tensor) -> None:
+        assert self.constraints is not None
+        history = self.tokens[:, :, 1 : int(self.lengths.max()) + 1]
+        self.constraints.apply(log_probs, history.reshape(len(log_probs), -1), self.lengths)
+
+    def _choose(
+        self, group: int, row_tokens: np.ndarray, row_log_probs: np.ndarray, taken: np.ndarray
+    ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+        """Give the places of a group to its best candidates, and finish those that end.
+
+        Returns the tokens, their log-probabilities, parents and the log-probabilities of the texts that go on in the
+        group's rows, and `taken` (the tokens of earlier groups, -1 for none) with this group's.
+        """
+        size = self.config.beam // self.config.beam_groups
+        rows, n_sources = slice(group * size, (group + 1) * size), len(self.sources)
+        tokens = row_tokens[:, rows].reshape(n_sources, -1)
+        token_log_probs = row_log_probs[:, rows].reshape(n_sources, -1)
+        parents = np.repeat(np.arange(rows.start, rows.stop), row_tokens.shape[2])[None].repeat(n_sources, 0)
+        log_probs = np.repeat(self.log_probs[:, rows], row_tokens.shape[2], axis=1) + token_log_probs
+        rank = log_probs
+        if group:
+            times = (tokens[:, :, None] == taken[:, None]).sum(2)
+            rank = log_probs - self.config.diversity_penalty * times
+        order = np.lexsort((parents, tokens, -rank))
+        tokens, token_log_probs, parents, log_probs = reordered(
+            order, tokens, token_log_probs, parents, log_probs
+        )
+        ends = tokens == self.special.eos_id
+        places = size - self.n_finished[:, group]
+        placed = (np.arange(tokens.shape[1]) < places[:, None]) & (log_probs > -np.inf)
+        for source, rank in np.argwhere(ends & placed).tolist():
+            self._finish(source, group, int(parents[source, rank]), float(token_log_probs[source, rank]))
+        if group + 1 < self.config.beam_groups:
+            taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
+        log_probs = np.where(ends | ~placed, -np.inf, log_probs)
+        going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :size]
+        return reordered(going_on, tokens, token_log_probs, parents, log_probs), taken
+
+    def _finish(self, source: int, group: int, beam: int, end_log_prob: float) -> None:
         """Keep the text of this row, ended by the end token, as a hypothesis."""
+        if self.recorder is not None:
+            self.recorder.end(int(self.sources[source]), self.special.eos_id, end_log_prob, beam)
+        self.n_finished[source, group] += 1
         finished = self.finished[source]
-        finished.append(self._hypothesis(source, beam, (end_log_prob,)))
+        hypothesis = self._hypothesis(source, beam, (end_log_prob,))
+        if group and hypothesis.token_ids in [found.token_ids for found in finished]:
+            return
+        finished.append(hypothesis)
         finished.sort(key=lambda hypothesis: -hypothesis.score)  # stable: of equals the earlier stays first
         if len(finished) >= self.config.n_best:
             self.to_beat[source] = finished[self.config.n_best - 1].score
 
     def _hypothesis(self, source: int, beam: int, end: tuple[float, ...]) -> Hypothesis:
-        length = int(self.lengths[source])
+        config, length = self.config, int(self.lengths[source])
         token_log_probs = (*self.token_log_probs[source, beam, 1 : length + 1].tolist(), *end)
         log_prob = math.fsum(token_log_probs)
+        n_tokens = max(1, len(token_log_probs))
         return Hypothesis(
             token_ids=tuple(self.tokens[source, beam, 1 : length + 1].tolist()),
             log_prob=log_prob,
-            score=log_prob / length_norm(max(1, len(token_log_probs)), self.config.length_penalty),
+            score=log_prob / length_norm(n_tokens, config.length_penalty, config.length_norm)
+            + self._coverage(source, beam, bool(end)),
             token_log_probs=token_log_probs,
             finished=bool(end),
         )
+
+    def _coverage(self, source: int, beam: int, ends: bool) -> float:
+        """The coverage penalty of the text of a row, or of that text with the token of this step, its end."""
+        if self.attending is None:
+            return 0.0
+        attended = self.attended[source, beam] + self.attention[source, beam] * ends
+        return float(coverage_penalty(attended, self.config.coverage_penalty))
 
     def _result(self, source: int, with_unfinished: bool) -> list[Hypothesis]:
         """The n best: finished ones by falling score, then, if asked, what has not come to an end."""
         found = self.finished[source][: self.config.n_best]
         if with_unfinished and len(found) < self.config.n_best:
             live = [beam for beam in range(self.config.beam) if self.log_probs[source, beam] > -np.inf]
-            unfinished = [self._hypothesis(source, beam, ()) for beam in live]
-            found = found + sorted(unfinished, key=lambda hypothesis: -hypothesis.score)
+            texts: dict[tuple[int, ...], Hypothesis] = {}
+            for beam in live:
+                hypothesis = self._hypothesis(source, beam, ())
+                texts.setdefault(hypothesis.token_ids, hypothesis)
+            found = found + sorted(texts.values(), key=lambda hypothesis: -hypothesis.score)
         return found[: self.config.n_best]
 
     def _extend(
@@ -243,6 +248,8 @@ class BeamSearch(Generic[CacheT]):
     ) -> None:
         """Let every row continue its parent by its token."""
         used = int(self.lengths.max()) + 1
+        if self.attending is not None:
+            self.attended = np.take_along_axis(self.attended + self.attention, parents[:, :, None], 1)
         if (parents != np.arange(self.config.beam)).any():
             for history in (self.tokens, self.token_log_probs):
                 history[:, :, :used] = np.take_along_axis(history[:, :, :used], parents[:, :, None], 1)
@@ -254,10 +261,11 @@ class BeamSearch(Generic[CacheT]):
 
     def _nothing_to_gain(self) -> np.ndarray:
         """Which sources have `beam` finished hypotheses, are at their limit, or cannot get better."""
-        full = np.array([len(finished) >= self.config.beam for finished in self.finished])
+        config = self.config
         bound = best_possible_score(
-            self.log_probs.max(1), self.lengths, self.limits, self.config.length_penalty
+            self.log_probs.max(1), self.lengths, self.limits, config.length_penalty, config.length_norm
         )
+        full = self.n_finished.sum(1) >= config.beam
         return full | (self.lengths >= self.limits) | (bound < self.to_beat)
 
     def _drop(self, done: dict[int, list[Hypothesis]], parents: np.ndarray) -> None:
@@ -268,9 +276,24 @@ class BeamSearch(Generic[CacheT]):
         if done:
             self.sources, self.limits = self.sources[kept], self.limits[kept]
             self.lengths, self.to_beat = self.lengths[kept], self.to_beat[kept]
-            self.log_probs = self.log_probs[kept]
+            self.log_probs, self.n_finished = self.log_probs[kept], self.n_finished[kept]
             self.tokens, self.token_log_probs = self.tokens[kept], self.token_log_probs[kept]
             self.finished = [self.finished[source] for source in kept]
+            self.attended = self.attended[kept]
+            if self.constraints is not None:
+                self.constraints.keep(kept)
+
+
+def _check(limits: list[int], config: DecodingConfig, gives_attention: bool) -> None:
+    if min(limits, default=1) < 1:
+        raise AttendoError(
+            f"a length limit of {min(limits)} tokens leaves no room for a text; give at least 1"
+        )
+    if config.coverage_penalty and not gives_attention:
+        raise AttendoError(
+            f"coverage_penalty is {config.coverage_penalty}, but this model gives no attention weights while it "
+            "searches; set it to 0"
+        )
 
 
 @torch.inference_mode()
@@ -281,14 +304,44 @@ def beam_search(
     config: DecodingConfig,
     special: SpecialIds,
     device: torch.device | str = "cpu",
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    attending: AttendingStep[CacheT] | None = None,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each source of a batch, best first; how they are found: `BeamSearch`.
 
     `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each
-    source's text, the end token included. A list is shorter than `n_best` only where fewer texts exist.
+    source's text, the end token included. A list is shorter than `n_best` only where fewer texts exist, or where
+    groups have found the same ones. For `prefixes` and `attending` see `BeamSearch`.
     """
-    search = BeamSearch(step, cache, limits, config, special, torch.device(device))
-    results: list[list[Hypothesis]] = [[] for _ in limits]
+    search = BeamSearch(
+        step, cache, limits, config, special, torch.device(device), prefixes=prefixes, attending=attending
+    )
+    return _found(search, len(limits))
+
+
+@torch.inference_mode()
+def traced_beam_search(
+    step: Step[CacheT],
+    cache: CacheT,
+    limits: list[int],
+    config: DecodingConfig,
+    special: SpecialIds,
+    device: torch.device | str = "cpu",
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    attending: AttendingStep[CacheT] | None = None,
+) -> tuple[list[list[Hypothesis]], list[SearchTrace]]:
+    """As `beam_search`, with everything that the search kept on its way, source by source."""
+    recorder, on = TraceRecorder(len(limits)), torch.device(device)
+    search = BeamSearch(
+        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, recorder=recorder
+    )
+    return _found(search, len(limits)), recorder.traces()
+
+
+def _found(search: BeamSearch[CacheT], n_sources: int) -> list[list[Hypothesis]]:
+    results: list[list[Hypothesis]] = [[] for _ in range(n_sources)]
     while len(search.sources):
         for source, hypotheses in search.advance():
             results[source] = hypotheses

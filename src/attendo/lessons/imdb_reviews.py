@@ -51,14 +51,17 @@ def reviews(files: Sequence[Path]) -> Reviews:
     AttendoError for other files than these, for unreadable ones, and for a test label that training has not.
     """
     match files:
+        case [*given] if missing := [path for path in given if not path.exists()]:
+            raise AttendoError(f"{missing[0]}: no such file or folder; film reviews are at {HOME}")
         case [folder] if folder.is_dir():
             train, test = _folder(folder / "train"), _folder(folder / "test")
         case [first, second]:
             train, test = _file(first), _file(second)
         case _:
+            told = f"{len(files)} given; " if files else ""
             raise AttendoError(
-                f"the lesson needs film reviews: get them from {HOME} and give the folder, --train aclImdb, or two"
-                " files of a label and a text a row, --train TRAIN.tsv --train TEST.tsv"
+                f"{told}the lesson needs film reviews: get them from {HOME} and give the folder, --train aclImdb, or"
+                " two files of a label and a text a row, --train TRAIN.tsv --train TEST.tsv"
             )
     labels = tuple(count_labels(train, str(files[0])))
     if strange := next((row for row in test if row.label not in labels), None):

@@ -64,6 +64,7 @@ class Lesson:
     """A learning task of the sources. `teach` gives its pieces in order, each as soon as it is known.
 
     source: where the task is from. question: what it asks. cpu_minutes: about how long it takes, all threads together.
+    takes_files: whether it learns from the user's own.
     """
 
     name: str
@@ -72,3 +73,4 @@ class Lesson:
     question: Words
     cpu_minutes: float
     teach: Callable[[Options], Iterator[Piece]]
+    takes_files: bool = False

@@ -331,5 +331,6 @@ WORDS = Lesson(
     ),
     cpu_minutes=3.0,
     teach=teach,
+    takes_files=True,
 )
 LESSONS = (WORDS,)

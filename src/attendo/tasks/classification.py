@@ -89,7 +89,8 @@ class LabelledMaterial:
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
         # no class is padding, so no id is left for it
-        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, pad_id=-1, weights=weights)
+        n_tokens = sum(map(len, texts))
+        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, -1, weights, n_tokens)
 
     def _tokens(self, seed: int, epoch: int, window: float, row: int) -> NDArray[Any]:
         """A row's tokens as this epoch reads them."""
@@ -112,6 +113,11 @@ class ClassificationTask:
     validation: Sequence[LabelledRow]
     batch_tokens: int
     name: str = "validation"
+
+    def __post_init__(self) -> None:
+        self.classifier.ids_of(
+            self.validation, self.name
+        )  # an unseen label is told before anything is trained
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""

@@ -107,7 +107,7 @@ class Classifier:
             )
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Classifier:
+    def load(cls, folder: str | Path, device: str = "cpu") -> Classifier:
         """The classifier of a run folder. Raises AttendoError naming what is missing, damaged or for another task."""
         return cls.from_bundle(*load_as(EncoderClassifier, folder, device))
 

@@ -39,10 +39,10 @@ class Embedder:
     tokenizer: Tokenizer
 
     @classmethod
-    def load(cls, folder: Path, device: str = "cpu") -> Embedder:
+    def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
         """The embedder of any run folder. Raises AttendoError naming what is missing or damaged."""
-        bundle = load_bundle(folder)
-        return cls.from_bundle(bundle, load_model(folder, bundle).to(device))
+        bundle = load_bundle(Path(folder))
+        return cls.from_bundle(bundle, load_model(Path(folder), bundle).to(device))
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:

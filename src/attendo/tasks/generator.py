@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
-from attendo.data.tokenizers import BYTES, SPECIALS, Tokenizer
-from attendo.decoding.sampling import SamplingConfig, fresh_seed, generate
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig, fresh_seed
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
-from attendo.nn.cache import DecoderCache
+from attendo.tasks.spelling import Spelling, Stops
+from attendo.tasks.windows import Row, Window, Windows
+
+__all__ = ["Generation", "Generator", "Stream", "Window"]
 
 FinishedBy = Literal["end", "stop", "length"]
 
@@ -56,106 +56,102 @@ class Generation:
         return sum(self.log_probs)
 
 
-class Window:
-    """The tokens that a language model has before its eyes, at most `max_len` of them, and their keys and values.
+class _Text:
+    """One text as it is written: the pieces of what is drawn, and at the end all that there is to know."""
 
-    What is read goes behind what was read. Where that would be more than the model holds, the window slides: the last
-    half of it stays, and is read again from position 0, in one pass. Like the windows of training that begin inside of
-    a document it then has no begin id.
-    """
+    def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
+        tokenizer, most = generator.tokenizer, generator.model.config.max_len
+        self.prompt, self.seed = prompt, fresh_seed() if config.seed is None else config.seed
+        self.config = dataclasses.replace(config, seed=self.seed)
+        ids = tokenizer.encode(prompt)
+        self.unknown, self.cut = ids.count(tokenizer.unk_id), max(0, len(ids) - most)
+        self.prompt_ids = [tokenizer.bos_id, *ids][-most:]
+        self._eos_id = tokenizer.eos_id
+        self._spelling = Spelling(tokenizer, going_on=bool(ids))
+        self._stops = Stops(config.stop)
+        self._pieces: list[str] = []
+        self._token_ids: list[int] = []
+        self._log_probs: list[float] = []
 
-    def __init__(self, model: DecoderLM, n_expected: int) -> None:
-        """n_expected: tokens that will be read after the first call; fewer take less memory."""
-        self.model = model
-        self.ids: list[int] = []
-        self.slides = 0
-        self._n_expected = n_expected
-        self._cache: DecoderCache | None = None
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop text has come."""
+        return self._stops.found
 
-    def after(self, new_ids: Sequence[int]) -> list[int]:
-        """What the window holds once these are read."""
-        ids, most = [*self.ids, *new_ids], self.model.config.max_len
-        return ids if len(ids) <= most else ids[-max(1, most // 2) :]
-
-    def read(self, new_ids: Sequence[int]) -> Float[Tensor, "1 vocab"]:
-        """The logits after these tokens, which follow those read before."""
-        ids = self.after(new_ids)
-        if self._cache is None or len(ids) < len(self.ids) + len(new_ids):
-            self.slides += self._cache is not None
-            self._cache = self.model.start(1, min(self.model.config.max_len, len(ids) + self._n_expected))
-            new_ids = ids
-        self._n_expected -= 1
-        self.ids = ids
-        token_ids = torch.tensor([new_ids], device=self.model.output_proj.weight.device)
-        return self.model.step(token_ids, self._cache)[:, -1]
-
-
-class Spelling:
-    """Token ids to text as they come, whole characters only: the pieces together are `decode` of all ids.
-
-    going_on: they go on from a text, so that a space before the first word is one.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, going_on: bool) -> None:
-        self._tokenizer = tokenizer
-        self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-        self._drops_space = not going_on and tokenizer.kind not in ("character", "byte")
-        # decode drops a space at the very beginning: a token is decoded behind another
-        self._lead = tokenizer.unk_id if tokenizer.kind == "word" else len(SPECIALS) + ord("a")
-        self._lead_text = tokenizer.decode([self._lead])
-
-    def add(self, token_id: int) -> str:
-        """The characters that this token completes, perhaps none."""
-        data = self._bytes_of(token_id)
-        if data and self._drops_space:
-            self._drops_space, data = False, data.removeprefix(b" ")
-        return self._characters.decode(data)
+    def add(self, token: Drawn) -> str:
+        """The piece that may be shown once this token has come, perhaps none."""
+        self._log_probs.append(token.log_prob)
+        if token.token_id == self._eos_id:
+            return ""
+        self._token_ids.append(token.token_id)
+        return self._kept(self._stops.add(self._spelling.add(token.token_id)))
 
     def end(self) -> str:
-        """U+FFFD where the text broke off inside of a character, else nothing."""
-        return self._characters.decode(b"", final=True)
+        """The last piece, now that no token comes any more: what was held back, half a character as U+FFFD."""
+        return "" if self.stopped else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
 
-    def _bytes_of(self, token_id: int) -> bytes:
-        byte = token_id - len(SPECIALS)
-        if self._tokenizer.kind != "word" and 0 <= byte < len(BYTES):
-            return bytes([byte])
-        return self._tokenizer.decode([self._lead, token_id]).removeprefix(self._lead_text).encode()
+    def _kept(self, piece: str) -> str:
+        self._pieces.append(piece)
+        return piece
+
+    def generation(self, windows: Windows, row: Row) -> Generation:
+        """The whole, with the row of the windows that it was written on."""
+        ended = len(self._log_probs) > len(self._token_ids)
+        last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # was not read any more
+        return Generation(
+            prompt=self.prompt,
+            text="".join(self._pieces),
+            token_ids=tuple(self._token_ids),
+            log_probs=tuple(self._log_probs),
+            finished_by="stop" if self.stopped else "end" if ended else "length",
+            cut=self.cut,
+            unknown=self.unknown,
+            slides=row.slides,
+            seed=self.seed,
+            window=tuple(windows.after(row, last)),
+        )
 
 
-class Stops:
-    """Lets a text through up to the first stop text in it, and holds back what may be the beginning of one.
+def _written(
+    generator: Generator, texts: Sequence[_Text], n_rows: int
+) -> Iterator[tuple[int, str, Generation | None]]:
+    """Texts written side by side: (number of the text, a piece that is not empty, None), at last with all of it.
 
-    The first is the one that is complete first; of those complete at the same character, the longest. How the text is
-    cut into pieces changes nothing.
-
-    >>> stops = Stops(("END",))
-    >>> stops.add("the E"), stops.add("N"), stops.add("V"), stops.add("ENDs"), stops.found
-    ('the ', '', 'ENV', '', True)
+    At most `n_rows` at a time; the place of one that has ended goes to the next. A text's last piece may be empty.
     """
+    model = generator.model
+    windows = Windows(model, [], [])
+    sampling = Sampling(
+        lambda ids, windows: windows.step(ids),
+        windows,
+        [],
+        [],
+        _special(generator.tokenizer),
+        generator.device,
+    )
+    rows: list[Row] = []
 
-    def __init__(self, stops: Sequence[str]) -> None:
-        self._stops = stops
-        self._longest = max(map(len, stops), default=1)
-        self._held = ""
-        self.found = False
+    def ended(number: int, piece: str) -> tuple[int, str, Generation]:
+        return number, piece + texts[number].end(), texts[number].generation(windows, rows[number])
 
-    def add(self, piece: str) -> str:
-        """What may be shown once this piece has come."""
-        text = self._held + piece
-        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
-        if found:
-            self.found, self._held = True, ""
-            return text[: min(found)[1]]
-        lengths = range(min(len(text), self._longest - 1), 0, -1)
-        n_held = next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
-        shown = len(text) - n_held
-        self._held = text[shown:]
-        return text[:shown]
-
-    def end(self) -> str:
-        """What was held back, now that no more comes."""
-        held, self._held = self._held, ""
-        return held
+    while sampling.going_on or len(rows) < len(texts):
+        first = len(rows)
+        if more := texts[first : first + n_rows - len(sampling.going_on)]:
+            new = Windows(
+                model, [text.prompt_ids[:-1] for text in more], [text.config.max_tokens for text in more]
+            )
+            rows += new.rows
+            prompts, configs = [text.prompt_ids for text in more], [text.config for text in more]
+            sampling.join(lambda windows, new=new: windows.join(new), prompts, configs)
+            yield from (ended(n, "") for n in range(first, len(rows)) if sampling.has_ended(n))
+        for number, token in sampling.advance() if sampling.going_on else ():
+            piece = texts[number].add(token)
+            if texts[number].stopped:
+                sampling.end(number)
+            if sampling.has_ended(number):
+                yield ended(number, piece)
+            elif piece:
+                yield number, piece, None
 
 
 class Stream(Iterator[str]):
@@ -164,27 +160,11 @@ class Stream(Iterator[str]):
     cut, unknown, seed are known before the first piece, as in Generation.
     """
 
-    def __init__(
-        self,
-        model: DecoderLM,
-        tokenizer: Tokenizer,
-        prompt: str,
-        config: SamplingConfig,
-        at_end: Callable[[Generation], None],
-    ) -> None:
-        self.prompt = prompt
-        self.seed = fresh_seed() if config.seed is None else config.seed
-        ids = tokenizer.encode(prompt)
-        self.unknown = ids.count(tokenizer.unk_id)
-        self.cut = max(0, len(ids) - model.config.max_len)
-        self._prompt_ids = [tokenizer.bos_id, *ids][-model.config.max_len :]
-        self._config = dataclasses.replace(config, seed=self.seed)
-        self._window = Window(model, config.max_tokens)
-        self._spelling = Spelling(tokenizer, going_on=bool(ids))
-        self._special = _special(tokenizer)
-        self._at_end = at_end
+    def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
+        text = _Text(generator, prompt, config)
+        self.prompt, self.cut, self.unknown, self.seed = prompt, text.cut, text.unknown, text.seed
         self._generation: Generation | None = None
-        self._pieces = self._written()
+        self._pieces = self._come(generator, text)
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -196,38 +176,13 @@ class Stream(Iterator[str]):
             raise AttendoError("the text is still being written; take all pieces of the stream first")
         return self._generation
 
-    def _written(self) -> Iterator[str]:
-        stops, pieces, token_ids, log_probs = Stops(self._config.stop), [], [], []
-        ended, unread = False, self._prompt_ids
-        for token in generate(self._window.read, self._prompt_ids, self._config, self._special):
-            log_probs.append(token.log_prob)
-            if ended := token.token_id == self._special.eos_id:
-                unread = []
-                break
-            unread = [token.token_id]
-            token_ids += unread
-            if piece := stops.add(self._spelling.add(token.token_id)):
-                pieces.append(piece)
+    def _come(self, generator: Generator, text: _Text) -> Iterator[str]:
+        for _, piece, generation in _written(generator, [text], 1):
+            if generation is not None:
+                generator.record_pass(generation)
+                self._generation = generation
+            if piece:
                 yield piece
-            if stops.found:
-                break
-        if not stops.found and (piece := stops.add(self._spelling.end()) + stops.end()):
-            pieces.append(piece)
-            yield piece
-        generation = Generation(
-            prompt=self.prompt,
-            text="".join(pieces),
-            token_ids=tuple(token_ids),
-            log_probs=tuple(log_probs),
-            finished_by="stop" if stops.found else "end" if ended else "length",
-            cut=self.cut,
-            unknown=self.unknown,
-            slides=self._window.slides,
-            seed=self.seed,
-            window=tuple(self._window.after(unread)),
-        )
-        self._at_end(generation)
-        self._generation = generation
 
 
 @dataclass
@@ -321,7 +276,34 @@ class Generator:
             config = dataclasses.replace(self.decoding, **chosen)
         except ValueError as error:
             raise AttendoError(str(error)) from None
-        return Stream(self.model, self.tokenizer, prompt, config, self._record_pass)
+        return Stream(self, prompt, config)
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str],
+        configs: SamplingConfig | Sequence[SamplingConfig] | None = None,
+        *,
+        rows: int = 32,
+    ) -> list[Generation]:
+        """Many prompts continued side by side, each as by itself: its text depends on its own config and seed alone.
+
+        configs: one for all (the run's own, if left out) or one for each prompt; n texts of one prompt are n times the
+        prompt and n seeds. rows: how many are written at a time. Raises AttendoError for a number of configs that is
+        not that of the prompts.
+        """
+        config = self.decoding if configs is None else configs
+        each = [config] * len(prompts) if isinstance(config, SamplingConfig) else config
+        if len(each) != len(prompts) or rows < 1:
+            raise AttendoError(
+                f"{len(prompts)} prompts with {len(each)} configs, {rows} rows; give one config, or one for each"
+                " prompt, and at least 1 row"
+            )
+        texts = [_Text(self, *pair) for pair in zip(prompts, each, strict=True)]
+        ended = {number: whole for number, _, whole in _written(self, texts, rows) if whole is not None}
+        found = [ended[number] for number in range(len(texts))]
+        for generation in found:
+            self.record_pass(generation)
+        return found
 
     @contextmanager
     def recording(self) -> Iterator[Recording[DecoderLM]]:
@@ -340,7 +322,8 @@ class Generator:
             finally:
                 self._record = None
 
-    def _record_pass(self, generation: Generation) -> None:
+    def record_pass(self, generation: Generation) -> None:
+        """Records the attention over a finished text, within `recording()`."""
         if self._record is not None:
             with torch.inference_mode():
                 self._record.model(torch.tensor([generation.window], device=self.device))

@@ -11,7 +11,7 @@ from typing import Any
 
 from attendo.data.accounting import Account
 from attendo.data.corpora import parse_columns
-from attendo.data.held_out import HeldOut
+from attendo.data.held_out import HeldOut, source_hash
 from attendo.data.labelled import (
     LABELLED,
     ClassWeights,
@@ -131,8 +131,18 @@ class LabelledCorpus:
                 yield row
 
     def validation(self, most: int) -> Sequence[LabelledRow]:
-        """At most `most` validation rows, at equal distances over all there are; 0: all."""
+        """At most `most` validation rows, at equal distances over all there are; 0: all.
+
+        Says how many of their texts are training texts too.
+        """
         rows = list(self._all_validation())
+        if self.data.valid:
+            known = {source_hash(row.text) for row in rows}
+            known.intersection_update(source_hash(row.text) for row in self.rows())
+            if n := sum(source_hash(row.text) in known for row in rows):
+                self.say(
+                    f"{n:,} of {len(rows):,} validation texts are training texts too: the scores flatter"
+                )
         return rows[:: max(1, -(-len(rows) // most))] if most else rows
 
     @property

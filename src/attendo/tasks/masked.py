@@ -100,7 +100,8 @@ class MaskedMaterial:
         src, lengths = pad_rows(texts, Tokenizer.pad_id)
         targets, _ = pad_rows(wanted, Tokenizer.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
-        return Batch(inputs, targets, int((targets != Tokenizer.pad_id).sum()), rows, Tokenizer.pad_id)
+        n_targets = int((targets != Tokenizer.pad_id).sum())
+        return Batch(inputs, targets, n_targets, rows, Tokenizer.pad_id, n_tokens=sum(map(len, texts)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,14 @@ import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from attendo.bundle import Bundle, load_bundle, save_card, save_description, save_weights
+from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.models import parameter_count
@@ -26,6 +28,8 @@ from attendo.training.loop import Report, Run, total_steps, train
 from attendo.training.schedules import Horizon
 from attendo.training.state import checkpoints, load_checkpoint, newest_checkpoint
 
+SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
+"""Texts looked at, and the share of unknown words above which there is a word about them."""
 LOG_EVERY = 20
 """Steps whose mean loss makes one line of metrics.jsonl."""
 
@@ -108,14 +112,17 @@ def new_run(
     clock = Clock() if clock is None else clock
     require_no_run(folder)
     check_tables(family, tables, "the settings")
-    tables = with_absolute_files(joined(family.defaults(), tables))
+    given = tables
+    tables = with_absolute_files(joined(family.defaults(), given))
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where, corpus = pick_device(device), family.open(data, say)
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say)
     else:
-        tables, tokenizer = shape_of(init_from, family, joined(tables, {"model": corpus.model_facts()}))
+        tables, tokenizer = shape_of(init_from, family, given)
+        tables = with_absolute_files(joined(tables, {"model": corpus.model_facts()}))
+        say_unknown_words(tokenizer, corpus, say)
     material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say)
     config = RunConfig.from_tables(family, tables, "the settings")
@@ -223,9 +230,19 @@ def loop_run(
     return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)
 
 
+def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus, say: Say) -> None:
+    """A word where many words of the texts are not in a tokenizer that was learned from others."""
+    ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
+    share = ids.count(tokenizer.unk_id) / max(1, len(ids))
+    if share > MUCH_UNKNOWN:
+        say(f"{share:.0%} of the words are unknown to the tokenizer that the run starts with")
+
+
 def require_no_run(folder: Path) -> None:
     """Raises AttendoError if the folder holds a run, or anything else that training would mix with."""
     if (folder / "config.toml").exists():
+        if not (folder / "model.safetensors").exists() and not checkpoints(folder / "checkpoints"):
+            return  # a run that never began: its description is replaced
         raise AttendoError(
             f"{folder} already holds a run; give another --out, or go on with `attendo resume {folder}`"
         )

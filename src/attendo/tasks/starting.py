@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from attendo.bundle import load_bundle, load_model
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.family import Family
-from attendo.tasks.settings import Tables
+from attendo.tasks.settings import Tables, joined
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
 """Keys of [model] that a run decides for itself."""
 
 
 def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """The tables with the other run's tokenizer and shape, and its tokenizer.
+    """The tables with the family's defaults and, over them, the other run's tokenizer and shape, and its tokenizer.
 
     Raises AttendoError where a setting asks for another shape or tokenizer than the weights have.
     """
@@ -29,6 +30,11 @@ def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, di
     for name in ("n_encoder_layers", "n_decoder_layers"):
         if not shape.get(name) or name in family.model:
             shape.pop(name, None)
+    if family.writes and bundle.tokenizer.kind == "uncased":
+        raise AttendoError(
+            f"{folder} reads words without case, which no text can be written with; start from a run whose tokenizer is"
+            " bpe, unigram, word, character or byte"
+        )
     chosen = {name: dict(table) for name, table in tables.items()}
     model, tokenizer = chosen.setdefault("model", {}), bundle.tables.get("tokenizer", {})
     for section, wanted, there in (
@@ -43,7 +49,7 @@ def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, di
                 )
     chosen["model"] = shape | model
     chosen["tokenizer"] = dict(tokenizer)
-    return chosen, bundle.tokenizer
+    return joined(family.defaults(), chosen), bundle.tokenizer
 
 
 def take_weights(folder: Path, model: nn.Module) -> str:
@@ -61,6 +67,11 @@ def take_weights(folder: Path, model: nn.Module) -> str:
     with torch.no_grad():
         for name in shared:
             own[name].copy_(theirs[name])
-    new = sorted({name.rpartition(".")[0] for name in own.keys() - set(shared)})
-    text = f"{len(shared)} of {len(own)} tensors start from {folder}"
-    return f"{text}; new: {', '.join(new)}" if new else text
+    parts = {"from": _parts(shared), "new": _parts(own.keys() - set(shared))}
+    text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(parts['from'])}"
+    return f"{text}; new: {', '.join(parts['new'])}" if parts["new"] else text
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """The parts of a model that tensors belong to, a block counted as one."""
+    return sorted({".".join(name.split(".")[: 3 if ".blocks." in name else 1]) for name in names})

@@ -168,7 +168,9 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     run.optimizer.zero_grad(set_to_none=True)
     progress.step += 1
     progress.batch += len(micro_batches)
-    progress.tokens += n_targets
+    progress.tokens += sum(
+        batch.n_targets if batch.n_tokens is None else batch.n_tokens for batch in micro_batches
+    )
     return Report("step", progress, float(loss), rate, gradient_norm, done=share_done(run))
 
 

@@ -44,7 +44,7 @@ class CheckpointConfig:
 class Progress:
     """Where a run stands: the cursor into its data, its clock, its decisions and its best evaluation.
 
-    step: updates done. epoch, batch: the next batch is number `batch` of epoch `epoch`. tokens: targets seen.
+    step: updates done. epoch, batch: the next batch is number `batch` of epoch `epoch`. tokens: those seen.
     cpu_seconds, wall_seconds: spent so far, earlier sittings included. best: the value of the deciding metric.
     threads: of the processor, at the last checkpoint; sums are bit-equal only with as many. planned_end: what was to
     end the run when `horizon` and `ended` were decided.

@@ -1,0 +1,291 @@
+"""Long texts in parts: paragraphs to sentences, sentences to clauses, and back again without loss.
+
+Where a sentence ends is a matter of marks and of what stands around them; no model, no language code. What cannot be
+told for sure (an abbreviation, a mark inside brackets, "he said" behind a question) is no end, unless a text is so long
+that it must be cut somewhere.
+"""
+
+import math
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+from attendo.data.tokenizers import is_spaced
+
+Rank = Literal[0, 1, 2, 3]
+SENTENCE, DOUBTFUL, PAUSE, SPACE = 0, 1, 2, 3
+"""Places for a cut, best first: a sure end of a sentence, a possible one, a comma or its like, a space."""
+
+_FULL_STOPS: Final = "。｡．！？︒‼⁇⁈⁉।॥።။។؟۔"  # they need no space behind them
+_STOPS: Final = ".!?…" + _FULL_STOPS
+_OPENING, _CLOSING = "「『（([{［｛【〈《〔〖｢", "」』）)\\]}］｝】〉》〕〗｣"
+_QUOTES: Final = "\"'”’»›“‘«‹„‚"
+_PAUSES: Final = ",;:–—"  # with a space behind them
+_FULL_PAUSES: Final = "、，､；：،؛፣፤༌།―"
+_LINE_BREAKS: Final = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+_MARKS: Final = re.compile(
+    rf"(?P<stop>[{_STOPS}]+)(?P<closed>[{_CLOSING}{_QUOTES}*_]*)"
+    rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
+)
+_GAP: Final = re.compile(r"\s*")
+_BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?P<first>.?)", re.DOTALL)
+_HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # what a sentence goes on with behind a quotation
+_WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
+_INITIALS: Final = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]|\d{1,2}")
+
+_TITLES: Final = (
+    "mr mrs ms dr prof st rev hon gen col capt cmdr lt sgt maj gov sen rep pres jr sr vs etc al approx dept est inc ltd"
+    " co corp mt ave blvd rd jan feb apr jun jul aug sept oct nov dec tues thurs cf viz ca ph.d phd messrs mme mlle bzw"
+    " usw dipl ing str ggf evtl inkl zzgl vgl hr fr sra srta dra ud uds pág sig dott avv ecc bijv dhr mevr np tzn ul"
+    " godz např tj atd tzv г гг ул им тыс млн млрд руб рис см напр стр"
+)
+_NUMBERED: Final = "no nos nr fig figs eq eqs sec secs ch chap vol vols pp art abb tab abs n°"
+_ABBREVIATIONS, _BEFORE_NUMBERS = frozenset(_TITLES.split()), frozenset(_NUMBERED.split())
+
+
+@dataclass(frozen=True)
+class Segments:
+    """A text in pieces and what stood around them: `separators` has one more than `pieces`.
+
+    Pieces neither begin nor end with white space; separators are white space or nothing.
+
+    >>> Segments(("It rains.", "It pours."), ("", "  ", "\\n")).text
+    'It rains.  It pours.\\n'
+    """
+
+    pieces: tuple[str, ...]
+    separators: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The text again, exactly."""
+        return self._between(self.pieces, self.separators)
+
+    def joined(self, texts: Sequence[str], spaced: bool | None = None) -> str:
+        """Texts, one for each piece, in the places of the pieces.
+
+        Separators are kept, with two exceptions: where the pieces are of a script with spaces and the texts are not,
+        plain spaces between texts are left out, and the other way round a space is put where there was nothing.
+        spaced: whether the texts are of a script with spaces; None: their letters tell.
+
+        >>> japanese = split_sentences("雨だ。風も強い。")
+        >>> japanese.joined(["It rains.", "It is windy."]), japanese.joined(japanese.pieces)
+        ('It rains. It is windy.', '雨だ。風も強い。')
+        """
+        if len(texts) != len(self.pieces):
+            raise ValueError(f"{len(texts)} texts for {len(self.pieces)} pieces; give one for each")
+        was_spaced = _spaced(self.pieces)
+        if spaced is None:
+            spaced = _spaced(texts)
+        first, last = self.separators[:1], self.separators[1:][-1:]
+        inner = self.separators[1:-1]
+        if was_spaced is not None and spaced is not None and was_spaced != spaced:
+            inner = tuple(gap or " " for gap in inner) if spaced else tuple(map(_unspaced, inner))
+        return self._between(texts, (*first, *inner, *last))
+
+    @staticmethod
+    def _between(texts: Sequence[str], separators: Sequence[str]) -> str:
+        return separators[0] + "".join(text + gap for text, gap in zip(texts, separators[1:], strict=True))
+
+
+class Cut(NamedTuple):
+    """A place where a text may be cut: a piece ends at `end`, the next one starts at `start`, white space between."""
+
+    end: int
+    start: int
+    rank: Rank
+
+
+def split_sentences(text: str) -> Segments:
+    """The sentences of a text; a line break always ends one.
+
+    >>> split_sentences("Dr. Li saw 3.5 mm. (Snow fell.) Why?").pieces
+    ('Dr. Li saw 3.5 mm.', '(Snow fell.)', 'Why?')
+    >>> split_sentences("「雨だ。」と彼は言った。本当か？そうだ。").pieces
+    ('「雨だ。」と彼は言った。', '本当か？', 'そうだ。')
+    """
+    return _segments(text, [cut for cut in cuts(text) if cut.rank == SENTENCE])
+
+
+def split_text(text: str, limit: int, n_tokens: Callable[[str], int]) -> Segments:
+    """The sentences of a text, those of more than `limit` tokens in parts of about equal size, none above the limit.
+
+    Such a sentence is cut where it does least harm: at a possible end of a sentence, at a comma, at a space, else
+    anywhere between two characters. `n_tokens` counts the tokens of a text. Only a single character
+    that has more tokens than the limit is a piece above it. Raises ValueError for a limit below 1.
+
+    >>> split_text("a b, c d e f", 4, n_tokens=lambda piece: len(piece.split())).pieces
+    ('a b,', 'c d e f')
+    >>> split_text("雪が山に積もった", 3, n_tokens=len).pieces
+    ('雪が山', 'に積も', 'った')
+    """
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; it must be at least 1")
+    sentences = split_sentences(text)
+    places, position = [], len(sentences.separators[0])
+    for piece, gap in zip(sentences.pieces, sentences.separators[1:], strict=True):
+        places += [
+            Cut(position + cut.end, position + cut.start, cut.rank) for cut in _fitted(piece, limit, n_tokens)
+        ]
+        end = position + len(piece)
+        position = end + len(gap)
+        places.append(Cut(end, position, SENTENCE))
+    return _segments(text, places[:-1])
+
+
+def cuts(text: str) -> list[Cut]:
+    """Every place with a mark or a space where a text may be cut, in order; none at its beginning or end.
+
+    >>> [(text[:cut.end], cut.rank) for text in ["a, b. C"] for cut in cuts(text)]
+    [('a,', 2), ('a, b.', 1)]
+    """
+    first, last = len(text) - len(text.lstrip()), len(text.rstrip())
+    return [cut for cut in _marked(text) if first < cut.end < last]
+
+
+def _marked(text: str) -> Iterator[Cut]:
+    depth, done = 0, 0  # of brackets; a space that belongs to a mark is no place of its own
+    for mark in _MARKS.finditer(text):
+        if mark.start() < done:
+            continue
+        found, closed = mark[0], mark["closed"] or ""
+        depth = max(0, depth + sum((c in _OPENING) - (c in _CLOSING) for c in closed or found))
+        end = mark.start() if mark["space"] else mark.end()
+        gap = _GAP.match(text, end)
+        assert gap is not None  # it matches nothing, too
+        start = gap.end()
+        rank = _rank(text, mark, start)
+        if not _LINE_BREAKS.isdisjoint(gap[0]):
+            rank, depth = SENTENCE, 0
+        elif rank == SENTENCE and depth:
+            rank = DOUBTFUL
+        if rank is not None:
+            done = start
+            yield Cut(end, start, rank)
+
+
+def _rank(text: str, mark: re.Match[str], start: int) -> Rank | None:
+    """How good a place is behind this mark, where the text goes on at `start`; None: it is none."""
+    gap = start > mark.end() or mark["space"]
+    beginning = _BEGINNING.match(text, start)
+    first = beginning["first"] if beginning else ""
+    if mark["stop"]:
+        return _stop_rank(text, mark, bool(gap), first)
+    if mark["pause"]:
+        wide = mark["pause"] in _FULL_PAUSES
+        return PAUSE if gap or (wide and not text[start : start + 1].isdigit()) else None
+    return SPACE if gap else None
+
+
+def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str) -> Rank | None:
+    stop, closed = mark["stop"], mark["closed"]
+    full = any(c in _FULL_STOPS for c in stop)
+    if not gap and not full and not (stop[-1] in "!?" and _is_unspaced(first)):
+        return None
+    if not gap and stop[-1] == "．" and first.isdigit():
+        return None
+    if closed and not gap and _HIRAGANA.match(text, mark.end()):
+        return DOUBTFUL
+    if not full and first.islower():
+        return DOUBTFUL
+    return DOUBTFUL if stop == "." and _is_abbreviation(text, mark.start(), first) else SENTENCE
+
+
+def _is_abbreviation(text: str, end: int, first: str) -> bool:
+    """Whether the word that ends here is usually written with a full stop: a title, an initial, a short number."""
+    found = _WORD.search(text[max(0, end - 12) : end])
+    word = found[0].lower() if found else ""
+    if word in _BEFORE_NUMBERS:
+        return first.isdigit()
+    return word in _ABBREVIATIONS or (_INITIALS.fullmatch(word) is not None and not _is_unspaced(word[-1:]))
+
+
+def _is_unspaced(character: str) -> bool:
+    return character.isalpha() and not is_spaced([character])
+
+
+def _segments(text: str, places: Sequence[Cut]) -> Segments:
+    body = text.strip()
+    if not body:
+        return Segments((), (text,))
+    begin = text.index(body[0])
+    starts = [begin, *(cut.start for cut in places)]
+    ends = [*(cut.end for cut in places), begin + len(body)]
+    gaps = [text[end:start] for end, start in zip(ends, [*starts[1:], len(text)], strict=True)]
+    pieces = tuple(text[start:end] for start, end in zip(starts, ends, strict=True))
+    return Segments(pieces, (text[:begin], *gaps))
+
+
+def _fitted(sentence: str, limit: int, n_tokens: Callable[[str], int]) -> Iterator[Cut]:
+    """Where to cut a sentence so that no part has more than `limit` tokens; nowhere if it has no more."""
+    total = n_tokens(sentence)
+    if total <= limit:
+        return
+    # parts of about one size: a last part of two words would be read without its context
+    aim = min(limit, math.ceil(1.15 * total / math.ceil(total / limit)))
+    places = cuts(sentence)
+    ends = [cut.end for cut in places]
+    start = 0
+    while (far := _reach(sentence, start, aim, n_tokens)) < len(sentence):
+        cut = _best(sentence, start, far, places, ends)
+        while cut.end > start + 1 and n_tokens(sentence[start : cut.end]) > limit:
+            cut = _best(sentence, start, cut.end - 1, places, ends)
+        yield cut
+        start = cut.start
+
+
+def _reach(text: str, start: int, limit: int, n_tokens: Callable[[str], int]) -> int:
+    """How far a part that starts here can go within the limit: at least one character."""
+    low, size = start + 1, limit
+    while (end := min(start + size, len(text))) > low and n_tokens(text[start:end]) <= limit:
+        if end == len(text):
+            return end
+        low, size = end, 2 * size
+    high = max(low + 1, end)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if n_tokens(text[start:middle]) <= limit:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _best(text: str, start: int, far: int, places: Sequence[Cut], ends: Sequence[int]) -> Cut:
+    """The best place after `start` and up to `far`: a good one not near the start, else any."""
+    here = places[bisect_right(ends, start) : bisect_right(ends, far)]
+    late = here[bisect_left([cut.end for cut in here], start + 0.4 * (far - start)) :]
+    if late:
+        return min(reversed(late), key=lambda cut: cut.rank)
+    if here:
+        return min(reversed(here), key=lambda cut: cut.rank == SPACE)
+    end = far
+    while end > start + 1 and _belongs_to_the_last(text, end):
+        end -= 1
+    end = far if _belongs_to_the_last(text, end) else end
+    return Cut(end, end, SPACE)
+
+
+def _belongs_to_the_last(text: str, at: int) -> bool:
+    """Whether the character here is one with that before it: an accent, a vowel sign, an emoji joined to another."""
+    joiner, modifiers = "\u200d", ("\U0001f3fb", "\U0001f3ff")
+    character = text[at : at + 1]
+    return bool(character) and (
+        unicodedata.category(character).startswith("M")
+        or joiner in (character, text[at - 1])
+        or modifiers[0] <= character <= modifiers[1]
+    )
+
+
+def _spaced(texts: Sequence[str]) -> bool | None:
+    """Whether these texts have spaces between words; None where they have no letters."""
+    if not any(c.isalpha() for text in texts for c in text):
+        return None
+    return is_spaced(texts)
+
+
+def _unspaced(gap: str) -> str:
+    return gap if gap.strip(" \u00a0") else ""

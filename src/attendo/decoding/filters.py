@@ -1,0 +1,189 @@
+"""Which next tokens may be drawn and how probable they are made: penalty, temperature, top-k, top-p, min-p.
+
+Each is a function of logits; what a row becomes depends on that row alone, to the last bit.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+_SHORTLIST = 64  # most nuclei are found among so few
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How a text is continued.
+
+    max_tokens: the most tokens that are drawn, the end token included. temperature: above 1 more even, below 1 more
+    sure, 0 greedy: always the most probable token. top_k: only so many, 0 for all. top_p: only the most probable that
+    together reach this probability, 1 for all. min_p: none whose probability is below this share of the most
+    probable's, 0 for all. repetition_penalty: 1 is none; what was there before gets less probable above 1. They take
+    effect in the order penalty, temperature, top_k, top_p, min_p. stop: texts before which the text ends. seed: the
+    same one gives the same text; None draws another each time.
+    """
+
+    max_tokens: int = 200
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 0:
+            raise ValueError(f"max_tokens is {self.max_tokens}; it must be 0 or more")
+        if not 0.0 <= self.temperature < math.inf:
+            raise ValueError(f"temperature is {self.temperature}; it must be 0 (greedy) or a number above 0")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}; it must be 1 or more, or 0 for all tokens")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(
+                f"top_p is {self.top_p}; it must be above 0 and at most 1, which takes all tokens"
+            )
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p is {self.min_p}; it must be between 0, which takes all tokens, and 1")
+        if not 0.0 < self.repetition_penalty < math.inf:
+            raise ValueError(
+                f"repetition_penalty is {self.repetition_penalty}; it must be a number above 0, and 1 is none"
+            )
+        if isinstance(self.stop, str):
+            raise ValueError(f"stop is the text {self.stop!r}; it must be a list of texts: [{self.stop!r}]")
+        if "" in self.stop:
+            raise ValueError("stop has an empty text, before which every text would end; leave it out")
+        if self.seed is not None and not 0 <= self.seed < 2**63:
+            raise ValueError(f"seed is {self.seed}; it must be between 0 and 2**63 - 1, or left out")
+
+
+def penalized(
+    logits: Float[Tensor, "rows vocab"], seen: Bool[Tensor, "rows vocab"], penalty: float
+) -> Float[Tensor, "rows vocab"]:
+    """Seen tokens made less probable by a penalty θ above 1: x/θ if x > 0, x·θ if x < 0. Others stay.
+
+    Keskar et al. 2019 (CTRL), section 4.1, divide every seen logit, which would make one below 0 more probable;
+    multiplying it keeps the intent.
+
+    >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
+    tensor([[ 1., -4.,  2.]])
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def tempered(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "rows vocab"]:
+    """(x - max x) / τ: softmax(x/τ) is p^(1/τ), normalized. Ackley et al. 1985.
+
+    Its limit at τ = 0 allows the most probable token alone, the one of the lowest id among equals.
+
+    >>> tempered(torch.tensor([[0.0, 2.0, 2.0]]), 0.5)
+    tensor([[-4.,  0.,  0.]])
+    >>> tempered(torch.tensor([[0.0, 2.0, 2.0]]), 0.0)
+    tensor([[-inf, 0., -inf]])
+    """
+    # from the largest, so that a τ near 0 leaves 0 there and not infinity
+    below = logits - logits.amax(-1, keepdim=True)
+    if temperature > 0.0:
+        return below / temperature
+    best = logits.argmax(-1, keepdim=True)
+    return torch.full_like(logits, -torch.inf).scatter(-1, best, below.gather(-1, best))
+
+
+def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:
+    """The k most probable tokens; all others get -inf. Equals go by lower id. Fan et al. 2018.
+
+    >>> top_k(torch.tensor([[1.0, 3.0, 2.0, 2.0]]), 2)
+    tensor([[-inf, 3., 2., -inf]])
+    """
+    if k >= logits.shape[-1]:
+        return logits
+    return _best(logits, logits.topk(k).values[:, -1:], torch.tensor([[k]], device=logits.device))
+
+
+def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
+    """The nucleus: the fewest tokens, most probable first, whose probabilities sum to p or more; others get -inf.
+
+    Equals go by lower id. Holtzman et al. 2020, section 3.1. With p = 1 all stay.
+
+    >>> top_p(torch.tensor([[0.1, 0.6, 0.3]]).log(), 0.7).exp()
+    tensor([[0.0000, 0.6000, 0.3000]])
+    """
+    if p >= 1.0:
+        return logits
+    # log Σ exp x, from the kernel that is quickest at it
+    at = logits.argmax(-1, keepdim=True)
+    log_total = logits.gather(-1, at) - logits.log_softmax(-1, dtype=torch.float64).gather(-1, at)
+    best = logits.topk(min(_SHORTLIST, logits.shape[-1])).values
+    edge, n_kept, mass = _nucleus(best, log_total, p)
+    wide = (mass < p).nonzero()[:, 0]
+    if len(wide) and best.shape[-1] < logits.shape[-1]:
+        edge[wide], n_kept[wide], _ = _nucleus(_falling(logits[wide]), log_total[wide], p)
+    return _best(logits, edge, n_kept)
+
+
+def _nucleus(
+    best: Float[Tensor, "rows n"], log_total: Float[Tensor, "rows 1"], p: float
+) -> tuple[Float[Tensor, "rows 1"], Int[Tensor, "rows 1"], Float[Tensor, " rows"]]:
+    """The smallest logit in each row's nucleus, how many it has, and the probability of all the n best, which falls."""
+    sums = (best.double() - log_total).exp().cumsum(-1)
+    n_kept = 1 + (sums[:, :-1] < p).sum(-1, keepdim=True)
+    return best.gather(-1, n_kept - 1), n_kept, sums[:, -1]
+
+
+def _falling(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
+    """Sorted, the largest first. On a processor NumPy sorts numbers many times faster than torch."""
+    if logits.device.type != "cpu":
+        return logits.sort(-1, descending=True).values
+    return torch.from_numpy(np.sort(logits.detach().numpy(), axis=-1)).flip(-1)
+
+
+def min_p(logits: Float[Tensor, "rows vocab"], share: float) -> Float[Tensor, "rows vocab"]:
+    """The tokens at least `share` times as probable as the most probable one; others get -inf.
+
+    Nguyen et al. 2024. With share = 0 all stay.
+
+    >>> min_p(torch.tensor([[0.6, 0.1, 0.3]]).log(), 0.4).exp()
+    tensor([[0.6000, 0.0000, 0.3000]])
+    """
+    if share <= 0.0:
+        return logits
+    floor = logits.amax(-1, keepdim=True) + math.log(share)
+    return logits.masked_fill(logits < floor, -torch.inf)
+
+
+def _best(
+    logits: Float[Tensor, "rows vocab"], edge: Float[Tensor, "rows 1"], n: Int[Tensor, "rows_or_1 1"]
+) -> Float[Tensor, "rows vocab"]:
+    """The n largest of each row, of which `edge` is the last; of its equals those of lowest id."""
+    out = logits < edge
+    if bool((out.sum(-1, keepdim=True) + n < logits.shape[-1]).any()):
+        tied = logits == edge
+        room = n - (logits > edge).sum(-1, keepdim=True)
+        out |= tied & (tied.cumsum(-1) > room)
+    return logits.masked_fill(out, -torch.inf)
+
+
+def allowed(
+    logits: Float[Tensor, "rows vocab"],
+    config: SamplingConfig,
+    seen: Bool[Tensor, "rows vocab"] | None = None,
+) -> Float[Tensor, "rows vocab"]:
+    """The logits that are drawn from: penalty, temperature, top-k, top-p, min-p, in this order.
+
+    seen: the tokens that the penalty is for. At least one token stays. A step that does nothing costs nothing.
+
+    >>> allowed(torch.tensor([[0.5, 0.3, 0.2]]).log(), SamplingConfig(top_k=2)).softmax(-1)
+    tensor([[0.6250, 0.3750, 0.0000]])
+    """
+    if seen is not None and config.repetition_penalty != 1.0:
+        logits = penalized(logits, seen, config.repetition_penalty)
+    if config.temperature != 1.0:
+        logits = tempered(logits, config.temperature)
+    if config.temperature == 0.0:
+        return logits
+    if config.top_k:
+        logits = top_k(logits, config.top_k)
+    return min_p(top_p(logits, config.top_p), config.min_p)

@@ -1,0 +1,70 @@
+"""How to search: the `[decoding]` table of a translator."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+LengthNorm = Literal["gnmt", "plain"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig:
+    """How to search.
+
+    length_penalty, length_norm: a score is the log-probability divided by `length_norm`. coverage_penalty: what is
+    added to the score, `coverage_penalty`'s beta; 0 is none, and needs no attention weights.
+
+    A text has at most `source length * max_length_ratio + max_length_extra` tokens, the end token included, and never
+    more than the model has positions; at least `min_length`, counted alike, where that maximum allows it. No n-gram
+    of `no_repeat_ngram` tokens stands in a text twice; 0: any may.
+
+    beam_groups: the beam is divided into so many groups that search one after the other in every step. A candidate's
+    rank falls by `diversity_penalty` for each time that an earlier group has taken its token in this step (Vijayakumar
+    et al. 2016, Hamming diversity). It is no part of a score, nor of later ranks.
+
+    `batch_tokens` bounds the source tokens of one batch, padding counted, times the beam.
+    """
+
+    beam: int = 4
+    length_penalty: float = 0.6
+    n_best: int = 1
+    max_length_ratio: float = 2.0
+    max_length_extra: int = 50
+    batch_tokens: int = 8192
+    length_norm: LengthNorm = "gnmt"
+    coverage_penalty: float = 0.0
+    min_length: int = 0
+    no_repeat_ngram: int = 0
+    beam_groups: int = 1
+    diversity_penalty: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.beam < 1:
+            raise ValueError(f"beam is {self.beam}; it must be at least 1 (1 is greedy search)")
+        if not 1 <= self.n_best <= self.beam:
+            raise ValueError(f"n_best is {self.n_best} with beam {self.beam}; choose it between 1 and beam")
+        if not math.isfinite(self.length_penalty):
+            raise ValueError(f"length_penalty is {self.length_penalty}; it must be a finite number")
+        if self.length_norm not in ("gnmt", "plain"):
+            raise ValueError(f"length_norm is {self.length_norm!r}; choose gnmt or plain")
+        if self.beam_groups < 1 or self.beam % self.beam_groups:
+            raise ValueError(
+                f"beam_groups is {self.beam_groups} with beam {self.beam}; it must be at least 1 and divide beam"
+            )
+        for name in ("max_length_extra", "batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in (
+            *("max_length_ratio", "min_length", "no_repeat_ngram"),
+            *("coverage_penalty", "diversity_penalty"),
+        ):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more, and finite")
+
+    def max_length(self, source_length: int, capacity: int) -> int:
+        """The most tokens, end token included, that the text for a source of this length may have.
+
+        >>> DecodingConfig().max_length(10, capacity=512)
+        70
+        """
+        return min(capacity, int(source_length * self.max_length_ratio) + self.max_length_extra)

@@ -1,0 +1,84 @@
+"""The whole tree of a search as a plain value."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+
+
+@dataclass(frozen=True)
+class TraceNode:
+    """A candidate that a step kept.
+
+    `log_prob` is that of `token` alone. `parent` is the beam that it continues, at step 0 a beam of the empty text.
+    `beam` is where it goes on; None where it ended the text (`finished`).
+    """
+
+    token: int
+    log_prob: float
+    parent: int
+    beam: int | None
+    finished: bool
+
+
+@dataclass(frozen=True)
+class SearchTrace:
+    """Everything a search kept for one source: `steps[t]` are the candidates for token t, ended texts first.
+
+    A node that no later node has as its parent was given up, or the search was over.
+
+    >>> tree = SearchTrace(
+    ...     (
+    ...         (TraceNode(7, -0.5, 0, 0, False), TraceNode(8, -1.0, 0, 1, False)),
+    ...         (TraceNode(1, -0.2, 1, None, True),),
+    ...     )
+    ... )
+    >>> tree.path(1, 0)
+    ((8, 1), (-1.0, -0.2))
+    """
+
+    steps: tuple[tuple[TraceNode, ...], ...]
+
+    def path(self, step: int, number: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
+        """The tokens from the root to node `number` of a step, an end token included, and their log-probabilities."""
+        node = self.steps[step][number]
+        nodes = [node]
+        for earlier in reversed(self.steps[:step]):
+            (node,) = (candidate for candidate in earlier if candidate.beam == node.parent)
+            nodes.append(node)
+        nodes.reverse()
+        return tuple(node.token for node in nodes), tuple(node.log_prob for node in nodes)
+
+
+class TraceRecorder:
+    """Collects the traces of a batch of sources while it is searched."""
+
+    def __init__(self, n_sources: int) -> None:
+        self._steps: list[list[tuple[TraceNode, ...]]] = [[] for _ in range(n_sources)]
+        self._ended: list[list[TraceNode]] = [[] for _ in range(n_sources)]
+
+    def end(self, source: int, token: int, log_prob: float, parent: int) -> None:
+        """The text of a beam ended in this step."""
+        self._ended[source].append(TraceNode(token, log_prob, parent, None, True))
+
+    def go_on(
+        self,
+        sources: Int[np.ndarray, " sources"],
+        tokens: Int[np.ndarray, "sources beam"],
+        log_probs: Float[np.ndarray, "sources beam"],
+        parents: Int[np.ndarray, "sources beam"],
+        live: Bool[np.ndarray, "sources beam"],
+    ) -> None:
+        """Close the step: these are the tokens by which beams go on, where they are `live`."""
+        for row, source in enumerate(sources.tolist()):
+            nodes = self._ended[source]
+            for beam in np.flatnonzero(live[row]).tolist():
+                token, log_prob = int(tokens[row, beam]), float(log_probs[row, beam])
+                nodes.append(TraceNode(token, log_prob, int(parents[row, beam]), beam, False))
+            if nodes:
+                self._steps[source].append(tuple(nodes))
+            self._ended[source] = []
+
+    def traces(self) -> list[SearchTrace]:
+        """What was collected so far, one trace a source."""
+        return [SearchTrace(tuple(steps)) for steps in self._steps]

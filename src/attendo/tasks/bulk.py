@@ -1,0 +1,218 @@
+"""Files of any size through a model: in chunks, in order, in constant memory, and on from where a kill left them.
+
+While it works, what is done stands in `OUT.part`, and `OUT.part.json`, the journal, says how much of that is whole
+and what was asked for. The journal is replaced in one step after the lines of a chunk have reached the disk; whatever
+stands behind its count is the torn end of a chunk, and is made again. At the end `OUT.part` becomes `OUT` in one step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BufferedRandom
+from pathlib import Path
+from typing import Any
+
+from attendo.data.accounting import REMEDIES, Fault
+from attendo.data.lines import decode, physical_lines, text_lines
+from attendo.errors import AttendoError
+from attendo.files import sha256_file, write_atomic
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+CHUNK_LINES, CHUNK_CHARACTERS = 1000, 1 << 22
+"""A chunk ends with the line that reaches either: enough for full batches, little to make again after a kill."""
+
+Work = Callable[[int, list[str]], tuple[Sequence[str], Mapping[str, int]]]
+"""From (number of the first line, lines) to a result for each line, without a line feed at its end, and counts of
+what is worth saying about them."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a file is: lines done of all, those that an earlier sitting had done, and the counts of all done."""
+
+    done: int
+    total: int
+    resumed: int
+    counts: Mapping[str, int]
+
+
+@dataclass
+class _Journal:
+    """How much of the part is whole: its lines (of the input), bytes and SHA-256; and the counts of what they hold."""
+
+    request: dict[str, Any]
+    lines: int = 0
+    size: int = 0
+    sha256: str = hashlib.sha256().hexdigest()
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        write_atomic(path, json.dumps({"format": 1, **vars(self)}, ensure_ascii=False, indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> _Journal:
+        try:
+            values = json.loads(path.read_bytes())
+            if values.pop("format") != 1:
+                raise ValueError
+            return cls(**values)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise AttendoError(f"{path} is damaged; {_begin_anew(path.with_suffix(''))}") from None
+
+
+def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:
+    """Writes the results of the lines of `source` to `out`; yields at the beginning and after each chunk.
+
+    source: UTF-8 lines, perhaps gzipped; checked to the last before any work is done. request: JSON values that name
+    all that the results depend on; what was begun goes on only with the same ones. A line of the output that the model
+    makes must not depend on where chunks begin, or on the lines beside it, beyond rounding; chunks begin at the same
+    lines whatever happens, so that even rounding is the same after a kill.
+
+    Raises AttendoError for an input that cannot be read, an output that is there already, a part that was begun with
+    another request or input, is damaged, or is being written by another process. What the system refuses is an OSError;
+    what is done stays.
+
+    >>> import tempfile
+    >>> def shout(first, lines):
+    ...     return [f"{number}: {line.upper()}" for number, line in enumerate(lines, first)], {"empty": lines.count("")}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     source, out = Path(folder, "in.txt"), Path(folder, "out.txt")
+    ...     _ = source.write_text("rain\\n\\nsnow")
+    ...     *_, last = through_file(source, out, shout, {"style": "loud"})
+    ...     out.read_text(), last.done, dict(last.counts)
+    ('1: RAIN\\n2: \\n3: SNOW\\n', 3, {'empty': 1})
+    """
+    part, journal_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
+    total = _checked(source, out)
+    wanted = json.loads(json.dumps(dict(request) | {"input": sha256_file(source)}))
+    journal = _begun(source, part, journal_file, wanted)
+    if _is_finished(journal, total, out, part):
+        journal_file.unlink()
+        yield Progress(total, total, total, journal.counts)
+        return
+    if out.exists():
+        raise AttendoError(f"{out} is there already; take another name, or remove it")
+    if journal.lines == 0:
+        journal.save(journal_file)
+    resumed, counts = journal.lines, Counter(journal.counts)
+    yield Progress(resumed, total, resumed, dict(counts))
+    with _open_part(part) as file:
+        digest = _to_the_end(file, part, journal)
+        for first, texts in _chunks(source, journal.lines):
+            results, found = work(first, texts)
+            assert len(results) == len(texts), "a result for each line"
+            data = "".join(f"{result}\n" for result in results).encode("utf-8", "replace")
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            digest.update(data)
+            counts.update(found)
+            journal.lines, journal.size = journal.lines + len(texts), journal.size + len(data)
+            journal.sha256, journal.counts = digest.hexdigest(), dict(counts)
+            journal.save(journal_file)
+            yield Progress(journal.lines, total, resumed, journal.counts)
+        part.replace(out)
+    journal_file.unlink()
+
+
+def _checked(source: Path, out: Path) -> int:
+    """How many lines there are to do. All are read before the first is done: a file that is mended is another file."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise AttendoError(f"{out}: no place for a file; give a file in a folder that exists")
+    n_lines = 0
+    for n_lines, text in text_lines(source):
+        if isinstance(text, Fault):
+            detail = f" ({text.detail})" if text.detail else ""
+            raise AttendoError(f"{source}:{n_lines}: {text.reason}{detail}; {REMEDIES[text.reason]}")
+    if out.exists() and out.samefile(source):
+        raise AttendoError(f"{out} is the input; give the output another name")
+    return n_lines
+
+
+def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any]) -> _Journal:
+    """What an earlier sitting has done, if there was one; AttendoError if it was for something else."""
+    if not journal_file.exists():
+        if part.exists():
+            raise AttendoError(f"{part} is there, but {journal_file.name} beside it is not; move it away")
+        return _Journal(wanted)
+    journal = _Journal.load(journal_file)
+    remedy = _begin_anew(part)
+    for key in sorted(journal.request.keys() | wanted.keys(), key=lambda key: (key == "input", key)):
+        old, new = journal.request.get(key), wanted.get(key)
+        if old != new and key == "input":
+            raise AttendoError(
+                f"{source} is not as it was when {part} was begun; bring that back, or {remedy}"
+            )
+        if old != new:
+            raise AttendoError(
+                f"{part} was begun with {key} {_shown(old)}, this is {_shown(new)}; go on as it was begun, or {remedy}"
+            )
+    return journal
+
+
+def _is_finished(journal: _Journal, total: int, out: Path, part: Path) -> bool:
+    """Whether a kill came between the renaming of the part and the removal of its journal."""
+    whole = journal.lines == total and not part.exists() and out.is_file()
+    return whole and out.stat().st_size == journal.size and sha256_file(out) == journal.sha256
+
+
+@contextmanager
+def _open_part(part: Path) -> Iterator[BufferedRandom]:
+    """The part, for this process alone."""
+    descriptor = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+    with os.fdopen(descriptor, "r+b") as file:
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise AttendoError(f"{part} is being written by another process; let it end") from None
+        yield file
+
+
+def _to_the_end(file: BufferedRandom, part: Path, journal: _Journal) -> hashlib._Hash:
+    """Goes to the end of what is whole, and cuts off what is torn; AttendoError if that is not as it was written."""
+    digest, left = hashlib.sha256(), journal.size
+    while left and (block := file.read(min(left, 1 << 20))):
+        digest.update(block)
+        left -= len(block)
+    if left or digest.hexdigest() != journal.sha256:
+        raise AttendoError(f"{part} is not as it was written; bring it back, or {_begin_anew(part)}")
+    file.truncate(journal.size)
+    file.seek(journal.size)
+    return digest
+
+
+def _chunks(source: Path, skip: int) -> Iterator[tuple[int, list[str]]]:
+    """The lines behind the first `skip`, as (number of the first, texts)."""
+    first, texts, characters = skip + 1, [], 0
+    for number, line in physical_lines(source):
+        if number <= skip:
+            continue
+        text = decode(line or b"")
+        assert isinstance(text, str) and line is not None, "all lines were checked"
+        texts.append(text)
+        characters += len(text)
+        if len(texts) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
+            yield first, texts
+            first, texts, characters = number + 1, [], 0
+    if texts:
+        yield first, texts
+
+
+def _begin_anew(part: Path) -> str:
+    return f"remove {part} and {part.name}.json to begin anew"
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 40 else f"{text[:12]}…"
