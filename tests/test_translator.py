@@ -93,6 +93,25 @@ def test_texts_beside_a_long_one_stay_as_they_are(translator):
     assert together[::2] == [translation.text for translation in translator.translate(["rain", "snow"])]
 
 
+@pytest.mark.parametrize("kind", ["bpe", "word"])
+def test_a_prepared_search_finds_the_same(kind):
+    plain, ready = tiny_translator(tiny_tokenizer(kind)), tiny_translator(tiny_tokenizer(kind)).prepare()
+    texts = ["rain", "snow in Oslo", PARAGRAPH]
+    found = [[(c.text, c.score) for c in t.candidates] for t in plain.translate(texts, beam=3, n_best=2)]
+    again = [[(c.text, c.score) for c in t.candidates] for t in ready.translate(texts, beam=3, n_best=2)]
+    assert [[text for text, _ in t] for t in found] == [[text for text, _ in t] for t in again]
+    scores = [score for t in found for _, score in t]
+    assert scores == pytest.approx([score for t in again for _, score in t], abs=1e-4)
+
+
+def test_8_bits_are_near_and_the_scores_of_the_model_stay():
+    plain, small = tiny_translator(tiny_tokenizer()), tiny_translator(tiny_tokenizer()).prepare(int8=True)
+    one, other = (translator.translate(["rain"], beam=1)[0] for translator in (plain, small))
+    assert other.score != one.score and other.score == pytest.approx(one.score, rel=0.2)
+    pairs = [("rain", "雨")]
+    assert small.score(pairs) == plain.score(pairs)
+
+
 def test_nothing_to_translate(translator):
     for text in ("", " ", "\n\u3000"):
         found = translator.translate([text])[0]

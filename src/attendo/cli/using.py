@@ -63,6 +63,9 @@ def translate(
         int | None, typer.Option(metavar="N", help="Split texts of more tokens; else the model's most.")
     ] = None,
     others: With = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
+    ] = False,
     source: Input = None,
     out: Output = None,
     as_json: JsonLines = False,
@@ -83,12 +86,12 @@ def translate(
     from attendo.tasks import Translator
 
     files = both_files(source, out, bool(texts))
-    translator = Translator.load(folder, prepared(device, threads), others or ())
+    translator = Translator.load(folder, prepared(device, threads), others or ()).prepare(int8=int8)
     work = _Translating(
         translator, translator.config(beam, n_best, length_penalty), longest, n_best or 1, as_json
     )
     if files:
-        return file_done(*files, work, work.request(folder, others or []), work.notes)
+        return file_done(*files, work, work.request(folder, others or []) | {"int8": int8}, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
         lines, found = work(number, chunk, counter)

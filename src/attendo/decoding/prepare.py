@@ -1,14 +1,12 @@
 """A model made ready to be run token by token: the same modules and the same forward, its linear layers replaced.
 
 A decoder's step multiplies a few rows by large matrices. On a CPU the matrix's layout decides how fast that is, and
-8-bit whole numbers take a quarter of the memory and less than half of the time. Nothing is looked up: each layout is
-timed on this machine.
+8-bit whole numbers take a quarter of the memory and less than half of the time.
 """
 
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -20,7 +18,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 FEW = 3
 """Up to so many rows a product is bound by reading the matrix once."""
 MANY = 64
-"""Rows that layouts for more are timed with."""
+"""Rows that the blocks are made for; any number may come."""
 LARGEST = 127
 """Of the whole numbers that a weight or an activation becomes; -128 is left out, so that both signs go as far."""
 
@@ -82,7 +80,7 @@ class Int8Linear(nn.Module):
 
 
 class FastLinear(nn.Module):
-    """x Wᵀ + b in float32, W laid out once for few rows and once for many, as was fastest; no gradient."""
+    """x Wᵀ + b in float32, W laid out once for few rows and once for many; no gradient."""
 
     def __init__(self, few: Product, many: Product, in_features: int, out_features: int):
         super().__init__()
@@ -115,30 +113,17 @@ def packed(weight: Tensor, bias: Tensor | None) -> Product:
     return lambda x: torch.ops.mkldnn._linear_pointwise(x, blocks, bias, "none", [], "")
 
 
-Layout = Callable[[Tensor, Tensor | None], Product]
-
-
-def layouts() -> tuple[Layout, ...]:
-    """Those that this build of torch has."""
+def has_blocks() -> bool:
+    """Whether this build of torch has oneDNN's blocks."""
     names = ("_reorder_linear_weight", "_linear_pointwise")
-    has_blocks = torch.backends.mkldnn.is_available() and all(
-        hasattr(torch.ops.mkldnn, name) for name in names
-    )
-    return (as_it_is, transposed, packed) if has_blocks else (as_it_is, transposed)
+    return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
-def fastest_layout(weight: Float[Tensor, "d_out d_in"], rows: int) -> Layout:
-    """The layout whose product of this matrix with so many rows takes least time here: the shortest of several."""
-    x = torch.ones(rows, weight.shape[1])
-    products = {layout: layout(weight, None) for layout in layouts()}
-    shortest = dict.fromkeys(products, float("inf"))
-    for _ in range(8):
-        for layout, product in products.items():
-            began = time.process_time_ns()
-            for _ in range(4):
-                product(x)
-            shortest[layout] = min(shortest[layout], time.process_time_ns() - began)
-    return min(shortest, key=lambda layout: shortest[layout])
+def fast(plain: nn.Linear) -> FastLinear:
+    """The layer with Wᵀ for few rows and blocks for many: the same on every run, so that a search is, too."""
+    weight, bias = plain.weight.detach(), None if plain.bias is None else plain.bias.detach()
+    many = packed(weight, bias) if has_blocks() else as_it_is(weight, bias)
+    return FastLinear(transposed(weight, bias), many, plain.in_features, plain.out_features)
 
 
 @torch.inference_mode()
@@ -157,15 +142,7 @@ def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
         and module.weight.device.type == "cpu"
         and module.weight.dtype == torch.float32
     }
-    chosen: tuple[Layout, Layout] | None = None
     for path, plain in linear.items():
-        if int8 and plain.in_features > 1:
-            ready.set_submodule(path, Int8Linear(plain))
-            continue
-        if chosen is None:
-            largest = max(linear.values(), key=lambda module: min(module.weight.shape)).weight.detach()
-            chosen = fastest_layout(largest, 1), fastest_layout(largest, MANY)
-        bias = None if plain.bias is None else plain.bias.detach()
-        few, many = (layout(plain.weight.detach(), bias) for layout in chosen)
-        ready.set_submodule(path, FastLinear(few, many, plain.in_features, plain.out_features))
+        eight = int8 and plain.in_features > 1
+        ready.set_submodule(path, Int8Linear(plain) if eight else fast(plain))
     return ready

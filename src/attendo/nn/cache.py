@@ -160,12 +160,9 @@ class DecoderCache:
     # what a search asks for between steps
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`; the sources stay. Only what is written so far is moved."""
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
+        """New row i continues old row `rows[i]`; the sources stay."""
         for block in self.blocks:
-            for x in (block.key, block.value):
-                x[moved, :, : self.longest] = x[rows[moved], :, : self.longest]
-            block.key, block.value = block.key[: len(rows)], block.value[: len(rows)]
+            block.key, block.value = block.key[rows], block.value[rows]
         self._select(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:

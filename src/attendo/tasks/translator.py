@@ -21,6 +21,7 @@ from attendo.decoding.beam import DecodingConfig, length_norm
 from attendo.decoding.engine import decode
 from attendo.decoding.ensemble import Ensemble, mean_log_probs
 from attendo.decoding.loops import runs_away
+from attendo.decoding.prepare import prepared
 from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
@@ -100,6 +101,7 @@ class Translator:
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     companions: tuple[EncoderDecoder, ...] = ()
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
+    _searching: tuple[EncoderDecoder, ...] = dataclasses.field(default=(), repr=False)
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
@@ -123,6 +125,15 @@ class Translator:
         """A translator around a model that is in memory already."""
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card)
+
+    def prepare(self, *, int8: bool = False) -> Translator:
+        """Lays its models out for a faster search on this processor (`decoding.prepare`); gives itself back.
+
+        What is found stays the same but for rounding. int8: in 8 bits, faster and a little less exact. `score` and
+        recordings keep to the models as they are; a model that is trained further must be prepared again.
+        """
+        self._searching = tuple(prepared(model, int8=int8) for model in self._models)
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -296,7 +307,10 @@ class Translator:
         special = SpecialIds(
             bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=(tokenizer.pad_id, tokenizer.bos_id)
         )
-        capacity, members = self.longest + 1, [self._member(model) for model in self._models]
+        capacity, members = (
+            self.longest + 1,
+            [self._member(model) for model in self._searching or self._models],
+        )
         if len(members) == 1:
             return decode(sources, *members[0], config, special, capacity, self.device)
         ensemble = Ensemble(members)
