@@ -1,5 +1,6 @@
 """attendo translate --input --output: the lines that stdin gives, and the same bytes however often it is killed."""
 
+import dataclasses
 import json
 import os
 import random
@@ -97,11 +98,24 @@ def test_the_command_stops_and_goes_on(run_folder, tmp_path, monkeypatch):
         (["--output", "G"], "--input and --output belong together"),
         (["--input", "F", "--output", "G", "rain"], "give texts, or --input and --output"),
         (["--longest", "2", "rain"], "longest is 2; choose it from 8 to 63"),
+        (["--set", "model.d_model=8", "rain"], "a search has settings of decoding only"),
+        (["--set", "decoding.no_repeat=3", "rain"], "no_repeat_ngram"),
+        (["--set", "decoding.min_length=-1", "rain"], "min_length"),
     ],
     ids=str,
 )
 def test_wrong_usage(run_folder, options, said):
     assert said in refused("translate", run_folder, *options)
+
+
+def test_settings_of_the_search(run_folder):
+    lines = ["rain", "snow in Oslo", "fog"]
+    translator = Translator.load(run_folder)
+    plain = [found.text for found in translator.translate(lines)]
+    translator.decoding = dataclasses.replace(translator.decoding, min_length=7, no_repeat_ngram=1)
+    wanted = [found.text for found in translator.translate(lines)]
+    options = ["--set", "decoding.min_length=7", "--set", "decoding.no_repeat_ngram=1"]
+    assert attendo("translate", run_folder, *lines, *options).out.splitlines() == wanted != plain
 
 
 def killed_at_steps(command, n):

@@ -66,6 +66,12 @@ def translate(
     int8: Annotated[
         bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
     ] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="K=V", help="Of the search, as decoding.no_repeat_ngram=3; repeatable."
+        ),
+    ] = None,
     source: Input = None,
     out: Output = None,
     as_json: JsonLines = False,
@@ -87,6 +93,7 @@ def translate(
 
     files = both_files(source, out, bool(texts))
     translator = Translator.load(folder, prepared(device, threads), others or ()).prepare(int8=int8)
+    _set_search(translator, set_ or [])
     work = _Translating(
         translator, translator.config(beam, n_best, length_penalty), longest, n_best or 1, as_json
     )
@@ -167,6 +174,18 @@ def pairs_of(
     source = data_of(family_of("translation"), folder).source(files, columns, header)
     account = Account(source.name)
     return read_pairs(source, account=account), account
+
+
+def _set_search(translator: Translator, assignments: list[str]) -> None:
+    """Changes how the translator searches, as [decoding] of a run's config.toml does."""
+    from attendo.config import build, override
+    from attendo.decoding.options import DecodingConfig
+
+    tables = override({}, assignments)
+    if other := tables.keys() - {"decoding"}:
+        raise typer.BadParameter(f"--set {other.pop()}.…: a search has settings of decoding only")
+    chosen = dataclasses.asdict(translator.decoding) | tables.get("decoding", {})
+    translator.decoding = build(DecodingConfig, chosen, "--set [decoding]")
 
 
 @dataclasses.dataclass(frozen=True)
