@@ -52,7 +52,7 @@ def test_every_layout_is_the_same_product(layout, rows, biased):
     x = torch.randn(rows, 24)
     with torch.inference_mode():
         assert torch.allclose(product(x), plain(x), atol=1e-5)
-        leaf = FastLinear(product, product, 24, 40)
+        leaf = FastLinear(plain)
         stacked = x.expand(2, 3, rows, 24)
         assert torch.allclose(leaf(stacked), plain(stacked), atol=1e-5)
 

@@ -92,11 +92,12 @@ def translate(
     from attendo.tasks import Translator
 
     files = both_files(source, out, bool(texts))
-    translator = Translator.load(folder, prepared(device, threads), others or ()).prepare(int8=int8)
+    translator = Translator.load(folder, prepared(device, threads), others or ())
     _set_search(translator, set_ or [])
     work = _Translating(
         translator, translator.config(beam, n_best, length_penalty), longest, n_best or 1, as_json
     )
+    translator.prepare(int8=int8)
     if files:
         return file_done(*files, work, work.request(folder, others or []) | {"int8": int8}, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0

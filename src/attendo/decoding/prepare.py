@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import cached_property
 from typing import TypeVar
 
 import torch
@@ -80,12 +81,25 @@ class Int8Linear(nn.Module):
 
 
 class FastLinear(nn.Module):
-    """x Wᵀ + b in float32, W laid out once for few rows and once for many; no gradient."""
+    """x Wᵀ + b in float32, W laid out anew for few rows and for many when such come first; no gradient.
 
-    def __init__(self, few: Product, many: Product, in_features: int, out_features: int):
+    The layouts are the same on every run, so that a search is, too. The parameters are shared.
+    """
+
+    def __init__(self, plain: nn.Linear):
         super().__init__()
-        self.few, self.many = few, many
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self._plain = plain.weight.detach(), None if plain.bias is None else plain.bias.detach()
+
+    @cached_property
+    def few(self) -> Product:
+        """The product with FEW rows or fewer."""
+        return transposed(*self._plain)
+
+    @cached_property
+    def many(self) -> Product:
+        """The product with more."""
+        return (packed if has_blocks() else as_it_is)(*self._plain)
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """As `nn.Linear`, equal up to rounding."""
@@ -119,13 +133,6 @@ def has_blocks() -> bool:
     return torch.backends.mkldnn.is_available() and all(hasattr(torch.ops.mkldnn, name) for name in names)
 
 
-def fast(plain: nn.Linear) -> FastLinear:
-    """The layer with Wᵀ for few rows and blocks for many: the same on every run, so that a search is, too."""
-    weight, bias = plain.weight.detach(), None if plain.bias is None else plain.bias.detach()
-    many = packed(weight, bias) if has_blocks() else as_it_is(weight, bias)
-    return FastLinear(transposed(weight, bias), many, plain.in_features, plain.out_features)
-
-
 @torch.inference_mode()
 def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
     """The model with its linear layers laid out for this CPU, or in 8 bits; the model itself stays as it is.
@@ -144,5 +151,5 @@ def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
     }
     for path, plain in linear.items():
         eight = int8 and plain.in_features > 1
-        ready.set_submodule(path, Int8Linear(plain) if eight else fast(plain))
+        ready.set_submodule(path, Int8Linear(plain) if eight else FastLinear(plain))
     return ready

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attendo.decoding.candidates import log_prob_type
 from attendo.decoding.filters import SamplingConfig, allowed
 from attendo.decoding.noise import gumbel, step_seeds
 from attendo.decoding.step import SpecialIds
@@ -180,7 +181,7 @@ class Sampler:
         seen: Bool[Tensor, "rows vocab"] | None,
     ) -> tuple[Int[Tensor, "rows 1"], Float[Tensor, " rows"]]:
         """The token of each row and its log-probability, NaN where there was none to choose."""
-        precise = torch.promote_types(logits.dtype, torch.float32)
+        precise = log_prob_type(logits)
         log_probs = logits.log_softmax(-1, dtype=precise)
         offered = logits.to(precise)
         if self.never:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -112,9 +113,9 @@ class LabelledCorpus:
         account = Account(self._source.name)
         every = count_labels(read_labelled(self._source, self.data.strict, account), self._source.name)
         self.say(account.line())
-        counts = dict.fromkeys(every, 0)
-        for row in self.rows():
-            counts[row.label] += 1
+        counts = (
+            every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
+        )
         if empty := [label for label, count in counts.items() if not count]:
             raise AttendoError(
                 f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with --valid"

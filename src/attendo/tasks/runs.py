@@ -112,8 +112,8 @@ def new_run(
     clock = Clock() if clock is None else clock
     require_no_run(folder)
     check_tables(family, tables, "the settings")
-    given = tables
-    tables = with_absolute_files(joined(family.defaults(), given))
+    given = with_absolute_files(tables)
+    tables = joined(family.defaults(), given)
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where, corpus = pick_device(device), family.open(data, say)
@@ -121,7 +121,7 @@ def new_run(
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say)
     else:
         tables, tokenizer = shape_of(init_from, family, given)
-        tables = with_absolute_files(joined(tables, {"model": corpus.model_facts()}))
+        tables = joined(tables, {"model": corpus.model_facts()})
         say_unknown_words(tokenizer, corpus, say)
     material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say)

@@ -307,10 +307,8 @@ class Translator:
         special = SpecialIds(
             bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=(tokenizer.pad_id, tokenizer.bos_id)
         )
-        capacity, members = (
-            self.longest + 1,
-            [self._member(model) for model in self._searching or self._models],
-        )
+        capacity = self.longest + 1
+        members = [self._member(model) for model in self._searching or self._models]
         if len(members) == 1:
             return decode(sources, *members[0], config, special, capacity, self.device)
         ensemble = Ensemble(members)
