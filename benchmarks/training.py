@@ -21,7 +21,6 @@ mostly; here all use AdamW (attendo and the plain loop in torch's fused form, Jo
 JoeyNMT 2.3 runs in an environment of its own.
 """
 
-import argparse
 import contextlib
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
-from turns import asked, contenders, orders, ratios, spread, store, tell
+from turns import asked, contenders, orders, ratios, shared_options, spread, store, tell
 
 SIZES = {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4, "dropout": 0.1, "smoothing": 0.1}
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -293,18 +292,12 @@ def compare(options, names):
 
 def main():
     """Reads the options, compares, prints and stores."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = shared_options(__doc__, rounds=9)
     parser.add_argument("--train", type=Path, help="pairs, a tab between the sides")
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
-    parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps-per-round", type=int, default=6)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dropout", choices=("paper", "everywhere"), default="paper")
-    parser.add_argument("--out", type=Path, help="file of results; a new one under results/ unless given")
-    parser.add_argument("--work", help=argparse.SUPPRESS)
-    parser.add_argument("--file", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         with contextlib.redirect_stdout(sys.stderr):

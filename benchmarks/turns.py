@@ -1,16 +1,43 @@
-"""What all benchmarks share: contenders as processes that take turns, ratios, results with their machine."""
+"""What all benchmarks share: options, contenders as processes that take turns, ratios, results with their machine."""
 
+import argparse
 import json
 import os
 import platform
 import statistics
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+
+def shared_options(doc, rounds=None):
+    """The options of every benchmark. doc: its text; rounds: how many turns unless told, None where it takes none."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--out", type=Path, help="file of results; a new one under results/ unless given")
+    if rounds is not None:
+        made.add_argument("--rounds", type=int, default=rounds)
+        made.add_argument("--work", help=argparse.SUPPRESS)
+        made.add_argument("--file", type=Path, help=argparse.SUPPRESS)
+    return made
+
+
+def listed(kind=str):
+    """The type of an option that is several values with commas between them.
+
+    >>> listed(int)("1,2")
+    [1, 2]
+    """
+    return lambda text: [kind(part) for part in text.split(",")]
+
+
+def clock(threads):
+    """(its name, the function): CPU seconds of all threads for one thread, seconds on the wall for more."""
+    return ("CPU", time.process_time) if threads == 1 else ("wall", time.perf_counter)
 
 
 @contextmanager

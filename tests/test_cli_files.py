@@ -18,7 +18,7 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.cli import main
 from attendo.data import forecasts
-from attendo.models import EncoderDecoder
+from attendo.decoding.beam import BeamSearch
 from attendo.tasks import bulk
 from attendo.tasks.translator import Translator
 
@@ -120,7 +120,7 @@ def test_settings_of_the_search(run_folder):
 
 def killed_at_steps(command, n):
     """Runs the command in forks, `n` of them killed while the model takes some step, the last one not."""
-    step = EncoderDecoder.step
+    advance = BeamSearch.advance
     taken = 0  # of this process: a fork counts on for itself alone
     for last in [*random.Random(0).choices(range(1, 13), k=n), None]:
 
@@ -129,9 +129,9 @@ def killed_at_steps(command, n):
             taken += 1
             if taken == last:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return step(*arguments)
+            return advance(*arguments)
 
-        with patch.object(EncoderDecoder, "step", counted):
+        with patch.object(BeamSearch, "advance", counted):
             status = in_child(partial(main, list(map(str, command))))
         assert status == (0 if last is None else signal.SIGKILL)
 

@@ -63,6 +63,29 @@ def test_a_wide_beam_finds_the_best_text_of_the_mean():
     assert log_prob == pytest.approx(sum(math.log((p + q) / 2) for p, q in by_hand), abs=1e-9)
 
 
+def test_rows_join_every_member(tokenizer):
+    """A second source joins after two steps, and rows of both then step as those of caches that never met."""
+    members = [tiny_translator(tokenizer, seed=seed).model.double() for seed in (1, 2)]
+
+    def start(model):
+        return lambda sources, rows, capacity: model.start(torch.tensor(sources), None, rows, capacity)
+
+    def step(model):
+        return lambda ids, cache: model.step(ids, cache)[:, -1]
+
+    ensemble = Ensemble([(start(model), step(model)) for model in members])
+    sources, ids = [[[7, 8, 9]], [[10, 11]]], torch.tensor([[2], [5], [6], [7]])
+    with torch.no_grad():
+        alone = [ensemble.start(source, 2, 8) for source in sources]
+        joined, late = (ensemble.start(source, 2, 8) for source in sources)
+        for token in (3, 4):
+            fed = torch.tensor([[token], [token + 1]])
+            torch.testing.assert_close(ensemble.step(fed, joined), ensemble.step(fed, alone[0]))
+        joined.join(late)
+        both = [ensemble.step(ids[2 * i : 2 * i + 2], cache) for i, cache in enumerate(alone)]
+        torch.testing.assert_close(ensemble.step(ids, joined), torch.cat(both))
+
+
 def test_what_one_member_rules_out_stays_possible_and_a_dead_row_adds_nothing():
     nothing = -math.inf
     first, second = torch.tensor([[0.0, nothing], [nothing] * 2]), torch.tensor([[nothing, 0.0], [0.0, 0.0]])

@@ -189,7 +189,7 @@ class DecoderLM(nn.Module):
 
     def start(self, rows: int = 1, capacity: int = 256) -> DecoderCache:
         """An empty cache for so many rows."""
-        nothing = self.output_proj.weight.new_zeros(rows, 0, self.config.d_model)
+        nothing = self.embedding.tokens.weight.new_zeros(rows, 0, self.config.d_model)
         return self.decoder.start(nothing, None, 1, capacity)
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: DecoderCache) -> Float[Tensor, "rows n vocab"]:

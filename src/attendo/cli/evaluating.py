@@ -24,7 +24,8 @@ from attendo.cli.using_options import (
     OneJson,
     Penalty,
     Threads,
-    prepared,
+    chosen_device,
+    make_ready,
 )
 from attendo.data.accounting import Account, plural
 
@@ -91,12 +92,13 @@ def evaluate(
             require_file(file)
     if out is not None and not out.absolute().parent.is_dir():
         raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
-    user = load(folder, prepared(device, threads))
+    user = load(folder, chosen_device(device, threads))
     began = time.process_time(), time.monotonic()
     given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
     given |= {"--stride": stride, "--columns": columns, "--column": column, "--header": header, "--out": out}
     match user:
         case Translator():
+            make_ready(user)
             _only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
             facts, lines = _translations(user, folder, files, given)
         case Classifier():

@@ -31,8 +31,9 @@ from attendo.cli.using_options import (
     Threads,
     With,
     both_files,
+    chosen_device,
     file_done,
-    prepared,
+    make_ready,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,12 @@ def translate(
     int8: Annotated[
         bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
     ] = False,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What each translation begins with; whole words.")
+    ] = None,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="Behind a tab, which source token each token looks at.")
+    ] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,22 +89,31 @@ def translate(
 
     A line break in a translation is written as a space, and an empty line gives an empty line. With --n-best N
     above 1 each input line gives up to N lines, best first, of three fields between tabs: its number from 1, the
-    score, the text. The score is the log-probability (nats) over the length norm. A file may have any size; a run
-    that was stopped or killed goes on with the same command.
+    score, the text. The score is the log-probability (nats) over the length norm. --alignments adds a last field,
+    as 0-0 1-2: numbers of tokens from 0, source-target; with --json also weights, texts and places in the text. A file
+    may have any size; a run that was stopped or killed goes on with the same command.
 
     Example: attendo translate runs/mine < input.txt > output.txt
 
     Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt
+
+    Example: attendo translate runs/mine "It will rain." --prefix "明日は" --alignments
     """
+    from attendo.data.formats import has_surrogate
     from attendo.tasks import Translator
 
     files = both_files(source, out, bool(texts))
-    translator = Translator.load(folder, prepared(device, threads), others or ())
+    if prefix and has_surrogate(prefix):
+        raise typer.BadParameter("--prefix is not UTF-8; type it in a UTF-8 terminal")
+    translator = Translator.load(folder, chosen_device(device, threads), others or ())
     _set_search(translator, set_ or [])
-    work = _Translating(
-        translator, translator.config(beam, n_best, length_penalty), longest, n_best or 1, as_json
-    )
-    translator.prepare(int8=int8)
+    config = translator.config(beam, n_best, length_penalty)
+    if int8 and config.coverage_penalty:
+        raise typer.BadParameter(
+            "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
+        )
+    work = _Translating(translator, config, longest, n_best or 1, as_json, prefix or "", alignments)
+    make_ready(translator, int8=int8)
     if files:
         return file_done(*files, work, work.request(folder, others or []) | {"int8": int8}, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0
@@ -133,7 +149,8 @@ def score(
     """
     from attendo.tasks import Translator
 
-    translator = Translator.load(folder, prepared(device, threads), others or ())
+    translator = Translator.load(folder, chosen_device(device, threads), others or ())
+    make_ready(translator)
     pairs, account = pairs_of(folder, files, columns, header)
     counter = Counter("pairs")
     while chunk := list(islice(pairs, MOST_LINES)):
@@ -198,6 +215,8 @@ class _Translating:
     longest: int | None
     n_best: int
     as_json: bool
+    prefix: str
+    alignments: bool
 
     def __call__(
         self, number: int, texts: list[str], counter: Counter | None = None
@@ -210,6 +229,8 @@ class _Translating:
             n_best=config.n_best,
             length_penalty=config.length_penalty,
             longest=self.longest,
+            prefixes=self.prefix or None,
+            alignments=self.alignments,
         )
         for line, translation in enumerate(found, number):
             counts["split"] += translation.parts > 1
@@ -227,7 +248,8 @@ class _Translating:
 
         models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
         own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
-        return own | dataclasses.asdict(self.config) | {"json": self.as_json}
+        shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
+        return own | dataclasses.asdict(self.config) | shown
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
         """What to say at the end; `counts` are those of all lines."""
@@ -246,12 +268,23 @@ class _Translating:
             found |= {"translations": [_candidate(c) for c in translation.candidates]}
             found |= {"parts": translation.parts, "loop": translation.loop}
             return json.dumps(found, ensure_ascii=False)
+        lines = [one_line(c.text) + self._aligned(c) for c in translation.candidates]
         if self.n_best == 1:
-            return one_line(translation.text)
-        return "\n".join(f"{number}\t{c.score:.4f}\t{one_line(c.text)}" for c in translation.candidates)
+            return lines[0]
+        scores = [f"{number}\t{c.score:.4f}\t" for c in translation.candidates]
+        return "\n".join(score + line for score, line in zip(scores, lines, strict=True))
+
+    def _aligned(self, found: Candidate) -> str:
+        """The field of --alignments: source-target, as giza-pharaoh has it."""
+        links = found.alignment
+        return "" if links is None else "\t" + " ".join(f"{link.source}-{link.target}" for link in links)
 
 
 def _candidate(found: Candidate) -> dict[str, Any]:
     values = dataclasses.asdict(found)
     values["token_log_probs"] = [round(value, 5) for value in found.token_log_probs]
+    if found.alignment is None:
+        del values["alignment"]
+    for link in values.get("alignment", ()):
+        link["weight"] = round(link["weight"], 5)
     return values

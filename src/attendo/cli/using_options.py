@@ -13,6 +13,8 @@ from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, duration, say, 
 
 if TYPE_CHECKING:
     from attendo.tasks.bulk import Progress, Work
+    from attendo.tasks.generator import Generator
+    from attendo.tasks.translator import Translator
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")]
 Files = Annotated[
@@ -48,7 +50,19 @@ Output = Annotated[
 OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
-def prepared(device: str, threads: int | None) -> str:
+def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
+    """Brings a model into the fastest form for its search, and says what takes long or cannot be."""
+    from attendo.decoding.native.library import is_to_be_made
+
+    on_cpu = user.device.type == "cpu"
+    if on_cpu and is_to_be_made():
+        say("compiling the search for this processor; once, and some seconds long")
+    user.prepare(int8=int8)
+    if on_cpu and (why := user.why_not_compiled) is not None:
+        say(f"note: the search runs on torch alone, which is slower: {why}")
+
+
+def chosen_device(device: str, threads: int | None) -> str:
     """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
     import torch
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections import Counter as Counts
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,11 +14,23 @@ import typer
 
 from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes, stdin_text
 from attendo.cli.reporting import Counter, say
-from attendo.cli.using_options import Device, Folder, JsonLines, Threads, prepared
+from attendo.cli.using_options import (
+    Device,
+    Folder,
+    Input,
+    JsonLines,
+    Output,
+    Threads,
+    both_files,
+    chosen_device,
+    file_done,
+    make_ready,
+)
 from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:
-    from attendo.tasks import Generator
+    from attendo.decoding.filters import SamplingConfig
+    from attendo.tasks import Generation, Generator
 
 Pooling = Literal["mean", "max", "first"]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")]
@@ -47,7 +61,7 @@ def classify(
     """
     from attendo.tasks import Classifier
 
-    classifier = Classifier.load(folder, prepared(device, threads))
+    classifier = Classifier.load(folder, chosen_device(device, threads))
     counter, n_cut, n_done = Counter("lines"), 0, 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
         for line, found in enumerate(classifier.classify(chunk), number):
@@ -87,7 +101,11 @@ def generate(
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(metavar="S", help="End before this; repeatable.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same text.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, at the end.")] = False,
+    source: Input = None,
+    out: Output = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, at the end; of a file, one a line.")
+    ] = False,
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:
@@ -96,15 +114,24 @@ def generate(
     Options left out are the run's own. Of stdin (PROMPT -) the line break at its end is left out. --json: prompt,
     text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed, window (of token ids, at the end).
 
+    --input: each line is a prompt, and gives a line, prompt and text; a line break in it is written as a space. The
+    seed of a line is a function of --seed, 0 if left out, and its number. A file may have any size; a run that was
+    stopped or killed goes on with the same command.
+
     Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
+
+    Example: attendo generate runs/mine --input prompts.txt --output texts.txt --seed 7
     """
     from attendo.tasks import Generator
+
+    files = both_files(source, out, prompt is not None)
 
     if context.args:
         words = " ".join([prompt or "", *context.args])
         raise typer.BadParameter(f'put the prompt in quotes: attendo generate {folder} "{words}"')
     text = stdin_text() if prompt == "-" else prompt or ""
-    generator = Generator.load(folder, prepared(device, threads))
+    generator = Generator.load(folder, chosen_device(device, threads))
+    make_ready(generator)
     options = {
         "max_tokens": max_tokens,
         "temperature": temperature,
@@ -114,6 +141,9 @@ def generate(
     }
     options |= {"repetition_penalty": repetition_penalty, "stop": tuple(stop) if stop else None, "seed": seed}
     given = {name: value for name, value in options.items() if value is not None}
+    if files:
+        work = _Generating(generator, generator.config(given), as_json)
+        return file_done(*files, work, work.request(folder), work.notes)
     return _generate(generator, text, given, as_json)
 
 
@@ -146,7 +176,7 @@ def embed(
     from attendo.tasks import Embedder
     from attendo.tasks.embedder import nearest_rows
 
-    embedder = Embedder.load(folder, prepared(device, threads))
+    embedder = Embedder.load(folder, chosen_device(device, threads))
     others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
@@ -167,6 +197,48 @@ def _lines_of(file: Path, column: str | None) -> list[tuple[int, str]]:
     from attendo.data.corpora import read_lines
 
     return list(read_lines(file, column, account=Account(str(file), option="--column")))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generating:
+    """From prompts to the lines of how they go on, and what is worth saying about them."""
+
+    generator: Generator
+    config: SamplingConfig
+    as_json: bool
+
+    def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
+        """The output of each line, and counts."""
+        from attendo.tasks.generator import of_lines
+
+        found = self.generator.generate_batch(prompts, of_lines(self.config, number, len(prompts)))
+        counts = Counts(
+            {
+                "cut": sum(text.cut > 0 for text in found),
+                "unknown": sum(text.unknown > 0 for text in found),
+            }
+        )
+        return [self._line(line, text) for line, text in enumerate(found, number)], counts
+
+    def request(self, folder: Path) -> dict[str, Any]:
+        """All that the texts depend on, apart from the prompts."""
+        from attendo.files import sha256_file
+
+        model = {"model": sha256_file(folder / "model.safetensors")}
+        return model | dataclasses.asdict(self.config) | {"json": self.as_json}
+
+    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
+        """What to say at the end; `counts` are those of all lines."""
+        said = {
+            "cut": "prompts were longer than the model's context; as much at their beginnings was not read",
+            "unknown": "prompts hold words that the model does not know",
+        }
+        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
+
+    def _line(self, number: int, found: Generation) -> str:
+        if self.as_json:
+            return json.dumps({"line": number} | dataclasses.asdict(found), ensure_ascii=False)
+        return one_line(found.prompt + found.text)
 
 
 def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:

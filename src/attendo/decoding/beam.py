@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.candidates import best_tokens, log_prob_type, reordered
+from attendo.decoding.candidates import BestTokens, best_tokens, log_prob_type, reordered
 from attendo.decoding.constraints import Constraints
 from attendo.decoding.coverage import AttendingStep, coverage_penalty
 from attendo.decoding.options import DecodingConfig, LengthNorm
@@ -69,7 +69,7 @@ class BeamSearch(Generic[CacheT]):
     other. A text that several groups find is returned once.
 
     prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
-    and is not called without it. recorder: is told every candidate kept.
+    and is not called without it. recorder: is told every candidate kept. best: finds a row's best tokens.
     """
 
     def __init__(
@@ -84,12 +84,13 @@ class BeamSearch(Generic[CacheT]):
         prefixes: Sequence[Sequence[int]] | None = None,
         attending: AttendingStep[CacheT] | None = None,
         recorder: TraceRecorder | None = None,
+        best: BestTokens = best_tokens,
     ) -> None:
         _check(limits, config, attending is not None)
         n_sources, beam = len(limits), config.beam
         self.step, self.cache, self.config, self.special, self.device = step, cache, config, special, device
         self.attending = attending if config.coverage_penalty else None
-        self.recorder = recorder
+        self.recorder, self.best = recorder, best
         self.sources = np.arange(n_sources)
         self.limits = np.asarray(limits)
         self.lengths = np.zeros(n_sources, dtype=np.int64)
@@ -101,6 +102,7 @@ class BeamSearch(Generic[CacheT]):
         self.buffer: Tensor | None = None
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
         self.n_finished = np.zeros((n_sources, config.beam_groups), dtype=np.int64)
+        self._count_rows()
         self.to_beat = np.full(n_sources, -np.inf)
         # What each source position got from the tokens of a row, and what it gets in this step.
         self.attended = self.attention = np.zeros((n_sources, beam, 0))
@@ -126,13 +128,17 @@ class BeamSearch(Generic[CacheT]):
         live = log_probs > -np.inf
         if self.recorder is not None:
             self.recorder.go_on(self.sources, tokens, token_log_probs, parents, live)
-        stuck = ~live.any(1)
-        done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
-        # Rows that lead nowhere stay as they are, to spare a reordering.
-        parents = np.where(live, parents, np.arange(self.config.beam))
+        stuck, done = None, {}
+        if not live.all():
+            stuck = ~live.any(1)
+            done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
+            # Rows that lead nowhere stay as they are, to spare a reordering.
+            parents = np.where(live, parents, self._beams)
         self._extend(tokens, token_log_probs, parents, log_probs)
-        for n in np.flatnonzero(~stuck & self._nothing_to_gain()).tolist():
-            done[n] = self._result(n, bool(self.lengths[n] == self.limits[n]))
+        if self._some_finished or self._steps_left == 0:
+            over = self._nothing_to_gain() if stuck is None else self._nothing_to_gain() & ~stuck
+            for n in np.flatnonzero(over).tolist():
+                done[n] = self._result(n, bool(self.lengths[n] == self.limits[n]))
         results = [(int(self.sources[n]), done[n]) for n in sorted(done)]
         self._drop(done, parents)
         return results
@@ -141,7 +147,7 @@ class BeamSearch(Generic[CacheT]):
         """Step all rows; the candidates of each. So many that the best of a group are among them in any case:
         the other groups, which rank before it, can set back at most one of a row's tokens for each of their rows.
         """
-        last = np.take_along_axis(self.tokens, self.lengths[:, None, None], 2).reshape(-1, 1)
+        last = self.tokens[self._numbers, :, self.lengths].reshape(-1, 1)
         fed = torch.from_numpy(last).to(self.device)
         if self.attending is None:
             logits = self.step(fed, self.cache)
@@ -150,11 +156,11 @@ class BeamSearch(Generic[CacheT]):
             self.attention = weights.double().cpu().numpy().reshape(*self.log_probs.shape, -1)
             if not self.attended.size:
                 self.attended = np.zeros(self.attention.shape)
-        if self.buffer is None:
+        if self.buffer is None or len(self.buffer) < len(logits):
             self.buffer = torch.empty_like(logits, dtype=log_prob_type(logits))
         out = self.buffer[: len(logits)]
         constrain = None if self.constraints is None else self._constrain
-        tokens, log_probs = best_tokens(logits, self.config.beam, self.special.never, constrain, out)
+        tokens, log_probs = self.best(logits, self.config.beam, self.special.never, constrain, out)
         shape = (*self.log_probs.shape, -1)
         return tokens.reshape(shape), log_probs.reshape(shape)
 
@@ -173,26 +179,41 @@ class BeamSearch(Generic[CacheT]):
         """
         size = self.config.beam // self.config.beam_groups
         rows, n_sources = slice(group * size, (group + 1) * size), len(self.sources)
+        each = row_tokens.shape[2]
         tokens = row_tokens[:, rows].reshape(n_sources, -1)
         token_log_probs = row_log_probs[:, rows].reshape(n_sources, -1)
-        parents = np.repeat(np.arange(rows.start, rows.stop), row_tokens.shape[2])[None].repeat(n_sources, 0)
-        log_probs = np.repeat(self.log_probs[:, rows], row_tokens.shape[2], axis=1) + token_log_probs
-        rank = log_probs
-        if group:
-            times = (tokens[:, :, None] == taken[:, None]).sum(2)
-            rank = log_probs - self.config.diversity_penalty * times
-        order = np.lexsort((parents, tokens, -rank))
-        tokens, token_log_probs, parents, log_probs = reordered(
-            order, tokens, token_log_probs, parents, log_probs
-        )
+        log_probs = (self.log_probs[:, rows, None] + row_log_probs[:, rows]).reshape(n_sources, -1)
+        parents = np.empty(tokens.shape, dtype=np.int64)
+        parents[:] = self._beams[rows].repeat(each)
+        if size * each > 1:
+            rank = log_probs
+            if group:
+                times = (tokens[:, :, None] == taken[:, None]).sum(2)
+                rank = log_probs - self.config.diversity_penalty * times
+            order = np.lexsort((parents, tokens, -rank))
+            tokens, token_log_probs, parents, log_probs = reordered(
+                order, tokens, token_log_probs, parents, log_probs
+            )
         ends = tokens == self.special.eos_id
-        places = size - self.n_finished[:, group]
-        placed = (np.arange(tokens.shape[1]) < places[:, None]) & (log_probs > -np.inf)
-        for source, rank in np.argwhere(ends & placed).tolist():
-            self._finish(source, group, int(parents[source, rank]), float(token_log_probs[source, rank]))
+        places = size - self.n_finished[:, group, None]
+        placed = (np.arange(tokens.shape[1]) < places) & (log_probs > -np.inf)
+        ended = ends & placed
+        some_ended = bool(ended.any())
+        if some_ended:
+            for source, place in np.argwhere(ended).tolist():
+                self._finish(
+                    source, group, int(parents[source, place]), float(token_log_probs[source, place])
+                )
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
-        log_probs = np.where(ends | ~placed, -np.inf, log_probs)
+        log_probs = np.where(placed & ~ends, log_probs, -np.inf)
+        if not some_ended:  # those with a place come first already
+            return (
+                tokens[:, :size],
+                token_log_probs[:, :size],
+                parents[:, :size],
+                log_probs[:, :size],
+            ), taken
         going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :size]
         return reordered(going_on, tokens, token_log_probs, parents, log_probs), taken
 
@@ -201,6 +222,7 @@ class BeamSearch(Generic[CacheT]):
         if self.recorder is not None:
             self.recorder.end(int(self.sources[source]), self.special.eos_id, end_log_prob, beam)
         self.n_finished[source, group] += 1
+        self._some_finished = True
         finished = self.finished[source]
         hypothesis = self._hypothesis(source, beam, (end_log_prob,))
         if group and hypothesis.token_ids in [found.token_ids for found in finished]:
@@ -247,16 +269,16 @@ class BeamSearch(Generic[CacheT]):
         self, tokens: np.ndarray, token_log_probs: np.ndarray, parents: np.ndarray, log_probs: np.ndarray
     ) -> None:
         """Let every row continue its parent by its token."""
-        used = int(self.lengths.max()) + 1
         if self.attending is not None:
             self.attended = np.take_along_axis(self.attended + self.attention, parents[:, :, None], 1)
-        if (parents != np.arange(self.config.beam)).any():
+        if (parents != self._beams).any():
+            used, sources = int(self.lengths.max()) + 1, self._numbers[:, None]
             for history in (self.tokens, self.token_log_probs):
-                history[:, :, :used] = np.take_along_axis(history[:, :, :used], parents[:, :, None], 1)
+                history[:, :, :used] = history[sources, parents, :used]
         self.lengths += 1
-        at = self.lengths[:, None, None]
-        np.put_along_axis(self.tokens, at, tokens[:, :, None], 2)
-        np.put_along_axis(self.token_log_probs, at, token_log_probs[:, :, None], 2)
+        self._steps_left -= 1
+        self.tokens[self._numbers, :, self.lengths] = tokens
+        self.token_log_probs[self._numbers, :, self.lengths] = token_log_probs
         self.log_probs = log_probs
 
     def _nothing_to_gain(self) -> np.ndarray:
@@ -270,7 +292,9 @@ class BeamSearch(Generic[CacheT]):
 
     def _drop(self, done: dict[int, list[Hypothesis]], parents: np.ndarray) -> None:
         """Move the cache on with the rows, without the sources that are done."""
-        kept = np.array([source for source in range(len(self.sources)) if source not in done], dtype=np.int64)
+        kept = self._numbers
+        if done:
+            kept = np.array([source for source in kept.tolist() if source not in done], dtype=np.int64)
         if len(kept):
             advance_rows(self.cache, kept, parents, self.device)
         if done:
@@ -282,6 +306,13 @@ class BeamSearch(Generic[CacheT]):
             self.attended = self.attended[kept]
             if self.constraints is not None:
                 self.constraints.keep(kept)
+            self._count_rows()
+
+    def _count_rows(self) -> None:
+        """What is asked in every step and changes with the sources alone."""
+        self._numbers, self._beams = np.arange(len(self.sources)), np.arange(self.config.beam)
+        self._steps_left = min((self.limits - self.lengths).tolist(), default=0)
+        self._some_finished = bool(self.n_finished.any())
 
 
 def _check(limits: list[int], config: DecodingConfig, gives_attention: bool) -> None:
@@ -307,15 +338,17 @@ def beam_search(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     attending: AttendingStep[CacheT] | None = None,
+    best: BestTokens = best_tokens,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each source of a batch, best first; how they are found: `BeamSearch`.
 
     `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each
     source's text, the end token included. A list is shorter than `n_best` only where fewer texts exist, or where
-    groups have found the same ones. For `prefixes` and `attending` see `BeamSearch`.
+    groups have found the same ones. For `prefixes`, `attending` and `best` see `BeamSearch`.
     """
+    on = torch.device(device)
     search = BeamSearch(
-        step, cache, limits, config, special, torch.device(device), prefixes=prefixes, attending=attending
+        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, best=best
     )
     return _found(search, len(limits))
 

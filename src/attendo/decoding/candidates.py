@@ -1,6 +1,7 @@
 """The most probable next tokens of each row, without sorting the vocabulary."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -8,6 +9,21 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.errors import AttendoError
+
+NOT_NUMBERS = "the model gave logits that are not numbers (NaN); its weights are damaged or diverged"
+
+
+class BestTokens(Protocol):
+    """`best_tokens`, or another way to the same."""
+
+    def __call__(
+        self,
+        logits: Float[Tensor, "rows vocab"],
+        k: int,
+        never: tuple[int, ...] = (),
+        constrain: Callable[[Tensor], None] | None = None,
+        out: Float[Tensor, "rows vocab"] | None = None,
+    ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]: ...
 
 
 def log_prob_type(logits: Tensor) -> torch.dtype:
@@ -17,6 +33,18 @@ def log_prob_type(logits: Tensor) -> torch.dtype:
     torch.float32
     """
     return torch.promote_types(logits.dtype, torch.float32)
+
+
+def log_probs_of(
+    logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """log softmax(logits) of the wanted token of each row, in `log_prob_type`.
+
+    >>> log_probs_of(torch.zeros(1, 4), torch.tensor([2])).exp()
+    tensor([0.2500])
+    """
+    log_probs = logits.log_softmax(-1, dtype=log_prob_type(logits))
+    return log_probs.gather(-1, wanted[..., None]).squeeze(-1)
 
 
 def best_tokens(
@@ -70,9 +98,7 @@ def _without_impossible_rows(
     """A row whose logits are all -inf allows nothing; any other NaN is an error."""
     impossible = (logits == -torch.inf).all(1).cpu().numpy()
     if (np.isnan(found[:, 0]) & ~impossible).any():
-        raise AttendoError(
-            "the model gave logits that are not numbers (NaN); its weights are damaged or diverged"
-        )
+        raise AttendoError(NOT_NUMBERS)
     return np.where(impossible[:, None], -np.inf, found)
 
 

@@ -5,7 +5,10 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from attendo.decoding.beam import DecodingConfig, beam_search
+from attendo.decoding.candidates import BestTokens, best_tokens
+from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Start, Step
+from attendo.errors import AttendoError
 
 
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
@@ -36,19 +39,30 @@ def decode_as_found(
     special: SpecialIds,
     capacity: int,
     device: torch.device | str = "cpu",
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    attending: AttendingStep[CacheT] | None = None,
+    best: BestTokens = best_tokens,
 ) -> Iterator[tuple[int, list[Hypothesis]]]:
     """Yield (number of the source, its hypotheses) as batches are done, longest sources first.
 
     `sources` are rows of token ids as the model reads them; `capacity` is the most tokens the model can
     hold per text. `start` and `step` are called under `torch.inference_mode`; a model in training
-    mode is the caller's to put in evaluation mode.
+    mode is the caller's to put in evaluation mode. prefixes: the token ids that each source's text begins with.
+    attending: takes the place of `step` for the coverage penalty. Raises AttendoError, before anything is
+    searched, for a prefix that fills its text, or a number of them that is not that of the sources.
     """
+    if prefixes is not None:
+        _check_prefixes(sources, prefixes, config, capacity)
     for numbers in source_batches([len(source) for source in sources], config):
         rows = [sources[number] for number in numbers]
         limits = [config.max_length(len(row), capacity) for row in rows]
         with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
             cache = start(rows, config.beam, max(limits))
-            found = beam_search(step, cache, limits, config, special, device)
+            starts = None if prefixes is None else [prefixes[number] for number in numbers]
+            found = beam_search(
+                step, cache, limits, config, special, device, prefixes=starts, attending=attending, best=best
+            )
         yield from zip(numbers, found, strict=True)
 
 
@@ -60,9 +74,45 @@ def decode(
     special: SpecialIds,
     capacity: int,
     device: torch.device | str = "cpu",
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    attending: AttendingStep[CacheT] | None = None,
+    best: BestTokens = best_tokens,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of every source, in the order of the sources; see `decode_as_found`."""
     results: list[list[Hypothesis]] = [[] for _ in sources]
-    for number, hypotheses in decode_as_found(sources, start, step, config, special, capacity, device):
+    arriving = decode_as_found(
+        sources,
+        start,
+        step,
+        config,
+        special,
+        capacity,
+        device,
+        prefixes=prefixes,
+        attending=attending,
+        best=best,
+    )
+    for number, hypotheses in arriving:
         results[number] = hypotheses
     return results
+
+
+def _check_prefixes(
+    sources: Sequence[Sequence[int]],
+    prefixes: Sequence[Sequence[int]],
+    config: DecodingConfig,
+    capacity: int,
+) -> None:
+    if len(prefixes) != len(sources):
+        raise AttendoError(
+            f"{len(prefixes)} prefixes for {len(sources)} sources; give one for each, an empty one for none"
+        )
+    for source, prefix in zip(sources, prefixes, strict=True):
+        limit = config.max_length(len(source), capacity)
+        if len(prefix) >= limit:
+            remedy = "shorten it" if limit == capacity else "shorten it, or raise max_length_extra"
+            raise AttendoError(
+                f"a prefix has {len(prefix)} tokens; with a source of {len(source)} a text may have {limit}, its end"
+                f" included: {remedy}"
+            )

@@ -1,14 +1,19 @@
 """Several models as one: the mean of their probabilities at every step. A search sees one cache and one step."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Generic, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.step import CacheT, Start, Step
+from attendo.decoding.coverage import AttendingStep
+from attendo.decoding.step import CacheT, JoiningCache, Start, Step
+
+JoiningT = TypeVar("JoiningT", bound=JoiningCache)
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
@@ -50,6 +55,11 @@ class EnsembleCache(Generic[CacheT]):
         for member in self.members:
             member.keep(rows)
 
+    def join(self: EnsembleCache[JoiningT], other: EnsembleCache[JoiningT]) -> None:
+        """Takes in the rows of another cache of the same models, in every member behind its own."""
+        for mine, theirs in zip(self.members, other.members, strict=True):
+            mine.join(theirs)
+
 
 @dataclass(frozen=True)
 class Ensemble(Generic[CacheT]):
@@ -72,3 +82,16 @@ class Ensemble(Generic[CacheT]):
         """The logarithm of the members' mean probability of each next token."""
         found = zip(self.members, cache.members, strict=True)
         return mean_log_probs([step(token_ids, member) for (_, step), member in found])
+
+
+def mean_attending(steps: Sequence[AttendingStep[CacheT]]) -> AttendingStep[EnsembleCache[CacheT]]:
+    """`Ensemble.step` with the mean of where the members look, for the coverage penalty; one step for each member."""
+
+    def step(
+        token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[CacheT], /
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]:
+        found = [step(token_ids, member) for step, member in zip(steps, cache.members, strict=True)]
+        weights = torch.stack([weights.double() for _, weights in found]).mean(0)
+        return mean_log_probs([logits for logits, _ in found]), weights
+
+    return step

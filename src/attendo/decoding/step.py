@@ -7,7 +7,7 @@ A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,14 @@ class Cache(Protocol):
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
         """Make row `i` continue old row `rows[i]`, and drop the sources that have no row any more."""
         ...
+
+
+class JoiningCache(Protocol):
+    """A `Cache` that also takes in the rows of another of its kind, behind its own."""
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None: ...
+    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None: ...
+    def join(self, other: Self, /) -> None: ...
 
 
 CacheT = TypeVar("CacheT", bound=Cache)

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from attendo.bundle import load_bundle, load_model
+from attendo.tasks.alignment import Link
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder
 from attendo.tasks.family import TaskName
 from attendo.tasks.generator import Generation, Generator
-from attendo.tasks.translator import Assessment, Candidate, Translation, Translator
+from attendo.tasks.translations import Assessment, Candidate, Translation
+from attendo.tasks.translator import Translator
 
 __all__ = [
     "Assessment",
@@ -21,6 +23,7 @@ __all__ = [
     "Embedder",
     "Generation",
     "Generator",
+    "Link",
     "Translation",
     "Translator",
     "load",

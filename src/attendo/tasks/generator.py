@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,8 @@ import torch
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.members import Reader, fastest_reader, reader
+from attendo.decoding.noise import splitmix64
 from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig, fresh_seed
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
@@ -22,7 +24,7 @@ from attendo.models import DecoderLM
 from attendo.tasks.spelling import Spelling, Stops
 from attendo.tasks.windows import Row, Window, Windows
 
-__all__ = ["Generation", "Generator", "Stream", "Window"]
+__all__ = ["Generation", "Generator", "Stream", "Window", "of_lines"]
 
 FinishedBy = Literal["end", "stop", "length"]
 
@@ -54,6 +56,20 @@ class Generation:
     def log_prob(self) -> float:
         """Of all that was drawn, in nats."""
         return sum(self.log_probs)
+
+
+def of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
+    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
+
+    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
+    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
+
+    >>> [config.seed for config in of_lines(SamplingConfig(seed=7), first=3, n=2)]
+    [7577217395468747, 5413335610565082]
+    """
+    numbers = torch.arange(first, first + n)
+    seeds = splitmix64(torch.tensor(config.seed or 0), numbers) & (2**53 - 1)
+    return [dataclasses.replace(config, seed=seed) for seed in seeds.tolist()]
 
 
 class _Text:
@@ -119,7 +135,7 @@ def _written(
 
     At most `n_rows` at a time; the place of one that has ended goes to the next. A text's last piece may be empty.
     """
-    model = generator.model
+    model = generator.reader()
     windows = Windows(model, [], [])
     sampling = Sampling(
         lambda ids, windows: windows.step(ids),
@@ -198,11 +214,15 @@ class Generator:
     decoding: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
+    _reader: Reader | None = dataclasses.field(default=None, repr=False)
+    _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Generator:
         """The generator of a run folder. Raises AttendoError naming what is missing, damaged or for another task."""
-        return cls.from_bundle(*load_as(DecoderLM, folder, device))
+        generator = cls.from_bundle(*load_as(DecoderLM, folder, device))
+        generator._final = True
+        return generator
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: DecoderLM) -> Generator:
@@ -210,10 +230,40 @@ class Generator:
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card)
 
+    def prepare(self, *, int8: bool = False) -> Generator:
+        """Brings its model into the fastest form for writing on this processor (`decoding.members`); gives itself back.
+
+        One that was loaded does so by itself; int8 and the rest: as `Translator.prepare`.
+        """
+        self._reader = fastest_reader(self.model, int8=int8)
+        return self
+
+    def reader(self) -> Reader:
+        """The model as it is read token by token, in the form that it was brought into."""
+        if self._reader is None and self._final:
+            self.prepare()
+        return reader(self.model) if self._reader is None else self._reader
+
+    @property
+    def why_not_compiled(self) -> str | None:
+        """In a line, why its steps are not compiled; None where they are, or where it was not prepared."""
+        return None if self._reader is None else self._reader.why
+
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
         return self.model.output_proj.weight.device
+
+    def config(self, options: Mapping[str, Any]) -> SamplingConfig:
+        """How to sample with these options of SamplingConfig; those that are None or left out are the run's own.
+
+        Raises AttendoError for one out of range.
+        """
+        chosen = {name: value for name, value in options.items() if value is not None}
+        try:
+            return dataclasses.replace(self.decoding, **chosen)
+        except ValueError as error:
+            raise AttendoError(str(error)) from None
 
     def generate(
         self,
@@ -271,12 +321,7 @@ class Generator:
             "stop": stop if stop is None or isinstance(stop, str) else tuple(stop),
             "seed": seed,
         }
-        chosen = {name: value for name, value in options.items() if value is not None}
-        try:
-            config = dataclasses.replace(self.decoding, **chosen)
-        except ValueError as error:
-            raise AttendoError(str(error)) from None
-        return Stream(self, prompt, config)
+        return Stream(self, prompt, self.config(options))
 
     def generate_batch(
         self,

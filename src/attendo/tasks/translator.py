@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
@@ -18,73 +18,27 @@ from attendo.data.batches import pad_rows
 from attendo.data.segments import Segments, split_text
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.decoding.beam import DecodingConfig, length_norm
+from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.engine import decode
-from attendo.decoding.ensemble import Ensemble, mean_log_probs
+from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
 from attendo.decoding.loops import runs_away
-from attendo.decoding.prepare import prepared
-from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.members import Member, as_it_is, fastest
+from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
-from attendo.metrics import Score, bleu, bleu_tokenizer, chrf, exact_match, perplexity
+from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
-from attendo.nn.cache import DecoderCache
-
-Loop = Literal["none", "mended", "left"]
-"""Of a translation: it does not repeat itself; it did, and was searched again without repetition; that did not help."""
+from attendo.tasks.alignment import (
+    Looks,
+    attending_step,
+    coverage_scores,
+    teacher_forced,
+    where_tokens_look,
+)
+from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, translation_of
 
 _NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 """The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One translation. log_prob: sum over its tokens, the end token included, in nats; score: normalized by length.
-
-    finished: False where the text met its length limit before its end. Of a text translated in parts, the tokens are
-    those of the parts in turn, each with its end, and the score is the mean of the parts' scores.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    log_prob: float
-    score: float
-    token_log_probs: tuple[float, ...]
-    finished: bool
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A source and the candidates found for it, best first.
-
-    parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate.
-    """
-
-    source: str
-    candidates: tuple[Candidate, ...]
-    parts: int = 1
-    loop: Loop = "none"
-
-    @property
-    def text(self) -> str:
-        """The best candidate's text."""
-        return self.candidates[0].text
-
-    @property
-    def score(self) -> float:
-        """The best candidate's normalized score."""
-        return self.candidates[0].score
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """How good translations are: the texts, sacreBLEU's scores with signatures, and all measures by name.
-
-    measures: loss (nats a target token), perplexity, bleu, chrf, exact (percent).
-    """
-
-    texts: tuple[str, ...]
-    scores: tuple[Score, ...]
-    measures: dict[str, float]
 
 
 @dataclass
@@ -101,7 +55,8 @@ class Translator:
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     companions: tuple[EncoderDecoder, ...] = ()
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
-    _searching: tuple[EncoderDecoder, ...] = dataclasses.field(default=(), repr=False)
+    _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
+    _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
@@ -118,6 +73,7 @@ class Translator:
                     " train them on the same data with the same [tokenizer]"
                 )
             translator.companions += (model,)
+        translator._final = True
         return translator
 
     @classmethod
@@ -127,13 +83,19 @@ class Translator:
         return cls(model, bundle.tokenizer, decoding, bundle.card)
 
     def prepare(self, *, int8: bool = False) -> Translator:
-        """Lays its models out for a faster search on this processor (`decoding.prepare`); gives itself back.
+        """Brings its models into the fastest form for a search on this processor (`decoding.members`), itself back.
 
-        What is found stays the same but for rounding. int8: in 8 bits, faster and a little less exact. `score` and
-        recordings keep to the models as they are; a model that is trained further must be prepared again.
+        A translator that was loaded does so by itself. What is found stays the same but for rounding. int8: in 8
+        bits, faster and a little less exact. Recordings, alignments and a search with a coverage penalty keep to the
+        models as they are. A model that is trained further must be prepared again.
         """
-        self._searching = tuple(prepared(model, int8=int8) for model in self._models)
+        self._searching = tuple(fastest(model, self.tokenizer.pad_id, int8=int8) for model in self._models)
         return self
+
+    @property
+    def why_not_compiled(self) -> str | None:
+        """In a line, why its search is not compiled; None where it is, or where it was not prepared."""
+        return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
     def device(self) -> torch.device:
@@ -154,24 +116,40 @@ class Translator:
         *,
         longest: int | None = None,
         guard: bool = True,
+        prefixes: str | Sequence[str] | None = None,
+        alignments: bool = False,
     ) -> list[Translation]:
         """One Translation a text, in order; an empty text gives an empty translation.
 
         Options left out are the run's own. longest: texts of more tokens are translated in parts, by sentences
         (`split_text`), and joined again; else the property of that name. guard: a text that runs away (`runs_away`)
-        is searched once more without repeated n-grams. Raises AttendoError for an option out of range.
+        is searched once more without repeated n-grams. prefixes: what each translation begins with, or one for all;
+        of a text in parts the first part's. alignments: gives each candidate its `alignment`, by one pass more over
+        the models as they were trained. Raises AttendoError for an option out of range, and for a prefix that leaves
+        no room or has a word that the tokenizer does not know.
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
         longest = self._longest(longest)
         split = [self._pieces(text, longest) for text in texts]
         rows = [ids for _, pieces in split for ids in pieces]
-        found = self._search(rows, config, guard)
+        starts = self._starts(prefixes, [len(pieces) for _, pieces in split])
+        found = self._search(rows, config, guard, starts)
         if self._record is not None and rows:
             self._record_pass(rows, [list(hypotheses[0].token_ids) for hypotheses, _ in found])
-        left = iter(found)
+        looks: list[dict[tuple[int, ...], Looks]] = []
+        if alignments:
+            targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
+            looks = where_tokens_look(self._models, self.tokenizer, rows, targets, config.batch_tokens)
+        left, seen = iter(found), iter(looks)
         return [
-            self._translation(text, segments, [next(left) for _ in pieces], config.n_best)
-            for text, (segments, pieces) in zip(texts, split, strict=True)
+            translation_of(
+                segments,
+                [next(left) for _ in pieces],
+                self.tokenizer,
+                config.n_best,
+                [next(seen) for _ in pieces] if alignments else None,
+            )
+            for segments, pieces in split
         ]
 
     def score(self, pairs: Sequence[tuple[str, str]], length_penalty: float | None = None) -> list[Candidate]:
@@ -181,10 +159,13 @@ class Translator:
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
             sources = [self._encode(source) for source, _ in part]
-            targets = [self.tokenizer.encode(target) for _, target in part]
+            targets = [self._encode(target)[:-1] for _, target in part]
             rows = self._forced_log_probs(sources, targets)
-            for (_, target), ids, row in zip(part, targets, rows, strict=True):
-                score = sum(row) / length_norm(len(row), config.length_penalty, config.length_norm)
+            coverage = coverage_scores(
+                self._models, self.tokenizer, sources, targets, config.coverage_penalty
+            )
+            for (_, target), ids, row, covered in zip(part, targets, rows, coverage, strict=True):
+                score = sum(row) / length_norm(len(row), config.length_penalty, config.length_norm) + covered
                 results.append(Candidate(target, tuple(ids), sum(row), score, tuple(row), True))
         return results
 
@@ -280,11 +261,29 @@ class Translator:
             )
         return [*ids, self.tokenizer.eos_id] if ids else []
 
+    def _starts(self, prefixes: str | Sequence[str] | None, n_parts: list[int]) -> list[list[int]] | None:
+        """The first tokens of each part's translation: a text's prefix for its first part."""
+        if prefixes is None:
+            return None
+        texts = [prefixes] * len(n_parts) if isinstance(prefixes, str) else prefixes
+        if len(texts) != len(n_parts):
+            raise AttendoError(
+                f"{len(texts)} prefixes for {len(n_parts)} texts; give one for each, an empty one for none"
+            )
+        tokenizer = self.tokenizer
+        starts = [tokenizer.encode(text) for text in texts]
+        for text, ids in zip(texts, starts, strict=True):
+            if tokenizer.unk_id in ids:
+                raise AttendoError(
+                    f"the prefix {text!r} has a word that the tokenizer does not know; change it"
+                )
+        return [row for ids, n in zip(starts, n_parts, strict=True) for row in [ids, *[[]] * (n - 1)][:n]]
+
     def _search(
-        self, rows: list[list[int]], config: DecodingConfig, guard: bool
+        self, rows: list[list[int]], config: DecodingConfig, guard: bool, starts: list[list[int]] | None
     ) -> list[tuple[list[Hypothesis], Loop]]:
         found: list[tuple[list[Hypothesis], Loop]] = [
-            (hypotheses, "none") for hypotheses in self._decode(rows, config)
+            (hypotheses, "none") for hypotheses in self._decode(rows, config, starts)
         ]
         running = [
             i for i, (hypotheses, _) in enumerate(found) if guard and runs_away(rows[i], hypotheses[0])
@@ -296,95 +295,67 @@ class Translator:
             again = [found[i][0] for i in running]
         else:
             strict = dataclasses.replace(config, no_repeat_ngram=n_gram)
-            again = self._decode([rows[i] for i in running], strict)
+            again = self._decode(
+                [rows[i] for i in running], strict, None if starts is None else [starts[i] for i in running]
+            )
         for i, hypotheses in zip(running, again, strict=True):
             mended = not runs_away(rows[i], hypotheses[0])
             found[i] = (hypotheses, "mended") if mended else (found[i][0], "left")
         return found
 
-    def _decode(self, sources: list[list[int]], config: DecodingConfig) -> list[list[Hypothesis]]:
+    def _decode(
+        self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None
+    ) -> list[list[Hypothesis]]:
         tokenizer = self.tokenizer
         special = SpecialIds(
             bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=(tokenizer.pad_id, tokenizer.bos_id)
         )
         capacity = self.longest + 1
-        members = [self._member(model) for model in self._searching or self._models]
+        looking = config.coverage_penalty > 0
+        members = self._members(looking=looking)
+        attending = [attending_step(model) for model in self._models] if looking else []
+        search = partial(
+            decode, config=config, special=special, capacity=capacity, device=self.device, prefixes=starts
+        )
         if len(members) == 1:
-            return decode(sources, *members[0], config, special, capacity, self.device)
-        ensemble = Ensemble(members)
-        return decode(sources, ensemble.start, ensemble.step, config, special, capacity, self.device)
-
-    def _member(self, model: EncoderDecoder) -> tuple[Start[DecoderCache], Step[DecoderCache]]:
-        """What a search asks of a model."""
-
-        def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> DecoderCache:
-            src, lengths = pad_rows(sources, self.tokenizer.pad_id, self.device)
-            return model.start(src, lengths, rows_per_source, capacity)
-
-        def step(token_ids: Tensor, cache: DecoderCache, /) -> Tensor:
-            return model.step(token_ids, cache)[:, -1]
-
-        return start, step
-
-    def _translation(
-        self, text: str, segments: Segments, found: list[tuple[list[Hypothesis], Loop]], n_best: int
-    ) -> Translation:
-        if not found:
-            return Translation(text, (Candidate("", (), 0.0, 0.0, (), True),))
-        if len(found) == 1:
-            hypotheses, loop = found[0]
-            return Translation(text, tuple(self._candidate(h) for h in hypotheses), loop=loop)
-        best: list[tuple[Hypothesis, ...]] = [()]
-        for hypotheses, _ in found:  # the n best of all combinations: a sum is best where its terms are
-            combined = [(*before, after) for before in best for after in hypotheses]
-            best = sorted(combined, key=lambda parts: -sum(part.score for part in parts))[:n_best]
-        loops = {loop for _, loop in found}
-        worst: Loop = "left" if "left" in loops else "mended" if "mended" in loops else "none"
-        return Translation(text, tuple(self._joined(segments, parts) for parts in best), len(found), worst)
-
-    def _joined(self, segments: Segments, parts: Sequence[Hypothesis]) -> Candidate:
-        return Candidate(
-            text=segments.joined([self.tokenizer.decode(part.token_ids) for part in parts]),
-            token_ids=tuple(token for part in parts for token in part.token_ids),
-            log_prob=sum(part.log_prob for part in parts),
-            score=sum(part.score for part in parts) / len(parts),
-            token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
-            finished=all(part.finished for part in parts),
+            (only,) = members
+            step = attending[0] if looking else None
+            return search(sources, only.start, only.step, attending=step, best=only.best)
+        ensemble = Ensemble([(member.start, member.step) for member in members])
+        return search(
+            sources, ensemble.start, ensemble.step, attending=mean_attending(attending) if looking else None
         )
 
+    def _members(self, *, looking: bool = False) -> Sequence[Member]:
+        """The models as a search asks of them; looking: those that tell where they look."""
+        if self._final and not self._searching:
+            self.prepare()
+        if self._searching and not looking:
+            return self._searching
+        return [as_it_is(model, self.tokenizer.pad_id) for model in self._models]
+
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
-        """Log-probability of each target token and of the end, teacher-forced in one pass."""
-        inputs, wanted = self._forced(sources, targets)
-        with torch.inference_mode():
-            if self.companions:
-                log_probs = mean_log_probs([model(**inputs) for model in self._models])
-            else:
-                log_probs = self.model(**inputs).float().log_softmax(-1)
-            log_probs = log_probs.gather(-1, wanted[..., None]).squeeze(-1)
-        return [row[: len(target) + 1].tolist() for row, target in zip(log_probs, targets, strict=True)]
-
-    def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
-        assert self._record is not None
-        inputs, _ = self._forced(sources, targets)
-        with torch.inference_mode():
-            self._record.model(**inputs)
-
-    def _forced(self, sources: list[list[int]], targets: list[list[int]]) -> tuple[dict[str, Any], Tensor]:
-        tokenizer = self.tokenizer
-        sources = [source or [tokenizer.eos_id] for source in sources]
-        src, lengths = pad_rows(sources, tokenizer.pad_id, self.device)
+        """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
+        tokenizer, members = self.tokenizer, self._members()
+        rows = [source or [tokenizer.eos_id] for source in sources]
         tgt, _ = pad_rows([[tokenizer.bos_id, *target] for target in targets], tokenizer.pad_id, self.device)
         wanted, _ = pad_rows(
             [[*target, tokenizer.eos_id] for target in targets], tokenizer.pad_id, self.device
         )
-        return {"src": src, "tgt": tgt, "src_lengths": lengths}, wanted
+        with torch.inference_mode():
+            logits = [member.forced(rows, tgt) for member in members]
+            if len(members) == 1:
+                found = members[0].chosen(logits[0], wanted)
+            else:
+                found = log_probs_of(mean_log_probs(logits), wanted)
+        return [row[: len(target) + 1].tolist() for row, target in zip(found, targets, strict=True)]
 
-    def _candidate(self, hypothesis: Hypothesis) -> Candidate:
-        return Candidate(
-            self.tokenizer.decode(hypothesis.token_ids),
-            hypothesis.token_ids,
-            hypothesis.log_prob,
-            hypothesis.score,
-            hypothesis.token_log_probs,
-            hypothesis.finished,
-        )
+    def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
+        assert self._record is not None
+        if (
+            self.model.config.positions == "learned"
+        ):  # a text without end may be as long as they are, with the begin id
+            targets = [target[: self.model.config.max_len - 1] for target in targets]
+        inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
+        with torch.inference_mode():
+            self._record.model(**inputs)

@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.models import DecoderLM
-from attendo.nn.cache import DecoderCache
+from attendo.decoding.members import Reader
+from attendo.decoding.step import JoiningCache
 
 
 @dataclass(eq=False)
@@ -35,26 +35,27 @@ class Windows:
     a document it then has no begin id. A row sees the same whatever the others do: rows that are new or slide are read
     apart, those of one length together, and join the others. It is a cache as a search moves it (`decoding.step`).
 
-    >>> from attendo.model_config import ModelConfig
+    >>> from attendo.decoding.members import reader
+    >>> from attendo.models import DecoderLM, ModelConfig
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, max_len=4)
     >>> model = DecoderLM(ModelConfig(architecture="decoder", vocab_size=9, **sizes))
-    >>> windows = Windows(model, [[2], [2, 5, 6]], [2, 2])
+    >>> windows = Windows(reader(model), [[2], [2, 5, 6]], [2, 2])
     >>> [windows.step(torch.tensor([[7], [8]])).shape for _ in range(2)]
     [torch.Size([2, 9]), torch.Size([2, 9])]
     >>> [row.ids for row in windows.rows]  # the second has slid
     [[2, 7, 7], [8, 8]]
     """
 
-    def __init__(self, model: DecoderLM, prompts: Sequence[Sequence[int]], n_steps: Sequence[int]) -> None:
+    def __init__(self, model: Reader, prompts: Sequence[Sequence[int]], n_steps: Sequence[int]) -> None:
         """prompts: what each row is to see before the first id that it is given. n_steps: how many it will be given."""
         self.model = model
         self.rows = [Row(list(prompt), n) for prompt, n in zip(prompts, n_steps, strict=True)]
-        self._cache: DecoderCache | None = None
+        self._cache: JoiningCache | None = None
         self._cached: list[Row] = []
 
     def after(self, row: Row, new_ids: Sequence[int]) -> list[int]:
         """What the row's window holds once these are read."""
-        ids, most = [*row.ids, *row.unread, *new_ids], self.model.config.max_len
+        ids, most = [*row.ids, *row.unread, *new_ids], self.model.max_len
         return ids if len(ids) <= most else ids[-max(1, most // 2) :]
 
     def step(self, token_ids: Int[Tensor, "rows 1"]) -> Float[Tensor, "rows vocab"]:
@@ -92,14 +93,14 @@ class Windows:
         places = [place for place, row in enumerate(self._cached) if id(row) in rows]
         if self._cache is not None and len(places) < len(self._cached):
             if places:
-                self._cache.keep(torch.tensor(places, device=self._cache.lengths.device))
+                self._cache.keep(torch.tensor(places, device=self.model.device))
             else:
                 self._cache = None
             self._cached = [self._cached[place] for place in places]
 
     def _start(self, rows: list[Row], length: int) -> Float[Tensor, "rows vocab"]:
         """Reads rows of one length from the beginning and joins them to the others."""
-        capacity = max(min(self.model.config.max_len, length + max(0, row.n_steps)) for row in rows)
+        capacity = max(min(self.model.max_len, length + max(0, row.n_steps)) for row in rows)
         cache = self.model.start(len(rows), capacity)
         logits = self._read(rows, length, cache)
         if self._cache is None:
@@ -109,17 +110,16 @@ class Windows:
         self._cached = self._cached + rows
         return logits
 
-    def _read(self, rows: list[Row], n: int, cache: DecoderCache) -> Float[Tensor, "rows vocab"]:
+    def _read(self, rows: list[Row], n: int, cache: JoiningCache) -> Float[Tensor, "rows vocab"]:
         """The logits after the last n ids of each row; of a long prompt, those of its last position alone."""
-        token_ids = torch.tensor([row.ids[-n:] for row in rows], device=cache.lengths.device)
-        x = self.model.embedding(token_ids, cache.lengths, cache.longest + n)
-        return self.model.output(self.model.decoder.step(x, cache)[:, -1])
+        token_ids = torch.tensor([row.ids[-n:] for row in rows], device=self.model.device)
+        return self.model.step(token_ids, cache)
 
 
 class Window:
     """The window of a single text, by lists of ids: what `decoding.sampling.generate` takes as a step is `read`."""
 
-    def __init__(self, model: DecoderLM, n_expected: int) -> None:
+    def __init__(self, model: Reader, n_expected: int) -> None:
         """n_expected: tokens that will be read after the first call; fewer take less memory."""
         self._windows = Windows(model, [[]], [n_expected + 1])
 

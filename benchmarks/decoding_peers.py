@@ -1,0 +1,175 @@
+"""The contenders of the decoding benchmarks: attendo and the peers, all with attendo's weights.
+
+Each `..._search` gives a function (rows, beam, least, most) → token ids found, the end left out: rows are sources as
+lists of ids with their end; a text has from `least` to `most` tokens; least = most forbids the end, so that each text
+has so many. The files are what `decoding_weights.save_weights` writes.
+"""
+
+import numpy as np
+from decoding_weights import (
+    BOS,
+    EOS,
+    PAD,
+    attendo_model,
+    ctranslate2_translator,
+    hugging_face_model,
+    joey_model,
+)
+
+ALPHA = 0.6
+PACKAGES = {
+    "attendo": ["torch"],
+    "ctranslate2": ["ctranslate2"],
+    "marian": ["torch", "transformers"],
+    "joeynmt": ["torch", "joeynmt"],
+}
+
+
+def peer_of(name):
+    """(peer, form): "ctranslate2-int8" is CTranslate2 with the form "int8"; "marian" has none."""
+    peer, _, form = name.partition("-")
+    return peer, form
+
+
+def pythons(options, mine):
+    """The python that each peer runs on; attendo on this one. A peer without one is left out."""
+    found = {
+        "attendo": mine,
+        "ctranslate2": options.peer_python,
+        "marian": options.peer_python,
+        "joeynmt": options.joey_python,
+    }
+    return {peer: python for peer, python in found.items() if python}
+
+
+def search_of(name, file, threads):
+    """The search of a contender by its name."""
+    peer, form = peer_of(name)
+    if "torch" in PACKAGES[peer]:
+        import torch
+
+        torch.set_num_threads(threads)
+    match peer:
+        case "attendo":
+            return attendo_search(file, form)
+        case "ctranslate2":
+            return ctranslate2_search(file, form, threads)
+        case "marian":
+            return marian_search(file)
+        case "joeynmt":
+            return joey_search(file)
+        case _:
+            raise SystemExit(f"no contender is named {name}; there are {', '.join(PACKAGES)}")
+
+
+def padded(rows):
+    """(ids padded behind, which are real) as tensors."""
+    import torch
+
+    longest = max(map(len, rows))
+    ids = torch.tensor([[*row, *[PAD] * (longest - len(row))] for row in rows])
+    return ids, torch.arange(longest) < torch.tensor([[len(row)] for row in rows])
+
+
+def attendo_search(file, form):
+    """A search by attendo: form is "plain" (as trained), "float32" or "int8" (in the fastest form)."""
+    import torch
+
+    from attendo.decoding.beam import DecodingConfig, beam_search
+    from attendo.decoding.members import as_it_is, fastest
+    from attendo.decoding.step import SpecialIds
+
+    model = attendo_model(file)
+    member = as_it_is(model, PAD) if form == "plain" else fastest(model, PAD, int8=form == "int8")
+    special = SpecialIds(bos_id=BOS, eos_id=EOS, never=(PAD, BOS))
+
+    def forced(token_ids, cache):
+        logits = member.step(token_ids, cache)
+        logits[:, EOS] = -torch.inf
+        return logits
+
+    def search(rows, beam, least, most):
+        config = DecodingConfig(beam=beam, length_penalty=ALPHA, length_norm="plain")
+        step = forced if least == most else member.step
+        with torch.inference_mode():
+            cache = member.start(rows, beam, most)
+            found = beam_search(step, cache, [most] * len(rows), config, special, best=member.best)
+        return [list(hypotheses[0].token_ids) for hypotheses in found]
+
+    return search
+
+
+def ctranslate2_search(file, form, threads):
+    """A search by CTranslate2: form is its compute type."""
+    translator, words = ctranslate2_translator(file, form, threads)
+    ids = {word: number for number, word in enumerate(words)}
+
+    def search(rows, beam, least, most):
+        found = translator.translate_batch(
+            [[words[i] for i in row] for row in rows],
+            beam_size=beam,
+            length_penalty=ALPHA,
+            min_decoding_length=least,
+            max_decoding_length=most,
+        )
+        return [[ids[word] for word in result.hypotheses[0]] for result in found]
+
+    return search
+
+
+def marian_search(file):
+    """A search by Hugging Face's generate."""
+    import torch
+
+    model = hugging_face_model(file)
+
+    def search(rows, beam, least, most):
+        src, real = padded(rows)
+        with torch.inference_mode():
+            found = model.generate(
+                src,
+                attention_mask=real.long(),
+                do_sample=False,
+                min_new_tokens=least or None,
+                max_new_tokens=most,
+                **({"num_beams": beam, "length_penalty": ALPHA} if beam > 1 else {}),
+            )
+        return [[i for i in row[1:].tolist() if i not in (PAD, EOS)] for row in found]
+
+    return search
+
+
+def joey_search(file):
+    """A search by JoeyNMT's `greedy` or `beam_search`; what the encoder makes of the last rows is kept."""
+    import torch
+    from joeynmt.search import beam_search, greedy
+
+    model, swapped = joey_model(file)
+    kept = {}
+
+    def encoded(rows):
+        if kept.get("rows") is not rows:
+            src, real = padded(rows)
+            src = torch.from_numpy(swapped)[src]
+            mask = real[:, None]
+            with torch.inference_mode():
+                output, _, _, _ = model(return_type="encode", src=src, src_length=real.sum(1), src_mask=mask)
+            kept.update(rows=rows, state=(mask, output))
+        return kept["state"]
+
+    def search(rows, beam, least, most):
+        mask, output = encoded(rows)
+        given = {
+            "src_mask": mask,
+            "model": model,
+            "encoder_output": output,
+            "encoder_hidden": None,
+            "max_output_length": most,
+            "min_output_length": least,
+        }
+        with torch.inference_mode():
+            found, _, _ = greedy(**given) if beam == 1 else beam_search(**given, beam_size=beam, alpha=ALPHA)
+        texts = swapped[np.asarray(found).astype(np.int64)].tolist()
+        return [row[: row.index(EOS)] if EOS in row else row for row in texts]
+
+    return search

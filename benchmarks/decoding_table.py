@@ -1,0 +1,106 @@
+"""Results of `decoding.py` as tables in Markdown, with what the project owes and what it aims at."""
+
+PEERS = {
+    "ctranslate2-float32": ("attendo-float32", "CTranslate2"),
+    "ctranslate2-int8": ("attendo-int8", "CTranslate2, 8 bits"),
+    "marian": ("attendo-float32", "Hugging Face"),
+    "joeynmt": ("attendo-float32", "JoeyNMT"),
+}
+COLUMNS = {
+    "attendo-plain": "as trained",
+    "attendo-float32": "attendo",
+    "attendo-int8": "attendo, 8 bits",
+    **{peer: name for peer, (_, name) in PEERS.items()},
+}
+
+
+def bar(peer, size, sources):
+    """(owed, goal): the least ratio of attendo's tokens per second to a peer's, None where there is none.
+
+    >>> bar("ctranslate2-float32", "small", 1), bar("joeynmt", "base", 8)
+    ((0.9, 1.2), (None, None))
+    """
+    match peer:
+        case "ctranslate2-float32":
+            return (0.9 if sources == 1 else 1.0), 1.2
+        case "ctranslate2-int8":
+            return {1: 0.6, 64: 0.9}.get(sources), 1.0
+        case "marian":
+            return (1.2 if size == "base" else 3.0 if sources == 1 else 1.5), None
+        case _:
+            return {1: 4.0, 64: 8.0}.get(sources), None
+
+
+def verdict(ratio, owed, goal):
+    """A ratio with what it meets; bold where it falls short of what is owed.
+
+    >>> verdict(1.26, 0.9, 1.2), verdict(0.95, 0.9, 1.2), verdict(0.5, 0.9, 1.2), verdict(0.7, None, None)
+    ('1.26, goal', '0.95, owed', '**0.50 < 0.9**', '0.70')
+    """
+    if goal is not None and ratio >= goal:
+        return f"{ratio:.2f}, goal"
+    if owed is None:
+        return f"{ratio:.2f}"
+    return f"{ratio:.2f}, owed" if ratio >= owed else f"**{ratio:.2f} < {owed:g}**"
+
+
+def cases_of(results):
+    """Every (size, threads, sources, beam) with its speeds and ratios; of one measured twice the later result's."""
+    cases = {}
+    for result in results:
+        for case in result["grid"]:
+            key = case["size"], case["threads"], case["sources"], case["beam"]
+            place = cases.setdefault(key, {"clock": case["clock"], "speeds": {}, "ratios": {}})
+            place["speeds"] |= case["tokens_per_second"]
+            place["ratios"] |= {name: middle for name, (_, middle, _) in case["ratio_quartiles"].items()}
+    return cases
+
+
+def table(results):
+    """A table for each size and number of threads, and how many bars are met."""
+    cases = cases_of(results)
+    text = []
+    order = {"small": 0, "base": 1}
+    for size, threads in sorted({key[:2] for key in cases}, key=lambda key: (order[key[0]], key[1])):
+        rows = {key[2:]: case for key, case in sorted(cases.items()) if key[:2] == (size, threads)}
+        clock = next(iter(rows.values()))["clock"]
+        text += [
+            one_table(f"{size}, {threads} thread{'s' * (threads > 1)}, tokens per {clock} second", size, rows)
+        ]
+    return "\n\n".join([*text, met(cases)])
+
+
+def one_table(title, size, rows):
+    """The rows are cases; the columns are tokens per second, then ratios."""
+    speeds = [name for name in COLUMNS if any(name in case["speeds"] for case in rows.values())]
+    pairs = {f"{mine} / {peer}": peer for peer, (mine, _) in PEERS.items()}
+    pairs = {
+        pair: peer for pair, peer in pairs.items() if any(pair in case["ratios"] for case in rows.values())
+    }
+    heads = [COLUMNS[name] for name in speeds]
+    heads += [f"{COLUMNS[pair.split(' / ')[0]]} / {COLUMNS[peer]}" for pair, peer in pairs.items()]
+    lines = [f"**{title}**", "", f"| sources × beam | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    for (sources, beam), case in rows.items():
+        cells = [f"{case['speeds'][name]:,}" if name in case["speeds"] else "" for name in speeds]
+        for pair, peer in pairs.items():
+            ratio = case["ratios"].get(pair)
+            cells.append("" if ratio is None else verdict(ratio, *bar(peer, size, sources)))
+        lines.append(f"| {sources} × {beam} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def met(cases):
+    """A line for each peer: how many of what is owed and aimed at is met."""
+    lines = []
+    for peer, (mine, name) in PEERS.items():
+        found = [
+            (case["ratios"][f"{mine} / {peer}"], *bar(peer, size, sources))
+            for (size, _, sources, _), case in cases.items()
+            if f"{mine} / {peer}" in case["ratios"]
+        ]
+        for kind, number in (("owed", 1), ("goal", 2)):
+            bars = [(entry[0], entry[number]) for entry in found if entry[number] is not None]
+            if bars:
+                good = sum(ratio >= least for ratio, least in bars)
+                lines.append(f"- {name}: {kind} in {good} of {len(bars)}")
+    return "\n".join(lines)

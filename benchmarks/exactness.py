@@ -1,0 +1,274 @@
+"""Whether what is searched together changes what is found: the same lines in other batches, orders and neighborhoods.
+
+    python benchmarks/exactness.py --run RUN --texts train.tsv [--lines 5000] [--forms float64,float32,int8]
+    python benchmarks/exactness.py --run RUN --tests test.tsv [more.tsv ...]
+
+Each line is translated alone; then in other ways, and the token ids are compared:
+
+- sevens: seven at a time, in the order of the file, so that rows of all lengths are padded together
+- long mate: seven at a time and with them the longest line of all: everything is padded far
+- tokens 64, tokens 8192: all at once in batches of so many source tokens times the beam
+- shuffled: all at once in another order
+- no cache: the whole text so far is read anew at every step (the first `--slow-lines` lines)
+- joined: greedy, in seven slots; a line joins when another has ended (the first `--slow-lines` lines)
+
+float64 is the model as it was trained, in 64 bits; float32 and int8 are the prepared model. For each line that
+differs, both are searched for where they part: the first step at which what the other search found is not among the
+candidates kept for the line alone. `gap` is how much more log-probability the last of the kept ones has; or, where
+both were followed to the end, how much their scores differ. In 64 bits no line may differ; else 3, by gaps below 1e-5.
+
+--tests gives BLEU of the prepared model in float32 and in int8, and the difference, which may be 0.3.
+"""
+
+import dataclasses
+import random
+import sys
+import time
+from pathlib import Path
+
+import torch
+from turns import listed, shared_options, store
+
+from attendo.decoding.beam import length_norm, traced_beam_search
+from attendo.decoding.engine import decode
+from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.sampling import Sampling, SamplingConfig
+from attendo.decoding.step import SpecialIds
+from attendo.metrics import bleu
+from attendo.tasks.translator import Translator
+
+FORMS = ("float64", "float32", "int8")
+SLOTS, MOST_LINES, MOST_GAP = 7, 3, 1e-5
+
+
+def translator_of(run, form):
+    """The translator of a run in a form, as the commands make it."""
+    translator = Translator.load(run)
+    if form == "float64":
+        translator.model.double()
+        return translator
+    return translator if form == "plain" else translator.prepare(int8=form == "int8")
+
+
+class Searched:
+    """A model in one form and with one beam, and the ways in which lines are searched with it."""
+
+    def __init__(self, run, form, beam):
+        self.translator, self.beam = translator_of(run, form), beam
+        model, tokenizer = self.translator.model, self.translator.tokenizer
+        self.member = (
+            as_it_is(model, tokenizer.pad_id)
+            if form == "float64"
+            else fastest(model, tokenizer.pad_id, int8=form == "int8")
+        )
+        never = tokenizer.pad_id, tokenizer.bos_id
+        self.special = SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=never)
+        self.config = dataclasses.replace(self.translator.decoding, beam=beam, n_best=1)
+        self.capacity = self.translator.longest + 1
+
+    def together(self, lines, batch_tokens=8192):
+        """The ids found when all lines are given at once."""
+        self.translator.decoding = dataclasses.replace(self.config, batch_tokens=batch_tokens)
+        return [found.candidates[0].token_ids for found in self.translator.translate(lines, guard=False)]
+
+    def some_at_a_time(self, lines, mates=(), size=SLOTS):
+        """The ids found when so many lines are given at once, and the same mates each time."""
+        found = []
+        for first in range(0, len(lines), size):
+            part = lines[first : first + size]
+            found += self.together([*part, *mates], 10**9)[: len(part)]
+        return found
+
+    def rows(self, lines):
+        """Lines as the model reads them."""
+        return [[*self.translator.tokenizer.encode(line), self.special.eos_id] for line in lines]
+
+    def without_cache(self, lines):
+        """The ids found when every step reads source and text from the start."""
+
+        def start(rows, beam, capacity):
+            return WholeTexts([row for row in rows for _ in range(beam)])
+
+        def step(token_ids, texts):
+            texts.ids = torch.cat([texts.ids, token_ids], 1)
+            return self.member.step(texts.ids, self.member.start(texts.sources, 1, texts.ids.shape[1]))
+
+        found = decode(self.rows(lines), start, step, self.config, self.special, self.capacity)
+        return [hypotheses[0].token_ids for hypotheses in found]
+
+    @torch.inference_mode()
+    def joined(self, lines):
+        """The ids found greedily in SLOTS slots; whenever one is free, the next line joins those on their way."""
+        rows = self.rows(lines)
+        limits = [self.config.max_length(len(row), self.capacity) for row in rows]
+        configs = [SamplingConfig(temperature=0.0, max_tokens=limit) for limit in limits]
+        begin, n = [[self.special.bos_id]], min(SLOTS, len(rows))
+        cache = self.member.start(rows[:n], 1, max(limits))
+        sampling = Sampling(self.member.step, cache, begin * n, configs[:n], self.special)
+        found = [[] for _ in rows]
+        while sampling.going_on:
+            for number, drawn in sampling.advance():
+                found[number].append(drawn.token_id)
+            free = SLOTS - len(sampling.going_on)
+            for number in range(sampling.n_texts, min(sampling.n_texts + free, len(rows))):
+                fresh = self.member.start(rows[number : number + 1], 1, max(limits))
+                sampling.join(lambda cache, fresh=fresh: cache.join(fresh), begin, [configs[number]])
+        return [tuple(i for i in ids if i != self.special.eos_id) for ids in found]
+
+    @torch.inference_mode()
+    def parting(self, line, other):
+        """(step, gap): where a search of the line alone does not keep the text `other`, and by how much."""
+        (row,) = self.rows([line])
+        limit = self.config.max_length(len(row), self.capacity)
+        cache = self.member.start([row], self.beam, limit)
+        found, (trace,) = traced_beam_search(self.member.step, cache, [limit], self.config, self.special)
+        log_probs = self.log_probs(row, [*other, self.special.eos_id][:limit])
+        text = (*other, self.special.eos_id)[:limit]
+        for t, nodes in enumerate(trace.steps[: len(text)]):
+            paths = [trace.path(t, number) for number in range(len(nodes))]
+            if text[: t + 1] not in [ids for ids, _ in paths]:
+                return t, min(sum(values) for _, values in paths) - sum(log_probs[: t + 1])
+        norm = length_norm(len(text), self.config.length_penalty, self.config.length_norm)
+        return len(text), found[0][0].score - sum(log_probs) / norm
+
+    @torch.inference_mode()
+    def log_probs(self, row, text):
+        """The log-probability of each token of a text."""
+        cache, values, last = self.member.start([row], 1, len(text)), [], self.special.bos_id
+        for token in text:
+            values.append(
+                float(self.member.step(torch.tensor([[last]]), cache).double().log_softmax(-1)[0, token])
+            )
+            last = token
+        return values
+
+
+class WholeTexts:
+    """A cache that keeps no keys and values, only texts and their sources."""
+
+    def __init__(self, sources):
+        self.sources = sources
+        self.ids = torch.zeros(len(sources), 0, dtype=torch.long)
+
+    def reorder(self, rows):
+        """New row i goes on from old row `rows[i]`."""
+        self.ids = self.ids[rows]
+        self.sources = [self.sources[row] for row in rows.tolist()]
+
+    keep = reorder
+
+
+def ways(searched, lines, slow_lines):
+    """Name and function of each way to search; the function gives the ids of the first lines, or of all."""
+    shuffled = list(range(len(lines)))
+    random.Random(1).shuffle(shuffled)
+    longest = max(lines, key=len)
+
+    def in_another_order():
+        found = searched.together([lines[i] for i in shuffled])
+        return [ids for _, ids in sorted(zip(shuffled, found, strict=True))]
+
+    found = {
+        "sevens": lambda: searched.some_at_a_time(lines),
+        "long mate": lambda: searched.some_at_a_time(lines, [longest]),
+        "tokens 64": lambda: searched.together(lines, 64 * searched.beam),
+        "tokens 8192": lambda: searched.together(lines, 8192),
+        "shuffled": in_another_order,
+        "no cache": lambda: searched.without_cache(lines[:slow_lines]),
+    }
+    if searched.beam == 1:
+        found["joined"] = lambda: searched.joined(lines[:slow_lines])
+    return found
+
+
+def compared(searched, lines, options):
+    """For each way: how many lines were compared, which differ, and by how much."""
+    began = time.monotonic()
+    alone = searched.some_at_a_time(lines, size=1)
+    print(f"alone: {time.monotonic() - began:.0f} s", file=sys.stderr)
+    result = {}
+    for name, search in ways(searched, lines, options.slow_lines).items():
+        if options.ways and name not in options.ways:
+            continue
+        began = time.monotonic()
+        found = search()
+        differ = [i for i, ids in enumerate(found) if ids != alone[i]]
+        listing = []
+        for i in differ[: options.most_listed]:
+            step, gap = searched.parting(lines[i], found[i])
+            listing.append({"line": i, "source": lines[i], "step": step, "gap": gap})
+        result[name] = {"lines": len(found), "differ": len(differ), "listed": listing}
+        print(
+            f"{name}: {len(differ)} of {len(found)} differ, {time.monotonic() - began:.0f} s", file=sys.stderr
+        )
+    return result
+
+
+def holds(form, result):
+    """Whether a way keeps to what the project owes.
+
+    >>> holds("float32", {"differ": 1, "listed": [{"gap": 1e-7}]}), holds("float64", {"differ": 1, "listed": []})
+    (True, False)
+    """
+    if form == "float64":
+        return result["differ"] == 0
+    return result["differ"] <= MOST_LINES and all(abs(line["gap"]) < MOST_GAP for line in result["listed"])
+
+
+def quality(run, paths, beam):
+    """BLEU of each file of pairs, by form, and how much int8 gains on float32."""
+    result = {}
+    for path in paths:
+        sources, targets = zip(*pairs_of(path), strict=True)
+        scores = {}
+        for form in ("plain", "float32", "int8"):
+            found = translator_of(run, form).translate(list(sources), beam=beam)
+            scores[form] = bleu([translation.text for translation in found], targets, "13a").value
+        scores["int8 - float32"] = scores["int8"] - scores["float32"]
+        result[path.name] = {name: round(value, 3) for name, value in scores.items()}
+        print(path.name, result[path.name], file=sys.stderr)
+    return result
+
+
+def pairs_of(path):
+    """The pairs of a file, a tab between the sides."""
+    with path.open(encoding="utf-8") as file:
+        return [tuple(line.rstrip("\n").split("\t")[:2]) for line in file if line.strip()]
+
+
+def main():
+    """Reads the options, compares, prints and stores."""
+    parser = shared_options(__doc__)
+    parser.add_argument(
+        "--run", type=Path, required=True, help="a folder that attendo train translation made"
+    )
+    parser.add_argument("--texts", type=Path, help="a file whose first column is translated in all ways")
+    parser.add_argument("--lines", type=int, default=5000, help="how many of its lines (default: 5000)")
+    parser.add_argument(
+        "--slow-lines", type=int, default=500, help="of those also in the slow ways (default: 500)"
+    )
+    parser.add_argument("--forms", type=listed(), default=list(FORMS), help=",".join(FORMS))
+    parser.add_argument("--beams", type=listed(int), default=[1, 4])
+    parser.add_argument("--ways", type=listed(), default=[], help="all ways unless given, as sevens,no cache")
+    parser.add_argument("--most-listed", type=int, default=20, help="lines that differ to be looked at")
+    parser.add_argument("--tests", type=Path, nargs="+", default=[], help="files of pairs for BLEU")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    if not (options.texts or options.tests):
+        parser.error("give --texts, a file of lines to compare, or --tests, files of pairs for BLEU")
+    torch.set_num_threads(options.threads)
+    result = {"lines": options.lines, "ways": [], "bleu": quality(options.run, options.tests, None)}
+    lines = [source for source, *_ in pairs_of(options.texts)][: options.lines] if options.texts else []
+    for form in options.forms if lines else []:
+        for beam in options.beams:
+            print(f"{form}, beam {beam}", file=sys.stderr)
+            found = compared(Searched(options.run, form, beam), lines, options)
+            result["ways"] += [
+                {"form": form, "beam": beam, "way": name, "holds": holds(form, of_way), **of_way}
+                for name, of_way in found.items()
+            ]
+    store("exactness", result, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""What a step costs after many tokens, and what a search keeps in memory.
+
+    python benchmarks/growth.py [--form float32|int8|plain] [--rounds 9]
+
+Time: a decoder that stands alone and an encoder-decoder (3 layers, width 256, 8,000 words, 20 source tokens), one text
+and four beams of one source, after 64 to 2,048 tokens. A round takes a few steps at each length, one length after the
+other; the figures are medians over the rounds, in CPU milliseconds of one step, one thread:
+
+- step: the whole step
+- attention: of it, what self-attention takes to read the keys and values. In the model's own modules (`--form plain`)
+  it is timed where it is called; in compiled form it is what a step at this length takes more than one at no length in
+  a model of the same heads that is else as narrow as can be
+- rest: the difference, which must not grow: its largest value is at most 1.2 times its smallest
+- cold: the rest of a step after 64 tokens, when as many bytes were read right before it as the keys and values of that
+  length have. Reading them drives the weights out of the processor's caches, so that the rest of a step waits for
+  memory; that is attention's doing, too. `growth when as cold` is the largest rest / cold
+- reorder: one reordering of the four beams, in which two change places; no part of the step
+
+Memory: bytes of all tensors that a cache holds, each storage once, for 1, 2, 4 and 8 beams of 8 sources and for
+capacities from 64 to 2,048: `own` (the texts' own keys and values) is linear in both, `source` (keys and values of the
+sources) depends on neither.
+"""
+
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from turns import listed, shared_options, store
+
+from attendo.decoding.members import fastest
+from attendo.decoding.native.compiled import CompiledModel
+from attendo.decoding.native.slots import SlotCache
+from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
+
+LENGTHS, VOCABULARY, SOURCE_TOKENS = (64, 256, 512, 1024, 2048), 8000, 20
+BEAMS, MOST_GROWTH = (1, 2, 4, 8), 1.2
+
+
+@dataclass
+class Searched:
+    """A model as it searches: the step, and (sources, beam, capacity) → an empty cache; modules: None if compiled."""
+
+    start: Any
+    step: Any
+    modules: Any
+
+
+def searched(kind, form, narrow=False):
+    """A random model: kind is "decoder" or "encoder-decoder", form "plain", "float32" or "int8".
+
+    narrow: as narrow as can be, but for the heads.
+    """
+    torch.manual_seed(1)
+    sizes = {"vocab_size": 64 if narrow else VOCABULARY, "max_len": 4096}
+    sizes |= {"d_model": 16, "d_ff": 16, "head_dim": 64} if narrow else {}
+    src = torch.randint(
+        4, sizes["vocab_size"], (64, SOURCE_TOKENS), generator=torch.Generator().manual_seed(1)
+    )
+    if kind == "decoder":
+        made = DecoderLM(
+            ModelConfig(architecture=kind, n_encoder_layers=0, n_decoder_layers=3, **sizes)
+        ).eval()
+        if form == "plain":
+            return Searched(lambda n, beam, room: made.start(n * beam, room), made.step, made)
+        compiled = CompiledModel(made, int8=form == "int8")
+        return Searched(lambda n, beam, room: compiled.start([[]] * n, beam, room), compiled.step, None)
+    made = EncoderDecoder(ModelConfig(n_encoder_layers=3, n_decoder_layers=3, **sizes)).eval()
+    if form == "plain":
+        return Searched(lambda n, beam, room: made.start(src[:n], None, beam, room), made.step, made)
+    member = fastest(made, 0, int8=form == "int8")
+    if member.why is not None:
+        raise SystemExit(f"there is no compiled form here: {member.why}")
+    return Searched(lambda n, beam, room: member.start(src[:n].tolist(), beam, room), member.step, None)
+
+
+class AttentionClock:
+    """CPU seconds spent in the self-attention of a decoder; of a compiled one (None) it knows nothing and tells 0."""
+
+    def __init__(self, model):
+        self.seconds = 0.0
+        for block in model.decoder.blocks if model is not None else ():
+            attend = block.self_attention.attend
+            attend.register_forward_pre_hook(self._begin)
+            attend.register_forward_hook(self._end)
+
+    def _begin(self, module, inputs):
+        self._began = time.process_time()
+
+    def _end(self, module, inputs, output):
+        self.seconds += time.process_time() - self._began
+
+    def read(self):
+        """The seconds since it was read last."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+def filled(model, beam, length, capacity):
+    """A cache in which each row has so many tokens."""
+    cache = model.start(1, beam, capacity)
+    for first in range(0, length, 64):
+        model.step(torch.full((beam, min(64, length - first)), 5), cache)
+    return cache
+
+
+@torch.inference_mode()
+def step_times(model, narrow, beam, rounds, steps):
+    """By length, the medians of the seconds of a step, of its attention, of a reordering and of a cold step's rest."""
+    clock = AttentionClock(model.modules)
+    capacity = max(LENGTHS) + (rounds + 1) * max(steps + 1, 2 * len(LENGTHS))
+    caches = {length: filled(model, beam, length, capacity) for length in LENGTHS}
+    narrow_caches = {length: filled(narrow, beam, length, capacity) for length in LENGTHS}
+    control = filled(model, beam, LENGTHS[0], capacity)
+    tokens, swap = torch.full((beam, 1), 7), torch.arange(beam)
+    swap[:2] = swap[:2].flip(0)
+    read = {
+        length: torch.ones(parts_of(cache)[0] * length // capacity // 4) for length, cache in caches.items()
+    }
+    spent = {length: {"step": [], "attention": [], "reorder": [], "cold": []} for length in LENGTHS}
+    for number in range(rounds + 1):
+        nothing = seconds(narrow, tokens, narrow.start(1, beam, capacity), steps)
+        for length, cache in caches.items():
+            model.step(tokens, cache)  # what it reads is where the next step finds it
+            clock.read()
+            step = seconds(model, tokens, cache, steps)
+            attention = clock.read() / steps
+            if model.modules is None:
+                narrow.step(tokens, narrow_caches[length])
+                attention = seconds(narrow, tokens, narrow_caches[length], steps) - nothing
+            model.step(tokens, control)
+            read[length].sum()
+            clock.read()
+            cold = seconds(model, tokens, control, 1) - clock.read()
+            began = time.process_time()
+            if beam > 1:
+                cache.reorder(swap)
+            reordered = time.process_time() - began
+            if number:  # the first round warms up
+                figures = step, attention, reordered, cold
+                for name, value in zip(spent[length], figures, strict=True):
+                    spent[length][name].append(value)
+    return {
+        length: {name: statistics.median(values) for name, values in parts.items()}
+        for length, parts in spent.items()
+    }
+
+
+def seconds(model, tokens, cache, steps):
+    """CPU seconds of a step, of so many."""
+    began = time.process_time()
+    for _ in range(steps):
+        model.step(tokens, cache)
+    return (time.process_time() - began) / steps
+
+
+def growth_of(times):
+    """Milliseconds by length, how much the rest grows, and whether that is flat.
+
+    >>> times = {1000 * n: {"step": (n + 2) * 1e-3, "attention": n * 1e-3, "cold": 2e-3} for n in (1, 2)}
+    >>> found = growth_of(times)
+    >>> found["growth of the rest"], found["growth when as cold"], found["flat"]
+    (1.0, 1.0, True)
+    """
+    rows = {length: {name: 1000 * value for name, value in parts.items()} for length, parts in times.items()}
+    for row in rows.values():
+        row["rest"] = row["step"] - row["attention"]
+    rests = [row["rest"] for row in rows.values()]
+    growth = max(rests) / min(rests)
+    as_cold = max(row["rest"] / row["cold"] for row in rows.values())
+    return {
+        "milliseconds": {
+            length: {name: round(value, 3) for name, value in row.items()} for length, row in rows.items()
+        },
+        "growth of the rest": round(growth, 3),
+        "growth when as cold": round(as_cold, 3),
+        "flat": growth <= MOST_GROWTH,
+        "flat when as cold": as_cold <= MOST_GROWTH,
+    }
+
+
+def storages(tensors):
+    """Bytes of the storages of tensors and arrays, each storage once.
+
+    >>> numbers = torch.zeros(100)
+    >>> storages([numbers, numbers[:10], torch.zeros(5, dtype=torch.int32).numpy()])
+    420
+    """
+    found = {}
+    for tensor in tensors:
+        storage = torch.as_tensor(tensor).untyped_storage()
+        found[storage.data_ptr()] = storage.nbytes()
+    return sum(found.values())
+
+
+def parts_of(cache):
+    """Bytes of a cache: (of the texts' own keys and values and how they are found, of the sources')."""
+    if isinstance(cache, SlotCache):
+        return storages([cache.cache, cache.slots]), storages([cache.memory])
+    own = [tensor for block in cache.blocks for tensor in (block.key, block.value)]
+    return storages(own), storages(
+        [tensor for block in cache.blocks for tensor in (block.memory_key, block.memory_value)]
+    )
+
+
+@torch.inference_mode()
+def held(model, sources, beam, capacity, steps=3):
+    """Bytes that a cache holds after some steps and reorderings: own, and of the sources."""
+    cache = model.start(sources, beam, capacity)
+    turned = torch.arange(sources * beam).view(sources, beam).flip(1).flatten()
+    for _ in range(steps):
+        model.step(torch.full((sources * beam, 1), 7), cache)
+        cache.reorder(turned)
+    own, source = parts_of(cache)
+    return {"own": own, "source": source}
+
+
+def memory(kind, form):
+    """Bytes by beam and by capacity, and whether they are linear as they should be."""
+    model = searched(kind, form)
+    by_beam = {beam: held(model, 8, beam, 64) for beam in BEAMS}
+    by_capacity = {capacity: held(model, 8, 1, capacity) for capacity in LENGTHS}
+    places = [*((beam, found) for beam, found in by_beam.items())]
+    places += [(capacity / LENGTHS[0], found) for capacity, found in by_capacity.items()]
+    first = by_beam[1]
+    return {
+        "by_beam": by_beam,
+        "by_capacity": by_capacity,
+        "own is linear": all(found["own"] == times * first["own"] for times, found in places),
+        "source is constant": all(found["source"] == first["source"] for _, found in places),
+    }
+
+
+def main():
+    """Reads the options, measures, prints and stores."""
+    parser = shared_options(__doc__)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=4, help="at each length, in each round")
+    parser.add_argument("--form", choices=("plain", "float32", "int8"), default="float32")
+    parser.add_argument("--kinds", type=listed(), default=["decoder", "encoder-decoder"])
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    result = {"form": options.form, "rounds": options.rounds, "time": {}, "bytes": {}}
+    for kind in options.kinds:
+        for beam in (1, 4):
+            models = (searched(kind, options.form, narrow) for narrow in (False, True))
+            times = step_times(*models, beam, options.rounds, options.steps)
+            result["time"][f"{kind}, {beam} beams"] = growth_of(times)
+        result["bytes"][kind] = memory(kind, options.form)
+    store("growth", result, options.out)
+
+
+if __name__ == "__main__":
+    main()

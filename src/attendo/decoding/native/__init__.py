@@ -1,0 +1,1 @@
+"""A decoder's step in C++ for a processor: compiled on the user's machine, once; the same numbers as the modules."""

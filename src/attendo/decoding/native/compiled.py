@@ -1,0 +1,287 @@
+"""A model lowered to the C++ functions: the start and the step of its search."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attendo.decoding.candidates import NOT_NUMBERS, best_tokens
+from attendo.decoding.native.library import NoLibrary, library, require_suited
+from attendo.decoding.native.slots import SlotCache
+from attendo.decoding.native.structures import (
+    Attending,
+    Block,
+    Embedding,
+    FeedForward,
+    Heads,
+    Keeper,
+    Matrix,
+    Stack,
+    Tokens,
+    address,
+)
+from attendo.errors import AttendoError
+from attendo.models import DecoderLM, EncoderDecoder
+from attendo.nn.attention import Attend, Attention
+from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
+from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.feedforward import ACTIVATIONS
+from attendo.nn.feedforward import FeedForward as FeedForwardModule
+from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, Rotary
+
+_NOTHING = Attending(heads=Heads())
+
+
+class CompiledModel:
+    """An encoder-decoder, or a decoder that stands alone, in compiled form: `start` and `step` for a search.
+
+    The results of a row are the same bits whatever rows are beside it. int8: matrices and their inputs in 8 bits, each
+    with scales of its own outputs and rows. The weights are copied. Raises NoLibrary, in words for the user, for a
+    model or a machine that this is not for.
+    """
+
+    def __init__(self, model: EncoderDecoder | DecoderLM, *, int8: bool = False):
+        weight = model.output_proj.weight
+        if weight.device.type != "cpu" or weight.dtype != torch.float32:
+            raise NoLibrary(
+                f"the model is {weight.dtype} on {weight.device.type}, not float32 on a processor"
+            )
+        require_suited(8 if int8 else 32)
+        self._keeper = keeper = Keeper(int8=int8)
+        config = model.config
+        self.width, self.vocab_size = config.d_model, config.vocab_size
+        # the encoder may be fed what the decoder is not: texts as long as memory allows
+        self._position_end = config.max_len + 1
+        self._rotary: list[tuple[Heads, Attention]] = []
+        self._encoder: Stack | None = None
+        self._memory: list[Matrix] = []
+        if isinstance(model, EncoderDecoder):
+            self._encoder = self._stack(model.encoder)
+            self._source = model.source_embedding
+            crosses = [block.cross_attention for block in model.decoder.blocks]
+            self._memory = [
+                keeper.matrix(cross.k_proj, cross.v_proj) for cross in crosses if cross is not None
+            ]
+            self._target = model.target_embedding
+        else:
+            self._target = self._source = model.embedding
+        self._decoder = self._stack(model.decoder)
+        self._embeddings: dict[int, tuple[int, Embedding]] = {}
+        self._output = keeper.matrix(model.output_proj)
+        first = model.decoder.blocks[0].self_attention
+        self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
+
+    def start(
+        self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
+    ) -> SlotCache:
+        """Encodes the sources once; an empty cache for `rows_per_source` rows of each.
+
+        A decoder that stands alone reads nothing: its sources are empty.
+        """
+        lengths = [len(source) for source in sources]
+        n = sum(lengths)
+        memory = torch.empty(
+            len(self._memory) or self._decoder.n_blocks, n if self._memory else 0, self._memory_width
+        )
+        if self._encoder is not None and n:
+            states = self._encoded(sources, lengths)
+            for matrix, place in zip(self._memory, memory, strict=True):
+                library().attendo_product(
+                    ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads()
+                )
+        return SlotCache(
+            memory, lengths, rows_per_source=rows_per_source, capacity=capacity, width=self._cache_width
+        )
+
+    def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotCache) -> Float[Tensor, "rows vocab"]:
+        """The logits after the last of the next `n` tokens of every row; the cache is advanced by `n`.
+
+        They stand until the cache's next step: to ask the system for new memory would cost more than some products.
+        """
+        if cache.logits.shape[0] < cache.rows:
+            cache.logits = torch.empty(cache.rows, self.vocab_size)
+        return self.logits(self.states(token_ids, cache)[:, -1], cache.logits[: cache.rows])
+
+    def logits(
+        self, states: Float[Tensor, "*batch d_model"], out: Float[Tensor, "*batch vocab"] | None = None
+    ) -> Float[Tensor, "*batch vocab"]:
+        """W_u h of each state."""
+        states = states.contiguous()
+        out = torch.empty(*states.shape[:-1], self.vocab_size) if out is None else out
+        rows = states.numel() // self.width
+        library().attendo_product(
+            ctypes.byref(self._output), states.data_ptr(), rows, out.data_ptr(), _threads()
+        )
+        return out
+
+    def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotCache) -> Float[Tensor, "rows n d_model"]:
+        """The states behind the last block of the next `n` tokens of every row; the cache is advanced by `n`."""
+        rows, n = token_ids.shape
+        longest = cache.longest
+        cache.require_room(n)
+        ids, tokens = token_ids.contiguous(), cache.tokens()
+        if n > 1:
+            positions = (cache.lengths[:, None] + np.arange(n)).reshape(-1)
+            of_row = np.arange(rows).repeat(n)
+            tokens = Tokens.from_buffer_copy(tokens)
+            tokens.apart, tokens.positions, tokens.rows = 0, address(positions), address(of_row)
+        tokens.n, tokens.ids = rows * n, ids.data_ptr()
+        states = self._run(self._decoder, self._embedding(self._target, longest + n), tokens, ids)
+        cache.advance(n)
+        return states.view(rows, n, self.width)
+
+    def _encoded(
+        self, sources: Sequence[Sequence[int]], lengths: list[int]
+    ) -> Float[Tensor, "tokens d_model"]:
+        """The memory of all sources, side by side."""
+        assert self._encoder is not None
+        sizes = np.asarray(lengths, dtype=np.int64)
+        starts, of_row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+        ids = np.fromiter(chain.from_iterable(sources), dtype=np.int64, count=int(sizes.sum()))
+        positions = np.arange(len(ids)) - starts[of_row]
+        tokens = Tokens(
+            n=len(ids), ids=address(ids), positions=address(positions), rows=address(of_row),
+            text_start=address(starts), text_length=address(sizes),
+        )  # fmt: skip
+        return self._run(
+            self._encoder, self._embedding(self._source, max(lengths)), tokens, torch.from_numpy(ids)
+        )
+
+    def _run(
+        self, stack: Stack, embedding: Embedding, tokens: Tokens, ids: Int[Tensor, "..."]
+    ) -> Float[Tensor, "tokens d_model"]:
+        states = torch.empty(ids.numel(), self.width)
+        wrong = library().attendo_states(
+            ctypes.byref(stack), ctypes.byref(embedding), ctypes.byref(tokens), states.data_ptr(), _threads()
+        )
+        if wrong >= 0:
+            raise ValueError(f"token id {ids.flatten()[wrong]} is none of a vocabulary of {embedding.n}")
+        return states
+
+    # lowering
+
+    @property
+    def _memory_width(self) -> int:
+        return self._memory[0].n_out if self._memory else 0
+
+    def _embedding(self, module: InputEmbedding, end: int) -> Embedding:
+        """The embedding with positions up to `end` at least; they are computed ahead."""
+        known, made = self._embeddings.get(id(module), (0, None))
+        if made is not None and end <= known:
+            return made
+        table, width = None, 0
+        match module.positions:
+            case LearnedPositions():
+                module.positions(torch.zeros(1, 1, dtype=torch.long), end)  # refuses an end beyond its table
+                table = module.positions.weight
+            case FixedPositions():
+                end = max(end, self._position_end)
+                table = module.positions(torch.arange(end), end)
+            case None:
+                end = max(end, self._position_end)
+        if table is not None:
+            end, width = table.shape
+        self._turn_up_to(end)
+        weight, keeper = module.tokens.weight, self._keeper
+        made = Embedding(
+            weight.shape[0], keeper.pointer(weight), module.tokens.scale, keeper.pointer(table), width,
+            keeper.norm(module.norm),
+        )  # fmt: skip
+        self._embeddings[id(module)] = end, made
+        return made
+
+    def _stack(self, stack: Encoder | Decoder) -> Stack:
+        blocks = (Block * len(stack.blocks))(*map(self._block, stack.blocks))
+        for made, block in zip(blocks, stack.blocks, strict=True):
+            if isinstance(block.self_attention.positions, Rotary):
+                self._rotary.append((made.attention.heads, block.self_attention))
+        first = stack.blocks[0].self_attention_residual.norm_first
+        return Stack(len(blocks), self.width, first, blocks, self._keeper.norm(stack.norm))
+
+    def _block(self, block: EncoderBlock | DecoderBlock) -> Block:
+        own = self._attending(block.self_attention, block.self_attention_residual.norm)
+        cross = _NOTHING
+        if isinstance(block, DecoderBlock) and block.cross_attention is not None:
+            assert block.cross_attention_residual is not None
+            cross = self._attending(
+                block.cross_attention, block.cross_attention_residual.norm, of_itself=False
+            )
+        return Block(own, cross, self._feed_forward(block.feed_forward, block.feed_forward_residual.norm))
+
+    def _attending(self, attention: Attention, norm: nn.Module, *, of_itself: bool = True) -> Attending:
+        attend, keeper = attention.attend, self._keeper
+        if type(attend) is not Attend or attend.inverse_temperature == float("inf"):
+            raise NoLibrary(f"{type(attend).__name__} is not the plain softmax attention")
+        scale = (
+            attention.head_dim**-0.5 if attend.scale is None else attend.scale
+        ) * attend.inverse_temperature
+        projections = [attention.q_proj, attention.k_proj, attention.v_proj][: 3 if of_itself else 1]
+        slopes = attention.positions.slopes if isinstance(attention.positions, Alibi) else None
+        heads = Heads(
+            attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale,
+            keeper.pointer(slopes), None,
+        )  # fmt: skip
+        out = cast("nn.Linear", attention.out_proj)
+        return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
+
+    def _turn_up_to(self, end: int) -> None:
+        """Gives rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
+        for heads, attention in self._rotary:
+            apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
+            places = torch.arange(end)
+            assert isinstance(attention.positions, Rotary)
+            turns = attention.positions(apart.expand(1, 1, end, -1), places[None])[0, 0]
+            heads.turns = self._keeper.pointer(turns)
+
+    def _feed_forward(self, net: FeedForwardModule, norm: nn.Module) -> FeedForward:
+        keeper = self._keeper
+        activation = list(ACTIVATIONS.values()).index(net.activation)
+        gate = Matrix() if net.gate_proj is None else keeper.matrix(net.gate_proj)
+        return FeedForward(
+            keeper.matrix(net.in_proj), gate, keeper.matrix(net.out_proj), keeper.norm(norm), activation
+        )
+
+
+def best_of_floats(
+    logits: Float[Tensor, "rows vocab"],
+    k: int,
+    never: tuple[int, ...] = (),
+    constrain: Callable[[Tensor], None] | None = None,
+    out: Float[Tensor, "rows vocab"] | None = None,
+) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
+    """`best_tokens` of float32 logits on a processor, in one pass; with constraints, that function itself."""
+    if constrain is not None:
+        return best_tokens(logits, k, never, constrain, out)
+    (rows, vocab), logits = logits.shape, logits.contiguous()
+    k = min(k, vocab)
+    tokens, log_probs = np.empty((rows, k), dtype=np.int64), np.empty((rows, k))
+    banned = (ctypes.c_int64 * len(never))(*never)
+    library().attendo_best(
+        logits.data_ptr(), rows, vocab, k, banned, len(never), address(tokens), address(log_probs), _threads()
+    )
+    if np.isnan(log_probs[:, 0]).any():
+        raise AttendoError(NOT_NUMBERS)
+    return tokens, log_probs
+
+
+def log_probs_of_floats(
+    logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """The log-probability of the wanted token of each row, the number that `best_of_floats` gives it, in float64."""
+    logits, wanted = logits.contiguous(), wanted.contiguous()
+    found = torch.empty(wanted.shape, dtype=torch.float64)
+    library().attendo_log_probs(
+        logits.data_ptr(), wanted.numel(), logits.shape[-1], wanted.data_ptr(), found.data_ptr(), _threads()
+    )
+    return found
+
+
+def _threads() -> int:
+    return torch.get_num_threads()

@@ -1,0 +1,388 @@
+// A stack of Transformer blocks on a list of tokens, one vector each, with keys and values in the caller's memory.
+//
+// The twin of attendo.nn.blocks, for float32 on a processor: the tests hold the two equal. A token's result does not
+// depend on the tokens it is computed with, to the last bit.
+#include "attention.h"
+#include "candidates.h"
+#include "products.h"
+
+struct SelfAttention {
+    Matrix project;  // queries, keys, values: stacked
+    Matrix out;
+    Norm norm;
+    Heads heads;
+};
+
+struct CrossAttention {
+    Matrix project;  // queries
+    Matrix out;
+    Norm norm;
+    Heads heads;  // n 0: there is none
+};
+
+struct FeedForward {
+    Matrix in, gate, out;
+    Norm norm;
+    int64_t activation;
+};
+
+struct Block {
+    SelfAttention self;
+    CrossAttention cross;
+    FeedForward feed_forward;
+};
+
+struct Stack {
+    int64_t n_blocks, width, norm_first;
+    const Block* blocks;
+    Norm norm;
+};
+
+struct Embedding {
+    int64_t n;  // ids from 0 to n - 1
+    const float* weight;
+    double scale;
+    const float* positions;  // [positions][position_width], or null
+    int64_t position_width;  // width, or 1: one number for all entries
+    Norm norm;
+};
+
+// The tokens of one call. In an encoder each attends to all tokens of its text; in a decoder to those of its row so
+// far and itself, whose keys and values stand in `cache`, and to the memory of its source.
+struct Tokens {
+    int64_t n;
+    int64_t apart;  // 1: no two are of one row, and so none needs another
+    const int64_t *ids, *positions, *rows;
+    const int64_t *text_start, *text_length;  // encoder: where the tokens of each row stand in this call
+    float* cache;                             // decoder: [blocks][slots][capacity][key, value]
+    int64_t block_stride, capacity;
+    int32_t* slots;                           // [rows][capacity]: which slot holds a row's position
+    const int32_t* own_slot;                  // [rows]: which slot takes what a row writes
+    const float* memory;                      // [blocks][source tokens][key, value]
+    int64_t memory_stride;
+    const int64_t *memory_start, *memory_length;  // of each row
+    float* told;                              // [n][told_stride]: where block `told_block` looks in its memory, or null
+    int64_t told_stride, told_block;
+};
+
+namespace {
+
+// Memory that a thread keeps for its next call.
+struct Workspace {
+    std::vector<float> states, normed, projected, mixed, inner, gate, scale;
+    std::vector<uint8_t> numbers;
+};
+
+// One sub-layer after the other. Each member of the team has its share of the tokens, and in a product its share of the
+// outputs of all of them, so they wait for each other before and after.
+class Run {
+   public:
+    Run(const Stack& stack, const Tokens& tokens, Workspace& space, Member& member)
+        : stack_(stack), tokens_(tokens), space_(space), member_(member) {
+        member.share(tokens.n, first_, last_);
+    }
+
+    void embed(const Embedding& embedding) {
+        const int64_t width = stack_.width;
+        for (int64_t i = first_; i < last_; i++) {
+            const float* row = embedding.weight + tokens_.ids[i] * width;
+            const float* place = embedding.positions == nullptr
+                ? nullptr
+                : embedding.positions + tokens_.positions[i] * embedding.position_width;
+            const float scale = static_cast<float>(embedding.scale);
+            float* out = state(i);
+            for (int64_t k = 0; k < width; k++) {
+                out[k] = row[k] * scale;
+                if (place != nullptr) out[k] += place[embedding.position_width == 1 ? 0 : k];
+            }
+            if (embedding.norm.kind != NONE) normalize(embedding.norm, out, out);
+        }
+    }
+
+    void blocks() {
+        for (int64_t number = 0; number < stack_.n_blocks; number++) {
+            const Block& block = stack_.blocks[number];
+            self_attention(block.self, number);
+            if (block.cross.heads.n > 0) cross_attention(block.cross, number);
+            feed_forward(block.feed_forward);
+        }
+        for (int64_t i = first_; i < last_; i++) normalize(stack_.norm, state(i), state(i));
+        member_.wait();
+    }
+
+   private:
+    float* state(int64_t i) { return space_.states.data() + i * stack_.width; }
+
+    // The input of a sub-layer, in the number format of its first matrix.
+    void enter(const Norm& norm, const Matrix& matrix) {
+        for (int64_t i = first_; i < last_; i++) {
+            float* x = state(i);
+            if (stack_.norm_first) {
+                float* normed = space_.normed.data() + i * stack_.width;
+                normalize(norm, x, normed);
+                x = normed;
+            }
+            prepare(matrix, x, i);
+        }
+        member_.wait();
+    }
+
+    // What comes back from a sub-layer was added to the states; where the norm comes last, it is now.
+    void leave(const Norm& norm) {
+        member_.wait();
+        if (stack_.norm_first) return;
+        for (int64_t i = first_; i < last_; i++) normalize(norm, state(i), state(i));
+    }
+
+    void prepare(const Matrix& matrix, const float* x, int64_t i) {
+        if (matrix.bits == 8)
+            quantize(x, matrix.n_in, space_.numbers.data() + i * 4 * quads(matrix.n_in), space_.scale[i]);
+    }
+
+    void multiply_by(const Matrix& matrix, const float* x, float* out, const float* add) {
+        const Target to{out, matrix.n_out, add};
+        if (matrix.bits == 8)
+            product(member_, matrix, Quantized{space_.numbers.data(), space_.scale.data()}, tokens_.n, to);
+        else
+            product(member_, matrix, x, tokens_.n, to);
+    }
+
+    const float* entered() { return stack_.norm_first ? space_.normed.data() : space_.states.data(); }
+
+    void self_attention(const SelfAttention& attention, int64_t number) {
+        const Heads& heads = attention.heads;
+        enter(attention.norm, attention.project);
+        multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
+        member_.wait();
+        const int64_t stride = attention.project.n_out;
+        float* cache = tokens_.cache + number * tokens_.block_stride;
+        for (int64_t i = first_; i < last_; i++) {
+            float* query = space_.projected.data() + i * stride;
+            const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
+            if (heads.turns != nullptr) turn(heads, heads.n + heads.n_kv, query, position);
+            if (tokens_.text_start != nullptr) continue;
+            const int64_t place = tokens_.own_slot[row] * tokens_.capacity + position;
+            std::memcpy(cache + place * heads.memory(), query + heads.queries(), sizeof(float) * heads.memory());
+            if (number == 0) tokens_.slots[row * tokens_.capacity + position] = tokens_.own_slot[row];
+        }
+        member_.wait();
+        for (int64_t i = first_; i < last_; i++) {
+            const float* query = space_.projected.data() + i * stride;
+            const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
+            if (tokens_.text_start != nullptr) {
+                const float* keys = space_.projected.data() + tokens_.text_start[row] * stride + heads.queries();
+                mix(heads, attention.out, query, i, Places{keys, stride, tokens_.text_length[row], nullptr, 0}, nullptr);
+            } else {
+                const int32_t* slots = tokens_.slots + row * tokens_.capacity;
+                mix(heads, attention.out, query, i,
+                    Places{cache, heads.memory(), position + 1, slots, tokens_.capacity}, nullptr);
+            }
+        }
+        back(attention.out, attention.norm, space_.mixed);
+    }
+
+    void cross_attention(const CrossAttention& attention, int64_t number) {
+        const Heads& heads = attention.heads;
+        enter(attention.norm, attention.project);
+        multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
+        member_.wait();
+        const float* memory = tokens_.memory + number * tokens_.memory_stride;
+        const bool tells = tokens_.told != nullptr && number == tokens_.told_block;
+        for (int64_t i = first_; i < last_; i++) {
+            const int64_t row = tokens_.rows[i];
+            const float* keys = memory + tokens_.memory_start[row] * heads.memory();
+            mix(heads, attention.out, space_.projected.data() + i * heads.queries(), i,
+                Places{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0},
+                tells ? tokens_.told + i * tokens_.told_stride : nullptr);
+        }
+        back(attention.out, attention.norm, space_.mixed);
+    }
+
+    void mix(
+        const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places& places, float* told
+    ) {
+        float* mixed = space_.mixed.data() + i * heads.mixed();
+        attend(heads, query, tokens_.positions[i], places, mixed, room_, told);
+        prepare(out, mixed, i);
+    }
+
+    void feed_forward(const FeedForward& net) {
+        const int64_t width = net.in.n_out;
+        enter(net.norm, net.in);
+        multiply_by(net.in, entered(), space_.inner.data(), nullptr);
+        if (net.gate.n_out > 0) multiply_by(net.gate, entered(), space_.gate.data(), nullptr);
+        member_.wait();
+        for (int64_t i = first_; i < last_; i++) {
+            float* inner = space_.inner.data() + i * width;
+            if (net.gate.n_out > 0) {
+                float* gate = space_.gate.data() + i * width;
+                each(gate, gate, width, [&](Floats x) { return activated(x, net.activation); });
+                for (int64_t k = 0; k < width; k++) inner[k] *= gate[k];
+            } else {
+                each(inner, inner, width, [&](Floats x) { return activated(x, net.activation); });
+            }
+            prepare(net.out, inner, i);
+        }
+        back(net.out, net.norm, space_.inner);
+    }
+
+    // The last matrix of a sub-layer, its result added to the states.
+    void back(const Matrix& matrix, const Norm& norm, const std::vector<float>& x) {
+        member_.wait();
+        multiply_by(matrix, x.data(), space_.states.data(), space_.states.data());
+        leave(norm);
+    }
+
+    const Stack& stack_;
+    const Tokens& tokens_;
+    Workspace& space_;
+    Member& member_;
+    int64_t first_, last_;
+    std::vector<float> room_;
+};
+
+template <class Number>
+Number* at_least(std::vector<Number>& numbers, int64_t n) {
+    if (static_cast<int64_t>(numbers.size()) < n) numbers.resize(n);
+    return numbers.data();
+}
+
+void make_room(const Stack& stack, int64_t n, Workspace& space) {
+    int64_t projected = 1, mixed = 1, inner = 1, widest = stack.width;
+    for (int64_t number = 0; number < stack.n_blocks; number++) {
+        const Block& block = stack.blocks[number];
+        projected = std::max({projected, block.self.project.n_out, block.cross.project.n_out});
+        mixed = std::max({mixed, block.self.out.n_in, block.cross.out.n_in});
+        inner = std::max(inner, block.feed_forward.in.n_out);
+    }
+    widest = std::max({widest, mixed, inner});
+    at_least(space.states, n * stack.width), at_least(space.normed, n * stack.width);
+    at_least(space.projected, n * projected), at_least(space.mixed, n * mixed);
+    at_least(space.inner, n * inner), at_least(space.gate, n * inner);
+    at_least(space.scale, n), at_least(space.numbers, n * 4 * quads(widest));
+}
+
+Workspace& workspace() {
+    static thread_local Workspace space;
+    return space;
+}
+
+void run(const Stack& stack, const Embedding& embedding, const Tokens& tokens, Workspace& space, Member& member) {
+    if (member.size == 1) make_room(stack, tokens.n, space);  // else it was made before they began
+    Run run(stack, tokens, space, member);
+    run.embed(embedding);
+    run.blocks();
+}
+
+}  // namespace
+
+extern "C" {
+
+int64_t attendo_panel() { return PANEL; }
+
+// Whether products of matrices of so many bits are fast on the processor this was compiled for.
+int64_t attendo_suits(int64_t bits) {
+#if defined(__AVX2__) && defined(__FMA__)
+    return bits == 32 || bits == 8;
+#elif defined(__aarch64__)
+    return bits == 32;
+#else
+    return bits == 0;
+#endif
+}
+
+// W [n_out][n_in] into panels of floats; the columns behind the last are 0.
+void attendo_pack(const float* w, int64_t n_out, int64_t n_in, float* packed) {
+    for (int64_t column = 0; column < panels(n_out) * PANEL; column++)
+        for (int64_t k = 0; k < n_in; k++)
+            packed[column / PANEL * PANEL * n_in + k * PANEL + column % PANEL] =
+                column < n_out ? w[column * n_in + k] : 0.0f;
+}
+
+// W in whole numbers [n_out][n_in] into panels of four inputs at a time, and 128 times the sum of each output's.
+void attendo_pack_bytes(const int8_t* w, int64_t n_out, int64_t n_in, int8_t* packed, int32_t* sums) {
+    const int64_t n_quads = quads(n_in);
+    for (int64_t column = 0; column < panels(n_out) * PANEL; column++) {
+        sums[column] = 0;
+        for (int64_t k = 0; k < 4 * n_quads; k++) {
+            const int8_t number = column < n_out && k < n_in ? w[column * n_in + k] : 0;
+            sums[column] += 128 * number;
+            packed[(column / PANEL * n_quads + k / 4) * 4 * PANEL + column % PANEL * 4 + k % 4] = number;
+        }
+    }
+}
+
+// out [rows][n_out] = x Wᵀ + b.
+void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, int64_t threads) {
+    Workspace& space = workspace();
+    at_least(space.scale, rows), at_least(space.numbers, rows * 4 * quads(w->n_in));
+    Team::work(threads, [&](Member& member) {
+        const Target to{out, w->n_out, nullptr};
+        if (w->bits == 8) {
+            int64_t first, last;
+            member.share(rows, first, last);
+            for (int64_t i = first; i < last; i++)
+                quantize(x + i * w->n_in, w->n_in, space.numbers.data() + i * 4 * quads(w->n_in), space.scale[i]);
+            member.wait();
+            product(member, *w, Quantized{space.numbers.data(), space.scale.data()}, rows, to);
+        } else {
+            product(member, *w, x, rows, to);
+        }
+    });
+}
+
+// The states of these tokens behind the last block, [n][width]. Many tokens of which none needs another are divided among
+// the threads, which then need not wait for each other. Returns the number of the first id that is none, or -1.
+int64_t attendo_states(
+    const Stack* stack, const Embedding* embedding, const Tokens* tokens, float* states, int64_t threads
+) {
+    for (int64_t i = 0; i < tokens->n; i++)
+        if (tokens->ids[i] < 0 || tokens->ids[i] >= embedding->n) return i;
+    if (tokens->apart && tokens->n >= 2 * ROWS * threads) {
+        Team::work(threads, [&](Member& member) {
+            int64_t first, last;
+            member.share((tokens->n + ROWS - 1) / ROWS, first, last);
+            first *= ROWS, last = std::min(tokens->n, last * ROWS);
+            Tokens mine = *tokens;
+            mine.n = last - first;
+            mine.ids += first, mine.positions += first, mine.rows += first;
+            if (mine.told != nullptr) mine.told += first * mine.told_stride;
+            Member alone(0, 1, nullptr);
+            run(*stack, *embedding, mine, workspace(), alone);
+            std::memcpy(states + first * stack->width, workspace().states.data(), sizeof(float) * mine.n * stack->width);
+        });
+        return -1;
+    }
+    Workspace& space = workspace();
+    make_room(*stack, tokens->n, space);
+    Team::work(threads, [&](Member& member) { run(*stack, *embedding, *tokens, space, member); });
+    std::memcpy(states, space.states.data(), sizeof(float) * tokens->n * stack->width);
+    return -1;
+}
+
+// log softmax of the wanted token of each row of logits, by the same sums as attendo_best.
+void attendo_log_probs(
+    const float* logits, int64_t rows, int64_t vocab, const int64_t* wanted, double* log_probs, int64_t threads
+) {
+    Team::work(threads, [&](Member& member) {
+        int64_t first, last;
+        member.share(rows, first, last);
+        for (int64_t row = first; row < last; row++)
+            log_probs[row] = logits[row * vocab + wanted[row]] - log_sum(logits + row * vocab, vocab);
+    });
+}
+
+// The k best tokens of each row of logits: see candidates.h.
+void attendo_best(
+    const float* logits, int64_t rows, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never, int64_t* tokens,
+    double* log_probs, int64_t threads
+) {
+    Team::work(threads, [&](Member& member) {
+        int64_t first, last;
+        member.share(rows, first, last);
+        for (int64_t row = first; row < last; row++)
+            best(logits + row * vocab, vocab, k, never, n_never, tokens + row * k, log_probs + row * k);
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,168 @@
+"""The cache of the compiled decoder: keys and values in slots, and for each row which slot holds which position."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attendo.decoding.native.structures import Tokens, address
+
+
+class SlotCache:
+    """Rows that share what their common past has written: to reorder them copies numbers of slots, no keys.
+
+    Row i writes its next position into the slot `own[i]`, and finds position p in `slots[i, p]`. Slots belong to a
+    source, and its rows have one length, so that no row writes where another one reads. `memory` has the keys and
+    values of the source tokens, those of all sources side by side, without padding and once for all rows.
+
+    >>> cache = SlotCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
+    >>> cache.rows, cache.sources.tolist(), cache.memory_start.tolist(), cache.memory_length.tolist()
+    (4, [0, 0, 1, 1], [0, 0, 3, 3], [3, 3, 4, 4])
+    >>> cache.keep(torch.tensor([3, 3]))
+    >>> cache.rows, cache.sources.tolist(), cache.own.tolist()
+    (2, [1, 1], [2, 3])
+    """
+
+    def __init__(
+        self,
+        memory: Float[Tensor, "blocks tokens memory_width"],
+        source_lengths: Sequence[int],
+        *,
+        rows_per_source: int,
+        capacity: int,
+        width: int,
+    ):
+        n_sources, self.capacity = len(source_lengths), capacity
+        rows = n_sources * rows_per_source
+        self.memory = memory
+        lengths = np.asarray(source_lengths, dtype=np.int64)
+        self.sources = np.repeat(np.arange(n_sources), rows_per_source)
+        self.memory_length = lengths[self.sources]
+        self.memory_start = (np.cumsum(lengths) - lengths)[self.sources]
+        self.lengths: Int[np.ndarray, " rows"] = np.zeros(rows, dtype=np.int64)
+        self.own = np.arange(rows, dtype=np.int32)
+        self.slots = np.zeros((rows, capacity), dtype=np.int32)
+        self.cache = torch.empty(memory.shape[0], rows, capacity, width)
+        self.logits = torch.empty(0, 0)  # of the last step
+        self._longest = 0
+        self._tokens: Tokens | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return len(self.lengths)
+
+    @property
+    def longest(self) -> int:
+        """The positions of the longest row."""
+        return self._longest
+
+    @property
+    def bytes(self) -> int:
+        """What it holds: for each row its positions, for each source its tokens."""
+        return 4 * (self.cache.numel() + self.memory.numel()) + self.slots.nbytes
+
+    def tokens(self) -> Tokens:
+        """One next token of each row, for the compiled functions; its ids are the caller's to fill in."""
+        if self._tokens is None:
+            self._numbers = np.arange(self.rows)
+            self._tokens = Tokens(
+                n=self.rows, apart=1, positions=address(self.lengths), rows=address(self._numbers),
+                cache=self.cache.data_ptr(), block_stride=self.cache.stride(0), capacity=self.capacity,
+                slots=address(self.slots), own_slot=address(self.own), memory=self.memory.data_ptr(),
+                memory_stride=self.memory.stride(0), memory_start=address(self.memory_start),
+                memory_length=address(self.memory_length),
+            )  # fmt: skip
+        return self._tokens
+
+    def advance(self, n: int) -> None:
+        """Every row has `n` positions more."""
+        self.lengths += n
+        self._longest += n
+
+    def require_room(self, n: int) -> None:
+        """Raises ValueError where no `n` positions more fit into a row."""
+        if self._longest + n > self.capacity:
+            raise ValueError(
+                f"the cache holds {self.capacity} positions, {self._longest + n} are needed; start with a larger"
+                " capacity"
+            )
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
+        """New row i continues old row `rows[i]`; the sources stay."""
+        self._select(rows.numpy())
+
+    def keep(self, rows: Int[Tensor, " kept"]) -> None:
+        """Drops all rows but these."""
+        self._select(rows.numpy())
+
+    def join(self, other: SlotCache) -> None:
+        """Takes in the rows and sources of another cache of the same model, behind its own."""
+        n_mine, n_both = self.rows, self.rows + other.rows
+        capacity = max(self.capacity, other.capacity)
+        blocks, _, _, width = self.cache.shape
+        joined = torch.empty(blocks, n_both, capacity, width)
+        slots = np.tile(np.arange(n_both, dtype=np.int32)[:, None], (1, capacity))
+        for cache, first in ((self, 0), (other, n_mine)):
+            for row, length in enumerate(cache.lengths.tolist()):
+                past = torch.from_numpy(cache.slots[row, :length].astype(np.int64))
+                joined[:, first + row, :length] = cache.cache[:, past, torch.arange(length)]
+        mine, theirs = self._live_memory(), other._live_memory()
+        self.memory = torch.cat([mine[0], theirs[0]], 1)
+        self.memory_start = np.concatenate((mine[1], theirs[1] + mine[0].shape[1]))
+        self.memory_length = np.concatenate((self.memory_length, other.memory_length))
+        self.sources = np.concatenate((self.sources, other.sources + self.sources.max(initial=-1) + 1))
+        self.lengths = np.concatenate((self.lengths, other.lengths))
+        self.own, self.slots = np.arange(n_both, dtype=np.int32), slots
+        self.cache, self.capacity = joined, capacity
+        self._moved()
+
+    def _live_memory(self) -> tuple[Tensor, Int[np.ndarray, " rows"]]:
+        """The memory of the sources that have rows, and where each row's starts in it."""
+        _, first, index = np.unique(self.sources, return_index=True, return_inverse=True)
+        starts, lengths = self.memory_start[first], self.memory_length[first]
+        tokens = np.concatenate(
+            [np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]
+            or [np.zeros(0, dtype=np.int64)]
+        )
+        return self.memory[:, torch.from_numpy(tokens)], (np.cumsum(lengths) - lengths)[index]
+
+    def _select(self, rows: Int[np.ndarray, " new_rows"]) -> None:
+        sources, used = self.sources[rows], self._longest
+        if len(rows) == self.rows and (sources == self.sources).all():  # in place: all addresses stay
+            self.slots[:, :used] = self.slots[rows, :used]
+            self.lengths[:] = self.lengths[rows]
+            return
+        self.own = self._own_slots(sources)
+        self.memory_start, self.memory_length = self.memory_start[rows], self.memory_length[rows]
+        self.sources, self.lengths = sources, self.lengths[rows]
+        slots = np.zeros((len(rows), self.capacity), dtype=np.int32)
+        slots[:, :used] = self.slots[rows, :used]
+        self.slots = slots
+        self._moved()
+
+    def _moved(self) -> None:
+        self._longest, self._tokens = int(self.lengths.max(initial=0)), None
+
+    def _own_slots(self, sources: Int[np.ndarray, " new_rows"]) -> Int[np.ndarray, " new_rows"]:
+        """A slot for each row of these sources: those that the source's rows have, in order, then new ones."""
+        order = np.argsort(sources, kind="stable")
+        ranks = np.empty(len(sources), dtype=np.int64)
+        ranks[order] = np.arange(len(sources)) - np.searchsorted(sources[order], sources[order])
+        old_order = np.argsort(self.sources, kind="stable")
+        ordered = self.sources[old_order]
+        first, n_old = np.searchsorted(ordered, sources), np.searchsorted(ordered, sources, "right")
+        has = ranks < n_old - first
+        own = np.empty(len(sources), dtype=np.int32)
+        own[has] = self.own[old_order[(first + ranks)[has]]]
+        if more := int((~has).sum()):
+            n_slots = self.cache.shape[1]
+            own[~has] = np.arange(n_slots, n_slots + more)
+            self.cache = torch.cat(
+                [self.cache, self.cache.new_empty(self.cache.shape[0], more, *self.cache.shape[2:])], 1
+            )
+        return own

@@ -1,0 +1,113 @@
+// Threads that work on one thing together and wait for each other between its parts.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+// What a thread of a team knows: its number, and how to wait for the others.
+class Member {
+   public:
+    Member(int64_t number, int64_t size, std::atomic<int64_t>* arrived)
+        : number(number), size(size), arrived_(arrived) {}
+
+    // Returns when all members have come here.
+    void wait() {
+        if (size == 1) return;
+        round_ += size;
+        arrived_->fetch_add(1, std::memory_order_acq_rel);
+        for (int64_t spins = 0; arrived_->load(std::memory_order_acquire) < round_; spins++)
+            if (spins < 4000) pause();
+            else std::this_thread::yield();
+    }
+
+    // This member's share of n things: from first to last - 1.
+    void share(int64_t n, int64_t& first, int64_t& last) const {
+        first = n * number / size;
+        last = n * (number + 1) / size;
+    }
+
+    static void pause() {
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+    }
+
+    const int64_t number, size;
+
+   private:
+    std::atomic<int64_t>* arrived_;
+    int64_t round_ = 0;
+};
+
+// The threads of this process. One call has them at a time; a call that finds them busy works alone.
+class Team {
+   public:
+    template <class Work>
+    static void work(int64_t size, Work work) {
+        static Team* team = nullptr;
+        static std::mutex creating;
+        std::atomic<int64_t> arrived{0};
+        if (size > 1) {
+            std::lock_guard<std::mutex> lock(creating);
+            if (team == nullptr || team->process_ != getpid()) team = new Team();  // a fork has none of the threads
+        }
+        if (size < 2 || !team->busy_.try_lock()) {
+            Member alone(0, 1, &arrived);
+            work(alone);
+            return;
+        }
+        std::lock_guard<std::mutex> lock(team->busy_, std::adopt_lock);
+        team->go(size, &arrived, &work, [](void* context, Member& member) { (*static_cast<Work*>(context))(member); });
+    }
+
+   private:
+    typedef void (*Entry)(void*, Member&);
+
+    void go(int64_t size, std::atomic<int64_t>* arrived, void* context, Entry entry) {
+        while (threads_ < size - 1) std::thread(&Team::serve, this, ++threads_, order_.load()).detach();
+        left_.store(size - 1, std::memory_order_relaxed);
+        {
+            std::lock_guard<std::mutex> lock(mutex_);
+            size_ = size, arrived_ = arrived, context_ = context, entry_ = entry;
+            order_.fetch_add(1, std::memory_order_release);
+        }
+        called_.notify_all();
+        Member first(0, size, arrived);
+        entry(context, first);
+        for (int64_t spins = 0; left_.load(std::memory_order_acquire) > 0; spins++)
+            if (spins < 4000) Member::pause();
+            else std::this_thread::yield();
+    }
+
+    // What a thread does for ever: waits for an order later than `done`, and does its part.
+    void serve(int64_t number, int64_t done) {
+        for (;;) {
+            for (int64_t spins = 0; spins < 4000 && order_.load(std::memory_order_acquire) == done; spins++)
+                Member::pause();
+            {
+                std::unique_lock<std::mutex> lock(mutex_);
+                called_.wait(lock, [&] { return order_.load(std::memory_order_acquire) != done; });
+                done = order_.load(std::memory_order_acquire);
+                if (number >= size_) continue;
+            }
+            Member member(number, size_, arrived_);
+            entry_(context_, member);
+            left_.fetch_sub(1, std::memory_order_acq_rel);
+        }
+    }
+
+    const pid_t process_ = getpid();
+    std::mutex busy_, mutex_;
+    std::condition_variable called_;
+    std::atomic<int64_t> order_{0}, left_{0};
+    std::atomic<int64_t>* arrived_ = nullptr;
+    int64_t threads_ = 0, size_ = 0;
+    void* context_ = nullptr;
+    Entry entry_ = nullptr;
+};

@@ -1,0 +1,127 @@
+// Vectors of floats as wide as this processor's registers, and the functions of them that a Transformer needs.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int64_t LANES = 16;
+constexpr int64_t ROWS = 6;  // rows of a product computed side by side: 6 x 4 sums fill 24 of 32 registers
+#else
+constexpr int64_t LANES = 8;
+constexpr int64_t ROWS = 3;  // 3 x 4 sums fill 12 of 16
+#endif
+constexpr int64_t WIDE = 4;               // vectors side by side in a panel
+constexpr int64_t PANEL = WIDE * LANES;   // columns of a matrix that are stored together
+
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+
+inline Floats load(const float* from) {
+    Floats v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+inline void store(float* to, Floats v) { std::memcpy(to, &v, sizeof v); }
+
+inline Floats all(float x) { return Floats{} + x; }
+
+inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
+
+// The sum of the lanes, always in the same order.
+inline float sum(Floats v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_add_ps((__m512)v);
+#elif defined(__AVX__)
+    const __m128 half = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    const __m128 pair = _mm_add_ps(half, _mm_movehl_ps(half, half));
+    return _mm_cvtss_f32(_mm_add_ss(pair, _mm_movehdup_ps(pair)));
+#else
+    return ((v[0] + v[4]) + (v[2] + v[6])) + ((v[1] + v[5]) + (v[3] + v[7]));
+#endif
+}
+
+inline float largest(Floats v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_ps((__m512)v);
+#else
+    float most = v[0];
+    for (int64_t i = 1; i < LANES; i++) most = v[i] > most ? v[i] : most;
+    return most;
+#endif
+}
+
+// e^x to the last digit or two: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial for e^r. 0 below -87.3.
+inline Floats exponential(Floats x) {
+    const Floats low = all(-87.3f), high = all(88.3f), magic = all(12582912.0f);  // rounds to the next whole number
+    const Floats within = x < low ? low : (x > high ? high : x);
+    const Floats n = (within * 1.44269504088896341f + magic) - magic;
+    Floats r = within - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    Floats y = all(1.9875691500e-4f);
+    y = y * r + 1.3981999507e-3f;
+    y = y * r + 8.3334519073e-3f;
+    y = y * r + 4.1665795894e-2f;
+    y = y * r + 1.6666665459e-1f;
+    y = y * r + 5.0000001201e-1f;
+    y = y * (r * r) + r + 1.0f;
+    const Ints power = (__builtin_convertvector(n, Ints) + 127) << 23;
+    Floats scale;
+    std::memcpy(&scale, &power, sizeof scale);
+    return x < low ? Floats{} : y * scale;
+}
+
+// erf to 1.5e-7: Abramowitz & Stegun 1964, 7.1.26.
+inline Floats error_function(Floats x) {
+    const Floats size = x < 0.0f ? -x : x;
+    const Floats t = 1.0f / (1.0f + 0.3275911f * size);
+    Floats y = all(1.061405429f);
+    y = y * t + -1.453152027f;
+    y = y * t + 1.421413741f;
+    y = y * t + -0.284496736f;
+    y = y * t + 0.254829592f;
+    y = 1.0f - y * t * exponential(-size * size);
+    return x < 0.0f ? -y : y;
+}
+
+enum Activation : int64_t { RELU, GELU, GELU_TANH, SILU };
+
+inline Floats activated(Floats x, int64_t kind) {
+    switch (kind) {
+        case RELU: return x > 0.0f ? x : Floats{};
+        case GELU: return 0.5f * x * (1.0f + error_function(x * 0.70710678118654752f));
+        case GELU_TANH: {
+            const Floats u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
+            return x - x / (exponential(2.0f * u) + 1.0f);  // x (1 + tanh u) / 2
+        }
+        default: return x / (1.0f + exponential(-x));
+    }
+}
+
+// One function of each number of a row; what is behind the last whole vector goes through one of its own.
+template <class Function>
+inline void each(float* out, const float* in, int64_t n, Function function) {
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) store(out + i, function(load(in + i)));
+    if (i < n) {
+        float rest[LANES] = {};
+        std::memcpy(rest, in + i, sizeof(float) * (n - i));
+        store(rest, function(load(rest)));
+        std::memcpy(out + i, rest, sizeof(float) * (n - i));
+    }
+}
+
+// a . b
+inline float dot(const float* a, const float* b, int64_t n) {
+    Floats total{};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) total += load(a + i) * load(b + i);
+    float rest = 0.0f;
+    for (; i < n; i++) rest += a[i] * b[i];
+    return sum(total) + rest;
+}

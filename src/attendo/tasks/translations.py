@@ -1,0 +1,114 @@
+"""What a translator gives: translations, their candidates and alignments, and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from attendo.data.segments import Segments
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.step import Hypothesis
+from attendo.metrics import Score
+from attendo.tasks.alignment import Link, Looks, links_of
+
+Loop = Literal["none", "mended", "left"]
+"""Of a translation: it does not repeat itself; it did, and was searched again without repetition; that did not help."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One translation. log_prob: sum over its tokens, the end token included, in nats; score: normalized by length.
+
+    finished: False where the text met its length limit before its end. Of a text translated in parts, the tokens are
+    those of the parts in turn, each with its end, and the score is the mean of the parts' scores. alignment: for each
+    token where it looks; None where that was not asked for.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    log_prob: float
+    score: float
+    token_log_probs: tuple[float, ...]
+    finished: bool
+    alignment: tuple[Link, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A source and the candidates found for it, best first.
+
+    parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate.
+    """
+
+    source: str
+    candidates: tuple[Candidate, ...]
+    parts: int = 1
+    loop: Loop = "none"
+
+    @property
+    def text(self) -> str:
+        """The best candidate's text."""
+        return self.candidates[0].text
+
+    @property
+    def score(self) -> float:
+        """The best candidate's normalized score."""
+        return self.candidates[0].score
+
+
+@dataclass(frozen=True)
+class Assessment:
+    """How good translations are: the texts, sacreBLEU's scores with signatures, and all measures by name.
+
+    measures: loss (nats a target token), perplexity, bleu, chrf, exact (percent).
+    """
+
+    texts: tuple[str, ...]
+    scores: tuple[Score, ...]
+    measures: dict[str, float]
+
+
+def translation_of(
+    segments: Segments,
+    found: Sequence[tuple[Sequence[Hypothesis], Loop]],
+    tokenizer: Tokenizer,
+    n_best: int,
+    looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
+) -> Translation:
+    """A text put together again from what was found for its parts, which may be none, one or more.
+
+    looks: for each part where the tokens of its hypotheses look, by their ids; None for no alignment.
+    """
+    if not found:
+        nothing = Candidate("", (), 0.0, 0.0, (), True, None if looks is None else ())
+        return Translation(segments.text, (nothing,))
+    best: list[tuple[Hypothesis, ...]] = [()]
+    for hypotheses, _ in found:  # the n best of all combinations: a sum is best where its terms are
+        combined = [(*before, after) for before in best for after in hypotheses]
+        if len(found) > 1:  # alone they are in order, those that have come to no end behind the others
+            combined.sort(key=lambda parts: -sum(part.score for part in parts))
+        best = combined[:n_best]
+    loops = {loop for _, loop in found}
+    worst: Loop = "left" if "left" in loops else "mended" if "mended" in loops else "none"
+    candidates = tuple(_candidate(segments, parts, tokenizer, looks) for parts in best)
+    return Translation(segments.text, candidates, len(found), worst)
+
+
+def _candidate(
+    segments: Segments,
+    parts: Sequence[Hypothesis],
+    tokenizer: Tokenizer,
+    looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
+) -> Candidate:
+    ids = [part.token_ids for part in parts]
+    seen = None if looks is None else [look[row] for look, row in zip(looks, ids, strict=True)]
+    return Candidate(
+        text=segments.joined([tokenizer.decode(row) for row in ids]),
+        token_ids=tuple(token for row in ids for token in row),
+        log_prob=sum(part.log_prob for part in parts),
+        score=sum(part.score for part in parts) / len(parts),
+        token_log_probs=tuple(value for part in parts for value in part.token_log_probs),
+        finished=all(part.finished for part in parts),
+        alignment=None if seen is None else links_of(tokenizer, segments, ids, seen),
+    )

@@ -1,0 +1,289 @@
+"""The compiled functions are the modules: equal numbers, and the same bits whatever else is in a batch."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.candidates import best_tokens
+from attendo.decoding.engine import decode
+from attendo.decoding.members import fastest
+from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
+from attendo.decoding.native.library import NoLibrary, library
+from attendo.decoding.prepare import prepared
+from attendo.decoding.step import SpecialIds
+from attendo.errors import AttendoError
+from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, build_model
+
+try:
+    library()
+except NoLibrary as reason:
+    pytest.skip(f"nothing is compiled here: {reason}", allow_module_level=True)
+
+VOCAB = 37
+
+
+@st.composite
+def configs(draw) -> ModelConfig:
+    """Every way of building a decoder, in sizes that fill no vector."""
+    heads = draw(st.sampled_from([(1, 1), (2, 2), (4, 2), (3, 1)]))
+    options: dict[str, Any] = {
+        "architecture": draw(st.sampled_from(["encoder-decoder", "decoder"])),
+        "d_model": 12,
+        "d_ff": draw(st.sampled_from([8, 20, 70])),
+        "n_heads": heads[0],
+        "n_kv_heads": heads[1],
+        "head_dim": draw(st.sampled_from([None, 6, 20, 66])),
+        "value_dim": draw(st.sampled_from([None, 5, 16, 81])),
+        "n_decoder_layers": draw(st.integers(1, 3)),
+        "n_encoder_layers": 2,
+        "max_len": 24,
+        "dropout": 0.2,
+        "attention_scale": draw(st.sampled_from([None, 0.7])),
+        "attention_bias": draw(st.booleans()),
+        "attention_out_bias": draw(st.sampled_from([None, True, False])),
+        "norm": draw(st.sampled_from(["layer", "rms"])),
+        "norm_first": draw(st.booleans()),
+        "activation": draw(st.sampled_from(["relu", "gelu", "gelu_tanh", "silu"])),
+        "feed_forward_gated": draw(st.booleans()),
+        "feed_forward_bias": draw(st.booleans()),
+        "positions": draw(st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "ramp", "none"])),
+        "embedding_scale": draw(st.booleans()),
+        "embedding_norm_eps": draw(st.sampled_from([None, 1e-5])),
+        "tie": draw(st.sampled_from(["all", "none"])),
+        "output_bias": draw(st.booleans()),
+    }
+    if options["architecture"] == "decoder":
+        options["n_encoder_layers"] = 0
+    return ModelConfig(vocab_size=VOCAB, **options)
+
+
+def model_of(config: ModelConfig, seed: int = 0) -> EncoderDecoder | DecoderLM:
+    torch.manual_seed(seed)
+    model = build_model(config)
+    assert isinstance(model, EncoderDecoder | DecoderLM)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    return model.eval()
+
+
+def sources(n: int, seed: int = 1) -> list[list[int]]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(3, VOCAB, rng.integers(1, 9)).tolist() for _ in range(n)]
+
+
+def translator(**options: Any) -> EncoderDecoder:
+    sizes: dict[str, Any] = {
+        "d_model": 32,
+        "d_ff": 48,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 2,
+    }
+    model = model_of(ModelConfig(vocab_size=VOCAB, dropout=0.1, **sizes | options))
+    assert isinstance(model, EncoderDecoder)
+    return model
+
+
+def stepped(compiled: CompiledModel, rows: list[list[int]], tokens: torch.Tensor) -> torch.Tensor:
+    """Logits `[rows, n, vocab]`, a step at a time."""
+    cache = compiled.start(rows, 1, tokens.shape[1])
+    steps = [compiled.step(tokens[:, i : i + 1], cache).clone() for i in range(tokens.shape[1])]
+    return torch.stack(steps, 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(config=configs(), n=st.integers(1, 5))
+def test_compiled_and_modules_give_equal_logits(config, n):
+    model = model_of(config)
+    tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (n, 7)))
+    rows = sources(n) if isinstance(model, EncoderDecoder) else [[]] * n
+    compiled = CompiledModel(model)
+    with torch.inference_mode():
+        if isinstance(model, EncoderDecoder):
+            wanted = torch.cat([model(torch.tensor([row]), tokens[i : i + 1]) for i, row in enumerate(rows)])
+        else:
+            wanted = model(tokens)
+        at_once = compiled.logits(compiled.states(tokens, compiled.start(rows, 1, 7)))
+        found = stepped(compiled, rows, tokens)
+    assert torch.equal(at_once, found)
+    assert (found - wanted).abs().max() <= 2e-5 * wanted.abs().max().clamp_min(1.0)
+
+
+@settings(max_examples=20, deadline=None)
+@given(int8=st.booleans(), n=st.integers(2, 40), threads=st.integers(1, 3), data=st.data())
+def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(int8, n, threads, data):
+    compiled, rows = CompiledModel(translator(), int8=int8), sources(n)
+    tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (n, 3)))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        together = stepped(compiled, rows, tokens)
+        order = data.draw(st.permutations(range(n)))
+        shuffled = stepped(compiled, [rows[i] for i in order], tokens[order])
+        torch.set_num_threads(1)
+        alone = torch.cat([stepped(compiled, [rows[i]], tokens[i : i + 1]) for i in range(n)])
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together, alone)
+    assert torch.equal(shuffled, alone[order])
+
+
+def test_8_bits_are_those_of_the_prepared_modules():
+    model = translator()
+    modules, compiled = prepared(model, int8=True), CompiledModel(model, int8=True)
+    tokens = torch.randint(3, VOCAB, (1, 6), generator=torch.Generator().manual_seed(2))
+    (row,) = sources(1)
+    with torch.inference_mode():
+        wanted, exact = modules(torch.tensor([row]), tokens), model(torch.tensor([row]), tokens)
+        found = stepped(compiled, [row], tokens)
+    apart = (wanted - exact).abs().mean()
+    assert (found - wanted).abs().mean() < 0.2 * apart  # a rounding may fall the other way; most do not
+    assert apart > 0
+
+
+def test_rows_move_as_those_of_the_modules_cache():
+    model = translator()
+    compiled, rows, beam = CompiledModel(model), sources(3), 3
+    lengths = torch.tensor([len(row) for row in rows])
+    src = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    rng = np.random.default_rng(0)
+    with torch.inference_mode():
+        mine, theirs = compiled.start(rows, beam, 12), model.start(src, lengths, beam, 12)
+        for step in range(12):
+            tokens = torch.from_numpy(rng.integers(3, VOCAB, (theirs.rows, 1)))
+            assert torch.allclose(compiled.step(tokens, mine), model.step(tokens, theirs)[:, -1], atol=1e-4)
+            n_sources = theirs.rows // beam
+            parents = np.arange(n_sources)[:, None] * beam + rng.integers(0, beam, (n_sources, beam))
+            if step in (4, 8):
+                chosen = torch.from_numpy(np.delete(parents, step % n_sources, 0).reshape(-1))
+                mine.keep(chosen), theirs.keep(chosen)
+            else:
+                chosen = torch.from_numpy(parents.reshape(-1))
+                mine.reorder(chosen), theirs.reorder(chosen)
+
+
+def test_rows_may_become_more_and_join_in_their_middle():
+    model = translator()
+    compiled, rows = CompiledModel(model), sources(4)
+    tokens = torch.randint(3, VOCAB, (4, 6), generator=torch.Generator().manual_seed(0))
+    alone = stepped(compiled, rows, tokens)
+    first = compiled.start(rows[:1], 1, 6)
+    for i in range(3):
+        compiled.step(tokens[:1, i : i + 1], first)
+    second = compiled.start(rows[1:], 1, 6)
+    compiled.step(tokens[1:, :1], second)
+    second.keep(torch.tensor([0, 2]))
+    first.join(second)
+    assert first.lengths.tolist() == [3, 1, 1]
+    fed = torch.stack([tokens[0, 3], tokens[1, 1], tokens[3, 1]])[:, None]
+    found = compiled.step(fed, first)
+    assert torch.equal(found, torch.stack([alone[0, 3], alone[1, 1], alone[3, 1]]))
+
+    doubled = compiled.start(rows[:1], 1, 6)
+    compiled.step(tokens[:1, :1], doubled)
+    doubled.reorder(torch.tensor([0, 0]))
+    apart = torch.tensor([[int(tokens[0, 1])], [5]])
+    compiled.step(apart, doubled)  # each row writes into a slot of its own
+    found = compiled.step(tokens[:1, 2:3].expand(2, 1), doubled)
+    assert torch.equal(found[0], alone[0, 2])
+    assert not torch.equal(found[1], alone[0, 2])
+
+
+def test_what_a_source_keeps_does_not_grow_with_the_beam():
+    compiled, rows = CompiledModel(translator()), sources(3)
+    caches = {beam: compiled.start(rows, beam, 10) for beam in (1, 4)}
+    assert caches[1].memory.numel() == caches[4].memory.numel() == 2 * sum(map(len, rows)) * 64
+    per_row = {beam: (cache.bytes - 4 * cache.memory.numel()) / cache.rows for beam, cache in caches.items()}
+    assert per_row[1] == per_row[4]
+
+
+def test_a_cache_that_is_full_says_so():
+    compiled = CompiledModel(translator())
+    cache = compiled.start(sources(1), 1, 2)
+    with pytest.raises(ValueError, match="holds 2 positions, 3 are needed"):
+        compiled.states(torch.zeros(1, 3, dtype=torch.long), cache)
+
+
+def test_log_probs_are_those_that_a_search_finds():
+    compiled, rows = CompiledModel(translator()), sources(2)
+    tokens = torch.randint(3, VOCAB, (2, 5), generator=torch.Generator().manual_seed(0))
+    logits = compiled.logits(compiled.states(tokens, compiled.start(rows, 1, 5)))
+    best, log_probs = best_of_floats(logits.view(-1, VOCAB), 3)
+    for place in range(3):
+        wanted = torch.from_numpy(best[:, place].copy()).view(2, 5)
+        assert log_probs_of_floats(logits, wanted).flatten().tolist() == log_probs[:, place].tolist()
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    logits=st.lists(
+        st.lists(st.sampled_from([-3.0, -1.5, 0.0, 0.25, 2.0, -np.inf]), min_size=35, max_size=35), max_size=4
+    ),
+    k=st.integers(1, 40),
+    never=st.sets(st.integers(0, 34), max_size=5),
+)
+def test_the_best_tokens_are_those_of_torch(logits, k, never):
+    rows = torch.tensor(logits, dtype=torch.float32).view(-1, 35)
+    tokens, log_probs = best_of_floats(rows, k, tuple(never))
+    wanted, wanted_log_probs = best_tokens(rows, k, tuple(never))
+    assert np.allclose(log_probs, wanted_log_probs, atol=1e-6)
+    possible = wanted_log_probs > -np.inf
+    assert (tokens[possible] == wanted[possible]).all()
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(int8, beam):
+    member, rows = fastest(translator(), 0, int8=int8), sources(5)
+    config, special = DecodingConfig(beam=beam, n_best=beam), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    found = decode(rows, member.start, member.step, config, special, 30, best=member.best)
+    texts = [(row, text) for row, texts in zip(rows, found, strict=True) for text in texts]
+    assert texts
+    for row, text in texts:
+        wanted = torch.tensor([[*text.token_ids, *[2] * text.finished]])
+        tgt = torch.cat([torch.tensor([[1]]), wanted[:, :-1]], 1)
+        assert tuple(member.chosen(member.forced([row], tgt), wanted)[0].tolist()) == text.token_log_probs
+
+
+def test_without_a_compiler_the_modules_search(monkeypatch):
+    model = translator()
+    compiled = fastest(model, 0)
+
+    def none(bits):
+        raise NoLibrary("there is no C++ compiler")
+
+    monkeypatch.setattr("attendo.decoding.native.compiled.require_suited", none)
+    member = fastest(model, 0)
+    assert (compiled.why, member.why) == (None, "there is no C++ compiler")
+    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    with torch.inference_mode():
+        texts = [
+            decode(sources(4), form.start, form.step, config, special, 30, best=form.best)
+            for form in (compiled, member)
+        ]
+    for one, other in zip(*texts, strict=True):
+        assert one[0].token_ids == other[0].token_ids
+        assert one[0].log_prob == pytest.approx(other[0].log_prob, abs=1e-4)
+
+
+def test_logits_that_are_not_numbers_are_refused():
+    for place in (0, 20, 34):
+        rows = torch.zeros(2, 35)
+        rows[1, place] = torch.nan
+        with pytest.raises(AttendoError, match="not numbers"):
+            best_of_floats(rows, 2)
+
+
+def test_other_models_are_left_to_torch():
+    with pytest.raises(NoLibrary, match="float64 on cpu"):
+        CompiledModel(translator().double())
+    model = translator()
+    attention = model.decoder.blocks[0].self_attention
+    attention.attend = type("Other", (type(attention.attend),), {})()
+    with pytest.raises(NoLibrary, match="Other is not the plain softmax"):
+        CompiledModel(model)
