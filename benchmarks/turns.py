@@ -42,8 +42,11 @@ def clock(threads):
 
 @contextmanager
 def contenders(commands, threads):
-    """Starts a process for each command by name; gives the processes and what each says first, by name."""
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", "OMP_NUM_THREADS": str(threads)}
+    """Starts a process for each command by name; gives the processes and what each says first, by name.
+
+    Idle threads sleep in attendo, as its command line has it, and do in its peers what they do by default.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     workers = {}
     try:
         for name, command in commands.items():
@@ -52,7 +55,7 @@ def contenders(commands, threads):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment,
+                env=environment | ({"OMP_WAIT_POLICY": "PASSIVE"} if name.startswith("attendo") else {}),
             )
         yield workers, {name: hear(name, worker) for name, worker in workers.items()}
     finally:

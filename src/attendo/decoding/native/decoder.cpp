@@ -2,6 +2,10 @@
 //
 // The twin of attendo.nn.blocks, for float32 on a processor: the tests hold the two equal. A token's result does not
 // depend on the tokens it is computed with, to the last bit.
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "attention.h"
 #include "candidates.h"
 #include "products.h"
@@ -247,6 +251,10 @@ Number* at_least(std::vector<Number>& numbers, int64_t n) {
     return numbers.data();
 }
 
+void make_room(const Matrix& matrix, int64_t rows, Workspace& space) {
+    at_least(space.scale, rows), at_least(space.numbers, rows * 4 * quads(matrix.n_in));
+}
+
 void make_room(const Stack& stack, int64_t n, Workspace& space) {
     int64_t projected = 1, mixed = 1, inner = 1, widest = stack.width;
     for (int64_t number = 0; number < stack.n_blocks; number++) {
@@ -260,6 +268,26 @@ void make_room(const Stack& stack, int64_t n, Workspace& space) {
     at_least(space.projected, n * projected), at_least(space.mixed, n * mixed);
     at_least(space.inner, n * inner), at_least(space.gate, n * inner);
     at_least(space.scale, n), at_least(space.numbers, n * 4 * quads(widest));
+}
+
+int64_t bytes(const Matrix& matrix) { return matrix.n_in * matrix.n_out * matrix.bits / 8; }
+
+// So many threads that each has enough to do to be worth the waiting: bytes of weights, of few rows read once.
+int64_t useful(int64_t threads, int64_t bytes, int64_t rows) {
+    constexpr int64_t enough = 4 << 20;
+    return std::max<int64_t>(1, std::min(threads, bytes * std::max<int64_t>(1, rows / 2) / enough));
+}
+
+int64_t useful(int64_t threads, const Stack& stack, int64_t rows) {
+    int64_t total = 0;
+    for (int64_t number = 0; number < stack.n_blocks; number++) {
+        const Block& block = stack.blocks[number];
+        const FeedForward& net = block.feed_forward;
+        for (const Matrix* matrix : {&block.self.project, &block.self.out, &block.cross.project, &block.cross.out,
+                                     &net.in, &net.gate, &net.out})
+            total += bytes(*matrix);
+    }
+    return useful(threads, total, rows);
 }
 
 Workspace& workspace() {
@@ -291,6 +319,15 @@ int64_t attendo_suits(int64_t bits) {
 #endif
 }
 
+// Asks for large pages for memory that was not touched yet, where the system has them.
+void attendo_large_pages(char* from, int64_t bytes) {
+#if defined(__linux__)
+    madvise(from, bytes / (1 << 21) << 21, MADV_HUGEPAGE);
+#else
+    (void)from, (void)bytes;
+#endif
+}
+
 // W [n_out][n_in] into panels of floats; the columns behind the last are 0.
 void attendo_pack(const float* w, int64_t n_out, int64_t n_in, float* packed) {
     for (int64_t column = 0; column < panels(n_out) * PANEL; column++)
@@ -314,21 +351,33 @@ void attendo_pack_bytes(const int8_t* w, int64_t n_out, int64_t n_in, int8_t* pa
 
 // out [rows][n_out] = x Wᵀ + b.
 void attendo_product(const Matrix* w, const float* x, int64_t rows, float* out, int64_t threads) {
-    Workspace& space = workspace();
-    at_least(space.scale, rows), at_least(space.numbers, rows * 4 * quads(w->n_in));
-    Team::work(threads, [&](Member& member) {
-        const Target to{out, w->n_out, nullptr};
-        if (w->bits == 8) {
+    const auto multiply = [&](int64_t first, int64_t last, Workspace& space, Member& member) {
+        const Target to{out + first * w->n_out, w->n_out, nullptr};
+        const int64_t mine = last - first, width = 4 * quads(w->n_in);
+        if (w->bits == 32) {
+            product(member, *w, x + first * w->n_in, mine, to);
+            return;
+        }
+        int64_t from, until;
+        member.share(mine, from, until);
+        for (int64_t i = from; i < until; i++)
+            quantize(x + (first + i) * w->n_in, w->n_in, space.numbers.data() + i * width, space.scale[i]);
+        member.wait();
+        product(member, *w, Quantized{space.numbers.data(), space.scale.data()}, mine, to);
+    };
+    if (rows >= ROWS * threads) {  // each thread its rows, which it is then the one to look at (attendo_best)
+        Team::work(threads, [&](Member& member) {
             int64_t first, last;
             member.share(rows, first, last);
-            for (int64_t i = first; i < last; i++)
-                quantize(x + i * w->n_in, w->n_in, space.numbers.data() + i * 4 * quads(w->n_in), space.scale[i]);
-            member.wait();
-            product(member, *w, Quantized{space.numbers.data(), space.scale.data()}, rows, to);
-        } else {
-            product(member, *w, x, rows, to);
-        }
-    });
+            Member alone(0, 1, nullptr);
+            make_room(*w, last - first, workspace());
+            multiply(first, last, workspace(), alone);
+        });
+        return;
+    }
+    Workspace& space = workspace();
+    make_room(*w, rows, space);
+    Team::work(useful(threads, bytes(*w), rows), [&](Member& member) { multiply(0, rows, space, member); });
 }
 
 // The states of these tokens behind the last block, [n][width]. Many tokens of which none needs another are divided among
@@ -338,11 +387,10 @@ int64_t attendo_states(
 ) {
     for (int64_t i = 0; i < tokens->n; i++)
         if (tokens->ids[i] < 0 || tokens->ids[i] >= embedding->n) return i;
-    if (tokens->apart && tokens->n >= 2 * ROWS * threads) {
+    if (tokens->apart && tokens->n >= 2 * threads) {
         Team::work(threads, [&](Member& member) {
             int64_t first, last;
-            member.share((tokens->n + ROWS - 1) / ROWS, first, last);
-            first *= ROWS, last = std::min(tokens->n, last * ROWS);
+            member.share(tokens->n, first, last);
             Tokens mine = *tokens;
             mine.n = last - first;
             mine.ids += first, mine.positions += first, mine.rows += first;
@@ -355,7 +403,7 @@ int64_t attendo_states(
     }
     Workspace& space = workspace();
     make_room(*stack, tokens->n, space);
-    Team::work(threads, [&](Member& member) { run(*stack, *embedding, *tokens, space, member); });
+    Team::work(useful(threads, *stack, tokens->n), [&](Member& member) { run(*stack, *embedding, *tokens, space, member); });
     std::memcpy(states, space.states.data(), sizeof(float) * tokens->n * stack->width);
     return -1;
 }
@@ -364,7 +412,7 @@ int64_t attendo_states(
 void attendo_log_probs(
     const float* logits, int64_t rows, int64_t vocab, const int64_t* wanted, double* log_probs, int64_t threads
 ) {
-    Team::work(threads, [&](Member& member) {
+    Team::work(rows >= ROWS * threads ? threads : 1, [&](Member& member) {
         int64_t first, last;
         member.share(rows, first, last);
         for (int64_t row = first; row < last; row++)
@@ -377,7 +425,7 @@ void attendo_best(
     const float* logits, int64_t rows, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never, int64_t* tokens,
     double* log_probs, int64_t threads
 ) {
-    Team::work(threads, [&](Member& member) {
+    Team::work(rows >= ROWS * threads ? threads : 1, [&](Member& member) {
         int64_t first, last;
         member.share(rows, first, last);
         for (int64_t row = first; row < last; row++)

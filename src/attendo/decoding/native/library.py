@@ -33,6 +33,7 @@ FLAGS = (
 )
 SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_panel": (ctypes.c_int64, ()),
+    "attendo_large_pages": (None, (ctypes.c_void_p, ctypes.c_int64)),
     "attendo_suits": (ctypes.c_int64, (ctypes.c_int64,)),
     "attendo_log_probs": (
         None,

@@ -7,10 +7,14 @@ from ctypes import POINTER, c_double, c_int64, c_void_p
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor, nn
 
 from attendo.decoding.native.library import library
 from attendo.decoding.prepare import quantized
+
+
+_LINE, _PAGE, _ARENA = 64, 2**21, 2**23  # bytes: a cache line, a large page, what is taken at a time
 
 
 class Matrix(ctypes.Structure):
@@ -101,6 +105,7 @@ class Keeper:
     def __init__(self, *, int8: bool):
         self.int8 = int8
         self._kept: list[Tensor] = []
+        self._left = torch.empty(0, dtype=torch.uint8)
 
     def pointer(self, tensor: Tensor | None) -> int | None:
         """The address of these numbers, side by side in float32 (or as they are, if whole)."""
@@ -119,16 +124,26 @@ class Keeper:
         panel = library().attendo_panel()
         columns = -(-n_out // panel) * panel
         if not self.int8:
-            packed = torch.empty(columns * n_in)
+            packed = self._room(4 * columns * n_in).view(torch.float32)
             library().attendo_pack(weight.data_ptr(), n_out, n_in, packed.data_ptr())
             return Matrix(n_in, n_out, 32, self.pointer(packed), None, None, bias)
         numbers, scale = quantized(weight)
-        packed = torch.empty(columns * -(-n_in // 4) * 4, dtype=torch.int8)
+        packed = self._room(columns * -(-n_in // 4) * 4).view(torch.int8)
         sums = torch.empty(columns, dtype=torch.int32)
         library().attendo_pack_bytes(numbers.data_ptr(), n_out, n_in, packed.data_ptr(), sums.data_ptr())
         scales = torch.zeros(columns)
         scales[:n_out] = scale.flatten()
         return Matrix(n_in, n_out, 8, self.pointer(packed), self.pointer(scales), self.pointer(sums), bias)
+
+    def _room(self, n_bytes: int) -> Int[Tensor, " bytes"]:
+        """Memory for weights, out of large pages: thousands of small ones would cost more to find than to read."""
+        size = -(-n_bytes // _LINE) * _LINE
+        if self._left.numel() < size:
+            arena = torch.empty(max(_ARENA, size) + _PAGE, dtype=torch.uint8)
+            self._left = arena[-arena.data_ptr() % _PAGE :]
+            library().attendo_large_pages(self._left.data_ptr(), self._left.numel())
+        taken, self._left = self._left[:n_bytes], self._left[size:]
+        return taken
 
     def norm(self, norm: nn.Module) -> Norm:
         """A LayerNorm, an RMSNorm, or none."""

@@ -5,10 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <thread>
+
+// Turns of a waiting thread before it offers its processor to others: some microseconds. A pause instruction in each
+// would trap in virtual machines.
+constexpr int64_t SPINS = 4000;
 
 // What a thread of a team knows: its number, and how to wait for the others.
 class Member {
@@ -22,20 +27,13 @@ class Member {
         round_ += size;
         arrived_->fetch_add(1, std::memory_order_acq_rel);
         for (int64_t spins = 0; arrived_->load(std::memory_order_acquire) < round_; spins++)
-            if (spins < 4000) pause();
-            else std::this_thread::yield();
+            if (spins > SPINS) std::this_thread::yield();
     }
 
     // This member's share of n things: from first to last - 1.
     void share(int64_t n, int64_t& first, int64_t& last) const {
         first = n * number / size;
         last = n * (number + 1) / size;
-    }
-
-    static void pause() {
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#endif
     }
 
     const int64_t number, size;
@@ -81,15 +79,19 @@ class Team {
         Member first(0, size, arrived);
         entry(context, first);
         for (int64_t spins = 0; left_.load(std::memory_order_acquire) > 0; spins++)
-            if (spins < 4000) Member::pause();
-            else std::this_thread::yield();
+            if (spins > SPINS) std::this_thread::yield();
     }
 
     // What a thread does for ever: waits for an order later than `done`, and does its part.
     void serve(int64_t number, int64_t done) {
         for (;;) {
-            for (int64_t spins = 0; spins < 4000 && order_.load(std::memory_order_acquire) == done; spins++)
-                Member::pause();
+            // The next order of a search comes soon; to be woken for it would take longer than its work.
+            const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
+            while (order_.load(std::memory_order_acquire) == done) {
+                for (int64_t spins = 0; order_.load(std::memory_order_acquire) == done; spins++)
+                    if (spins > SPINS) break;
+                if (std::chrono::steady_clock::now() > until) break;
+            }
             {
                 std::unique_lock<std::mutex> lock(mutex_);
                 called_.wait(lock, [&] { return order_.load(std::memory_order_acquire) != done; });
