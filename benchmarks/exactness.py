@@ -29,9 +29,10 @@ from pathlib import Path
 import torch
 from turns import listed, shared_options, store
 
-from attendo.decoding.beam import length_norm, traced_beam_search
+from attendo.decoding.beam import traced_beam_search
 from attendo.decoding.engine import decode
 from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.step import SpecialIds
 from attendo.metrics import bleu

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from search_table import Table, every_text, search
 
 from attendo.config import build
-from attendo.decoding.beam import DecodingConfig, length_norm
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.norms import length_norm
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, parameter_count
 from attendo.theory.presets import PRESETS
 from attendo.theory.recipe import vaswani_recipe

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import Generic, overload
+from typing import Generic, cast
 
 import numpy as np
 import torch
@@ -12,45 +12,15 @@ from torch import Tensor
 from attendo.decoding.candidates import BestTokens, best_tokens, log_prob_type, reordered
 from attendo.decoding.constraints import Constraints
 from attendo.decoding.coverage import AttendingStep, coverage_penalty
-from attendo.decoding.options import DecodingConfig, LengthNorm
-from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Step, advance_rows
+from attendo.decoding.norms import best_possible_score, length_norm
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.step import CacheT, Hypothesis, JoiningCache, SpecialIds, Step, advance_rows
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 
-
-@overload
-def length_norm(length: int, alpha: float, kind: LengthNorm = "gnmt") -> float: ...
-@overload
-def length_norm(length: np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> np.ndarray: ...
-def length_norm(length: int | np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> float | np.ndarray:
-    """((5 + length) / 6) ** alpha, the length normalization of Wu et al. 2016 (GNMT), eq. 14; plain: length ** alpha.
-
-    `length` counts target tokens with the end token. Plain with alpha 1 makes the score a mean over the tokens.
-
-    >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0), length_norm(7, 1.0, "plain")
-    (1.0, 2.0, 1.0, 7.0)
-    """
-    if kind == "gnmt":
-        return ((5 + length) / 6) ** alpha
-    return length**alpha
-
-
-def best_possible_score(
-    log_prob: Float[np.ndarray, " sources"],
-    lengths: Int[np.ndarray, " sources"],
-    limits: Int[np.ndarray, " sources"],
-    alpha: float,
-    kind: LengthNorm = "gnmt",
-) -> Float[np.ndarray, " sources"]:
-    """The best score that any continuation of a text of this log-probability can still reach.
-
-    Log-probabilities only fall and the norm is monotone in length, so the bound lies at the next length (alpha < 0) or
-    at the limit (alpha > 0), with nothing more lost on the way. It holds under every option: a coverage penalty is at
-    most 0, and constraints, prefixes and groups only take continuations away; none raises a score. It is raised by
-    1e-12 of itself, more than the rounding of a sum of log-probabilities can make up.
-    """
-    at_once, at_the_limit = length_norm(lengths + 1, alpha, kind), length_norm(limits, alpha, kind)
-    return np.maximum(log_prob / at_once, log_prob / at_the_limit) * (1 - 1e-12)
+_PER_SOURCE = (
+    "sources", "limits", "lengths", "log_probs", "n_finished", "to_beat", "tokens", "token_log_probs",
+)  # fmt: skip
 
 
 class BeamSearch(Generic[CacheT]):
@@ -87,30 +57,71 @@ class BeamSearch(Generic[CacheT]):
         best: BestTokens = best_tokens,
     ) -> None:
         _check(limits, config, attending is not None)
-        n_sources, beam = len(limits), config.beam
         self.step, self.cache, self.config, self.special, self.device = step, cache, config, special, device
         self.attending = attending if config.coverage_penalty else None
         self.recorder, self.best = recorder, best
-        self.sources = np.arange(n_sources)
-        self.limits = np.asarray(limits)
+        self.n_known = len(limits)
+        self._begin(limits)
+        self.buffer: Tensor | None = None
+        # What each source position got from the tokens of a row, and what it gets in this step.
+        self.attended = self.attention = np.zeros((len(limits), config.beam, 0))
+        self.constraints: Constraints | None = None
+        if config.min_length or config.no_repeat_ngram or prefixes is not None:
+            self.constraints = self._constraints(limits, prefixes)
+
+    def _begin(self, limits: Sequence[int]) -> None:
+        """The state of sources of which nothing is found yet."""
+        n_sources, beam, groups = len(limits), self.config.beam, self.config.beam_groups
+        self.sources = np.arange(n_sources) + self.n_known - n_sources
+        self.limits = np.asarray(limits, dtype=np.int64)
         self.lengths = np.zeros(n_sources, dtype=np.int64)
         # All rows of a group start alike: only the first may be continued until they differ.
         self.log_probs = np.full((n_sources, beam), -np.inf)
-        self.log_probs[:, :: beam // config.beam_groups] = 0.0
-        self.tokens = np.full((n_sources, beam, max(limits, default=0) + 1), special.bos_id, dtype=np.int64)
+        self.log_probs[:, :: beam // groups] = 0.0
+        self.tokens = np.full(
+            (n_sources, beam, max(limits, default=0) + 1), self.special.bos_id, dtype=np.int64
+        )
         self.token_log_probs = np.zeros(self.tokens.shape)
-        self.buffer: Tensor | None = None
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
-        self.n_finished = np.zeros((n_sources, config.beam_groups), dtype=np.int64)
-        self._count_rows()
+        self.n_finished = np.zeros((n_sources, groups), dtype=np.int64)
         self.to_beat = np.full(n_sources, -np.inf)
-        # What each source position got from the tokens of a row, and what it gets in this step.
-        self.attended = self.attention = np.zeros((n_sources, beam, 0))
-        self.constraints: Constraints | None = None
-        if config.min_length or config.no_repeat_ngram or prefixes is not None:
-            self.constraints = Constraints(
-                limits, special, config.min_length, config.no_repeat_ngram, prefixes
-            )
+        self._count_rows()
+
+    def _constraints(self, limits: Sequence[int], prefixes: Sequence[Sequence[int]] | None) -> Constraints:
+        config = self.config
+        return Constraints(list(limits), self.special, config.min_length, config.no_repeat_ngram, prefixes)
+
+    def join(
+        self, cache: CacheT, limits: list[int], prefixes: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
+        """Take in more sources, with their cache of fresh rows, while others are searched; return their numbers.
+
+        What is found of a source does not depend on it. Not for a search that is traced or looks at attention.
+        Raises AttendoError as the constructor does.
+        """
+        _check(limits, self.config, self.attending is not None)
+        assert self.recorder is None and self.attending is None
+        if self.constraints is not None or prefixes is not None:
+            if self.constraints is None:
+                self.constraints = self._constraints(self.limits.tolist(), None)
+            self.constraints.join(self._constraints(limits, prefixes))
+        if len(self.sources):
+            cast("JoiningCache", self.cache).join(cast("JoiningCache", cache))
+        else:
+            self.cache = cache
+        self.n_known += len(limits)
+        before, finished = {name: getattr(self, name) for name in _PER_SOURCE}, self.finished
+        self._begin(limits)
+        numbers, width = self.sources.tolist(), max(before["tokens"].shape[2], self.tokens.shape[2])
+        for name, old in before.items():
+            parts = (old, getattr(self, name))
+            if old.ndim == 3:
+                parts = [np.pad(part, ((0, 0), (0, 0), (0, width - part.shape[2]))) for part in parts]
+            setattr(self, name, np.concatenate(parts))
+        self.finished = finished + self.finished
+        self.attended = self.attention = np.zeros((len(self.sources), self.config.beam, 0))
+        self._count_rows()
+        return numbers
 
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
         """Take one step on all rows; return (source number, its hypotheses) for the sources now done."""

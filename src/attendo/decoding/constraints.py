@@ -87,6 +87,14 @@ class Constraints:
         log_probs[at[0]] = -torch.inf
         log_probs[at] = kept
 
+    def join(self, other: "Constraints") -> None:
+        """Take in other sources behind these."""
+        width = max(self.prefixes.shape[1], other.prefixes.shape[1])
+        both = [np.pad(one.prefixes, ((0, 0), (0, width - one.prefixes.shape[1]))) for one in (self, other)]
+        self.prefixes = np.concatenate(both)
+        self.min_lengths = np.concatenate((self.min_lengths, other.min_lengths))
+        self.prefix_lengths = np.concatenate((self.prefix_lengths, other.prefix_lengths))
+
     def keep(self, kept: Int[np.ndarray, " kept_sources"]) -> None:
         """Forget all sources but these."""
         self.min_lengths, self.prefix_lengths = self.min_lengths[kept], self.prefix_lengths[kept]

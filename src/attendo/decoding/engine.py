@@ -1,10 +1,11 @@
 """Decode many sources: longest first, in batches of a token budget, handed back in the order they came."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
-from attendo.decoding.beam import DecodingConfig, beam_search
+from attendo.decoding.beam import BeamSearch, DecodingConfig, beam_search
 from attendo.decoding.candidates import BestTokens, best_tokens
 from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Start, Step
@@ -96,6 +97,65 @@ def decode(
     for number, hypotheses in arriving:
         results[number] = hypotheses
     return results
+
+
+class ContinuousSearch:
+    """A search that takes in sources at any step, while others are searched: what a server needs.
+
+    start, step and the rest: as in `decode`; the cache is one that joins. What is found of a source does not depend on
+    what else is searched, nor on when it came.
+
+    """
+
+    def __init__(
+        self,
+        start: Start[Any],
+        step: Step[Any],
+        config: DecodingConfig,
+        special: SpecialIds,
+        capacity: int,
+        device: torch.device | str = "cpu",
+        *,
+        best: BestTokens = best_tokens,
+    ) -> None:
+        self.start, self.step, self.config, self.special = start, step, config, special
+        self.capacity, self.device, self.best = capacity, torch.device(device), best
+        self._search: BeamSearch[Any] | None = None
+
+    @property
+    def going_on(self) -> int:
+        """How many sources are being searched."""
+        return 0 if self._search is None else len(self._search.sources)
+
+    @torch.inference_mode()
+    def add(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
+        """Take in sources; return the numbers by which `advance` gives their hypotheses back."""
+        if not sources:
+            return []
+        if prefixes is not None:
+            _check_prefixes(sources, prefixes, self.config, self.capacity)
+        limits = [self.config.max_length(len(source), self.capacity) for source in sources]
+        cache = self.start(sources, self.config.beam, max(limits))
+        if self._search is not None:
+            return self._search.join(cache, limits, prefixes)
+        self._search = BeamSearch(
+            self.step,
+            cache,
+            limits,
+            self.config,
+            self.special,
+            self.device,
+            prefixes=prefixes,
+            best=self.best,
+        )
+        return list(range(len(sources)))
+
+    @torch.inference_mode()
+    def advance(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Take one step of all; return (number, hypotheses) of the sources that are done with it."""
+        return self._search.advance() if self._search is not None and self.going_on else []
 
 
 def _check_prefixes(

@@ -17,12 +17,13 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segments, split_text
 from attendo.data.tokenizers import Kind, Tokenizer
-from attendo.decoding.beam import DecodingConfig, length_norm
+from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.engine import decode
 from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
 from attendo.decoding.loops import runs_away
 from attendo.decoding.members import Member, as_it_is, fastest
+from attendo.decoding.norms import length_norm
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording

@@ -20,14 +20,13 @@ inline double log_sum(const float* logits, int64_t vocab) {
     return std::log(norm) + shift;
 }
 
-// The ids of the best, by falling logit, then by rising id, and log softmax of each. A row of NaN gives log-probabilities
-// of NaN; where fewer than k tokens are possible, the rest have -inf.
+// The ids of the best, by falling logit, then by rising id, and log softmax of each. A row whose sum is NaN gives
+// log-probabilities of NaN; where fewer than k tokens are possible, the rest have -inf.
 inline void best(
-    const float* logits, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never, int64_t* tokens,
-    double* log_probs
+    const float* logits, double log_norm, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never,
+    int64_t* tokens, double* log_probs
 ) {
     constexpr double nothing = -std::numeric_limits<double>::infinity();
-    const double log_norm = log_sum(logits, vocab);
     for (int64_t j = 0; j < k; j++) tokens[j] = 0, log_probs[j] = nothing;
     int64_t found = 0;
     double worst = nothing;  // of the k found

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.decoding.candidates import NOT_NUMBERS, best_tokens
+from attendo.decoding.candidates import NOT_NUMBERS
 from attendo.decoding.native.library import NoLibrary, library, require_suited
 from attendo.decoding.native.slots import SlotCache
 from attendo.decoding.native.structures import (
@@ -256,16 +256,19 @@ def best_of_floats(
     constrain: Callable[[Tensor], None] | None = None,
     out: Float[Tensor, "rows vocab"] | None = None,
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
-    """`best_tokens` of float32 logits on a processor, in one pass; with constraints, that function itself."""
-    if constrain is not None:
-        return best_tokens(logits, k, never, constrain, out)
+    """`best_tokens` of float32 logits on a processor; `out` is not needed."""
     (rows, vocab), logits = logits.shape, logits.contiguous()
+    sums = _log_sums(logits)
+    if constrain is not None:
+        logits = logits.clone()
+        constrain(logits)  # what is forbidden keeps its share of the sum
     k = min(k, vocab)
     tokens, log_probs = np.empty((rows, k), dtype=np.int64), np.empty((rows, k))
     banned = (ctypes.c_int64 * len(never))(*never)
     library().attendo_best(
-        logits.data_ptr(), rows, vocab, k, banned, len(never), address(tokens), address(log_probs), _threads()
-    )
+        logits.data_ptr(), address(sums), rows, vocab, k, banned, len(never), address(tokens), address(log_probs),
+        _threads(),
+    )  # fmt: skip
     if np.isnan(log_probs[:, 0]).any():
         raise AttendoError(NOT_NUMBERS)
     return tokens, log_probs
@@ -275,12 +278,16 @@ def log_probs_of_floats(
     logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
 ) -> Float[Tensor, "*batch"]:
     """The log-probability of the wanted token of each row, the number that `best_of_floats` gives it, in float64."""
-    logits, wanted = logits.contiguous(), wanted.contiguous()
-    found = torch.empty(wanted.shape, dtype=torch.float64)
-    library().attendo_log_probs(
-        logits.data_ptr(), wanted.numel(), logits.shape[-1], wanted.data_ptr(), found.data_ptr(), _threads()
-    )
-    return found
+    logits = logits.contiguous()
+    chosen = logits.gather(-1, wanted[..., None]).squeeze(-1).double()
+    return chosen - torch.from_numpy(_log_sums(logits)).view(wanted.shape)
+
+
+def _log_sums(logits: Float[Tensor, "*batch vocab"]) -> Float[np.ndarray, " rows"]:
+    vocab = logits.shape[-1]
+    sums = np.empty(logits.numel() // vocab)
+    library().attendo_log_sums(logits.data_ptr(), len(sums), vocab, address(sums), _threads())
+    return sums
 
 
 def _threads() -> int:

@@ -408,28 +408,25 @@ int64_t attendo_states(
     return -1;
 }
 
-// log softmax of the wanted token of each row of logits, by the same sums as attendo_best.
-void attendo_log_probs(
-    const float* logits, int64_t rows, int64_t vocab, const int64_t* wanted, double* log_probs, int64_t threads
-) {
+// log Σ e^logit of each row.
+void attendo_log_sums(const float* logits, int64_t rows, int64_t vocab, double* sums, int64_t threads) {
     Team::work(rows >= ROWS * threads ? threads : 1, [&](Member& member) {
         int64_t first, last;
         member.share(rows, first, last);
-        for (int64_t row = first; row < last; row++)
-            log_probs[row] = logits[row * vocab + wanted[row]] - log_sum(logits + row * vocab, vocab);
+        for (int64_t row = first; row < last; row++) sums[row] = log_sum(logits + row * vocab, vocab);
     });
 }
 
-// The k best tokens of each row of logits: see candidates.h.
+// The k best tokens of each row of logits: see candidates.h. sums: those of attendo_log_sums.
 void attendo_best(
-    const float* logits, int64_t rows, int64_t vocab, int64_t k, const int64_t* never, int64_t n_never, int64_t* tokens,
-    double* log_probs, int64_t threads
+    const float* logits, const double* sums, int64_t rows, int64_t vocab, int64_t k, const int64_t* never,
+    int64_t n_never, int64_t* tokens, double* log_probs, int64_t threads
 ) {
     Team::work(rows >= ROWS * threads ? threads : 1, [&](Member& member) {
         int64_t first, last;
         member.share(rows, first, last);
         for (int64_t row = first; row < last; row++)
-            best(logits + row * vocab, vocab, k, never, n_never, tokens + row * k, log_probs + row * k);
+            best(logits + row * vocab, sums[row], vocab, k, never, n_never, tokens + row * k, log_probs + row * k);
     });
 }
 

@@ -35,11 +35,9 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_panel": (ctypes.c_int64, ()),
     "attendo_large_pages": (None, (ctypes.c_void_p, ctypes.c_int64)),
     "attendo_suits": (ctypes.c_int64, (ctypes.c_int64,)),
-    "attendo_log_probs": (
+    "attendo_log_sums": (
         None,
-        (
-            ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
-        ),
+        (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64),
     ),
     "attendo_pack": (None, (ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p)),
     "attendo_pack_bytes": (
@@ -57,8 +55,8 @@ SIGNATURES: dict[str, tuple[type | None, tuple[type, ...]]] = {
     "attendo_best": (
         None,
         (
-            ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64,
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
+            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,
+            ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
         ),
     ),
 }  # fmt: skip

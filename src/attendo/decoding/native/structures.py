@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from attendo.decoding.native.library import library
 from attendo.decoding.prepare import quantized
 
-
 _LINE, _PAGE, _ARENA = 64, 2**21, 2**23  # bytes: a cache line, a large page, what is taken at a time
 
 
