@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.card import card_lines
+from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, Drawing, drawing_of, refuse, show
 from attendo.cli.lines import MOST_LINES, arguments_as_lines, numbered_chunks, one_line, stdin_bytes
 from attendo.cli.reporting import Counter, say
 from attendo.cli.using_options import (
@@ -73,6 +74,23 @@ def translate(
     alignments: Annotated[
         bool, typer.Option("--alignments", help="Behind a tab, which source token each token looks at.")
     ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="T", help="Draw, do not search; 1 is the model's own law, 0 greedy."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Of a draw: only the K likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a draw: the likeliest, together at least P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a draw: none below P times the likeliest.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a draw: the same seed, the same text.")
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="One TEXT, greedy, shown as it is found.")] = False,
     set_: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,11 +111,17 @@ def translate(
     as 0-0 1-2: numbers of tokens from 0, source-target; with --json also weights, texts and places in the text. A file
     may have any size; a run that was stopped or killed goes on with the same command.
 
+    --temperature T draws each translation by chance, perhaps with --top-k, --top-p, --min-p. One TEXT has the seed
+    --seed, and each of several lines one of its own, made from --seed and its number; --json tells it. If --seed is
+    left out, it is 0 with --input, and else another each time.
+
     Example: attendo translate runs/mine < input.txt > output.txt
 
     Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt
 
     Example: attendo translate runs/mine "It will rain." --prefix "明日は" --alignments
+
+    Example: attendo translate runs/mine "It will rain." --temperature 0.8 --top-p 0.9 --seed 7
     """
     from attendo.data.formats import has_surrogate
     from attendo.tasks import Translator
@@ -105,15 +129,29 @@ def translate(
     files = both_files(source, out, bool(texts))
     if prefix and has_surrogate(prefix):
         raise typer.BadParameter("--prefix is not UTF-8; type it in a UTF-8 terminal")
+    searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    drawing, note = drawing_of(options, len(texts or []), in_files=files is not None) or (None, "")
+    if drawing:
+        refuse("--temperature", searched, set_ or [], OF_DRAWS)
+    if stream:
+        if len(texts or []) != 1:
+            raise typer.BadParameter("--stream is for one TEXT; give it on the command line")
+        shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
+        refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
     translator = Translator.load(folder, chosen_device(device, threads), others or ())
     _set_search(translator, set_ or [])
     config = translator.config(beam, n_best, length_penalty)
-    if int8 and config.coverage_penalty:
+    if int8 and config.coverage_penalty and not (drawing or stream):
         raise typer.BadParameter(
             "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
         )
-    work = _Translating(translator, config, longest, n_best or 1, as_json, prefix or "", alignments)
+    work = _Translating(translator, config, longest, n_best or 1, as_json, prefix or "", alignments, drawing)
     make_ready(translator, int8=int8)
+    if texts and stream:
+        [(_, [text])] = arguments_as_lines(texts)
+        show(translator.stream(text, longest=longest, prefix=prefix or None))
+        return 0
     if files:
         return file_done(*files, work, work.request(folder, others or []) | {"int8": int8}, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0
@@ -127,6 +165,8 @@ def translate(
     counter.clear()
     for line in work.notes({name: n for name, n in counts.items() if name != "endless"}, n_lines):
         say(line)
+    if note:
+        say(note)
     return 0
 
 
@@ -217,21 +257,13 @@ class _Translating:
     as_json: bool
     prefix: str
     alignments: bool
+    drawing: Drawing | None = None
 
     def __call__(
         self, number: int, texts: list[str], counter: Counter | None = None
     ) -> tuple[list[str], Counts[str]]:
         """The output of each line, and counts; with a counter, each translation without an end is also said."""
-        config, counts = self.config, Counts[str]()
-        found = self.translator.translate(
-            texts,
-            beam=config.beam,
-            n_best=config.n_best,
-            length_penalty=config.length_penalty,
-            longest=self.longest,
-            prefixes=self.prefix or None,
-            alignments=self.alignments,
-        )
+        counts, found = Counts[str](), self._found(number, texts)
         for line, translation in enumerate(found, number):
             counts["split"] += translation.parts > 1
             counts[translation.loop] += 1
@@ -242,6 +274,27 @@ class _Translating:
                     say(f"line {line}: the translation met its length limit before its end")
         return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
 
+    def _found(self, number: int, texts: list[str]) -> list[Translation]:
+        config, prefixes = self.config, self.prefix or None
+        if self.drawing is not None:
+            return self.translator.sample(
+                texts,
+                self.drawing.configs(number, len(texts)),
+                config.length_penalty,
+                longest=self.longest,
+                prefixes=prefixes,
+                alignments=self.alignments,
+            )
+        return self.translator.translate(
+            texts,
+            beam=config.beam,
+            n_best=config.n_best,
+            length_penalty=config.length_penalty,
+            longest=self.longest,
+            prefixes=prefixes,
+            alignments=self.alignments,
+        )
+
     def request(self, folder: Path, others: list[Path]) -> dict[str, Any]:
         """All that the translations depend on, apart from the texts."""
         from attendo.files import sha256_file
@@ -249,7 +302,8 @@ class _Translating:
         models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
         own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
         shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
-        return own | dataclasses.asdict(self.config) | shown
+        drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
+        return own | dataclasses.asdict(self.config) | shown | drawn
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
         """What to say at the end; `counts` are those of all lines."""
@@ -257,7 +311,8 @@ class _Translating:
         said = {
             "split": f"texts were longer than {longest:,} tokens and were translated in parts",
             "mended": "translations repeated themselves and were searched again",
-            "left": "translations repeat themselves or come to no end, and another search did not help",
+            "left": "translations repeat themselves or come to no end"
+            + (", and another search did not help" if self.drawing is None else ""),
             "endless": "translations met their length limit before their end",
         }
         return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
@@ -267,6 +322,7 @@ class _Translating:
             found = {"line": number, "source": translation.source}
             found |= {"translations": [_candidate(c) for c in translation.candidates]}
             found |= {"parts": translation.parts, "loop": translation.loop}
+            found |= {} if translation.seed is None else {"seed": translation.seed}
             return json.dumps(found, ensure_ascii=False)
         lines = [one_line(c.text) + self._aligned(c) for c in translation.candidates]
         if self.n_best == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,8 +13,10 @@ from attendo.data.batches import pad_rows
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
+from attendo.decoding.native.narrowed import NarrowedModel
 from attendo.decoding.native.slots import SlotCache
 from attendo.decoding.prepare import prepared
+from attendo.decoding.shortlist import Shortlist, masked
 from attendo.decoding.step import Start, Step
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
@@ -94,18 +96,29 @@ def as_it_is(model: EncoderDecoder, pad_id: int, why: str | None = None) -> Memb
     return Member(start, step, forced, why=why)
 
 
-def fastest(model: EncoderDecoder, pad_id: int, *, int8: bool = False) -> Member:
+def fastest(
+    model: EncoderDecoder, pad_id: int, *, int8: bool = False, shortlist: Shortlist | None = None
+) -> Member:
     """Compiled for this processor (`native`), or else with its matrices laid out anew (`prepared`).
 
     What a search finds stays the same but for rounding; in compiled form it does not depend on the batch, to the bit.
-    int8: matrices in 8 bits. A copy: what is trained further must be prepared again.
+    int8: matrices in 8 bits. A copy: what is trained further must be prepared again. shortlist: the only tokens that
+    `start` and `step` hold possible for a source; `forced` has all.
     """
     try:
         compiled = CompiledModel(model, int8=int8)
     except NoLibrary as reason:
-        return as_it_is(prepared(model, int8=int8), pad_id, str(reason))
+        member = as_it_is(prepared(model, int8=int8), pad_id, str(reason))
+        if shortlist is None:
+            return member
+        start, step = masked(member.start, member.step, shortlist)
+        return replace(member, start=start, step=step)
 
     def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
         return compiled.logits(compiled.states(tgt, compiled.start(sources, 1, tgt.shape[1])))
 
-    return Member(compiled.start, compiled.step, forced, best_of_floats, log_probs_of_floats)
+    start, step = compiled.start, compiled.step
+    if shortlist is not None:
+        narrowed = NarrowedModel(compiled, model.output_proj, shortlist, int8=int8)
+        start, step = narrowed.start, narrowed.step
+    return Member(start, step, forced, best_of_floats, log_probs_of_floats)

@@ -15,12 +15,12 @@ from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.members import Reader, fastest_reader, reader
-from attendo.decoding.noise import splitmix64
 from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig, fresh_seed
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
+from attendo.tasks.seeds import of_lines
 from attendo.tasks.spelling import Spelling, Stops
 from attendo.tasks.windows import Row, Window, Windows
 
@@ -56,20 +56,6 @@ class Generation:
     def log_prob(self) -> float:
         """Of all that was drawn, in nats."""
         return sum(self.log_probs)
-
-
-def of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
-    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
-
-    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
-    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
-
-    >>> [config.seed for config in of_lines(SamplingConfig(seed=7), first=3, n=2)]
-    [7577217395468747, 5413335610565082]
-    """
-    numbers = torch.arange(first, first + n)
-    seeds = splitmix64(torch.tensor(config.seed or 0), numbers) & (2**53 - 1)
-    return [dataclasses.replace(config, seed=seed) for seed in seeds.tolist()]
 
 
 class _Text:

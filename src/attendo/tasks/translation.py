@@ -36,7 +36,7 @@ class TranslationTask:
     def evaluate(self, model: nn.Module) -> Evaluation:
         """Loss in nats a token, perplexity, and BLEU, chrF and exact match of greedy translations."""
         assert model is self.translator.model
-        found = self.translator.evaluate(self.validation, beam=1)
+        found = self.translator.prepare().evaluate(self.validation, beam=1)
         samples = [(s, t, text) for (s, t), text in zip(self.validation, found.texts, strict=True)][
             :N_SAMPLES
         ]

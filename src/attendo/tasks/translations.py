@@ -38,13 +38,15 @@ class Candidate:
 class Translation:
     """A source and the candidates found for it, best first.
 
-    parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate.
+    parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate; of a
+    draw, which is not searched again, "left" if one did. seed: draws it again; None where it was searched for.
     """
 
     source: str
     candidates: tuple[Candidate, ...]
     parts: int = 1
     loop: Loop = "none"
+    seed: int | None = None
 
     @property
     def text(self) -> str:

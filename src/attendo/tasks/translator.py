@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +14,33 @@ import torch
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
-from attendo.data.segments import Segments, split_text
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.candidates import log_probs_of
+from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
+from attendo.decoding.coverage import AttendingStep
+from attendo.decoding.drawing import draw
 from attendo.decoding.engine import decode
 from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
+from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.loops import runs_away
 from attendo.decoding.members import Member, as_it_is, fastest
 from attendo.decoding.norms import length_norm
-from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.streaming import greedy_as_found
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
 from attendo.tasks.alignment import (
-    Looks,
     attending_step,
     coverage_scores,
     teacher_forced,
     where_tokens_look,
 )
-from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, translation_of
+from attendo.tasks.seeds import of_parts, of_texts
+from attendo.tasks.sources import Sources, sources_of
+from attendo.tasks.streaming import text_as_found
+from attendo.tasks.translations import Assessment, Candidate, Loop, Translation
 
 _NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 """The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
@@ -130,28 +134,54 @@ class Translator:
         no room or has a word that the tokenizer does not know.
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
-        longest = self._longest(longest)
-        split = [self._pieces(text, longest) for text in texts]
-        rows = [ids for _, pieces in split for ids in pieces]
-        starts = self._starts(prefixes, [len(pieces) for _, pieces in split])
-        found = self._search(rows, config, guard, starts)
-        if self._record is not None and rows:
-            self._record_pass(rows, [list(hypotheses[0].token_ids) for hypotheses, _ in found])
-        looks: list[dict[tuple[int, ...], Looks]] = []
-        if alignments:
-            targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
-            looks = where_tokens_look(self._models, self.tokenizer, rows, targets, config.batch_tokens)
-        left, seen = iter(found), iter(looks)
-        return [
-            translation_of(
-                segments,
-                [next(left) for _ in pieces],
-                self.tokenizer,
-                config.n_best,
-                [next(seen) for _ in pieces] if alignments else None,
-            )
-            for segments, pieces in split
+        sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        found = self._search(sources.rows, config, guard, sources.starts)
+        return self._told(sources, found, config, alignments)
+
+    def stream(self, text: str, *, longest: int | None = None, prefix: str | None = None) -> Iterator[str]:
+        """The greedy translation of a text as it is found, in pieces of whole characters, none of them empty.
+
+        Together they are `translate([text], beam=1, guard=False)[0].text`; longest, prefix: as there. For what stands
+        between the parts of a long text see `text_as_found`. Raises AttendoError as `translate` does, at once.
+        """
+        sources = sources_of(self.tokenizer, [text], self._longest(longest), prefix)
+        start, step, best = self._together()
+        search = self.decoding, self._special, self.longest + 1, self.device
+        found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
+        return text_as_found(found, sources.texts[0], self.tokenizer)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        configs: SamplingConfig | Sequence[SamplingConfig] | None = None,
+        length_penalty: float | None = None,
+        *,
+        longest: int | None = None,
+        prefixes: str | Sequence[str] | None = None,
+        alignments: bool = False,
+    ) -> list[Translation]:
+        """One translation drawn for each text, in order: by its own config and seed, whatever is drawn beside it.
+
+        configs: one for all or one for each text; n draws of one text are n times the text and n seeds. A part of a
+        text has at most `max_tokens`, and no more than a search may take; a `stop` is refused. It is not guarded:
+        `loop` is "left" where one runs away. The rest: as `translate`. Raises AttendoError as it does, and for configs
+        that do not fit the texts.
+        """
+        search = self.config(length_penalty=length_penalty)
+        each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
+        sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        parts = [
+            part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
         ]
+        start, step, _ = self._together()
+        bounds = search, self._special, self.longest + 1, self.device
+        drawn = draw(sources.rows, parts, start, step, *bounds, prefixes=sources.starts)
+        found: list[tuple[list[Hypothesis], Loop]] = [
+            ([hypothesis], "left" if runs_away(row, hypothesis) else "none")
+            for row, hypothesis in zip(sources.rows, drawn, strict=True)
+        ]
+        told = self._told(sources, found, search, alignments)
+        return [dataclasses.replace(one, seed=config.seed) for one, config in zip(told, each, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]], length_penalty: float | None = None) -> list[Candidate]:
         """The log-probability of given targets, by the same numbers that `translate` prints for its own."""
@@ -242,17 +272,6 @@ class Translator:
             )
         return most if wanted is None else wanted
 
-    def _pieces(self, text: str, longest: int) -> tuple[Segments, list[list[int]]]:
-        """The text in pieces of at most that many tokens, mostly one, and each as the model reads it."""
-        ids = self.tokenizer.encode(text) if text.strip() else []
-        if not ids:
-            return Segments((), (text,)), []
-        eos_id = self.tokenizer.eos_id
-        if len(ids) <= longest:
-            return Segments((text,), ("", "")), [[*ids, eos_id]]
-        segments = split_text(text, longest, lambda piece: len(self.tokenizer.encode(piece)))
-        return segments, [[*self.tokenizer.encode(piece), eos_id] for piece in segments.pieces]
-
     def _encode(self, text: str) -> list[int]:
         """The ids of a text that cannot be split."""
         ids = self.tokenizer.encode(text)
@@ -262,23 +281,21 @@ class Translator:
             )
         return [*ids, self.tokenizer.eos_id] if ids else []
 
-    def _starts(self, prefixes: str | Sequence[str] | None, n_parts: list[int]) -> list[list[int]] | None:
-        """The first tokens of each part's translation: a text's prefix for its first part."""
-        if prefixes is None:
-            return None
-        texts = [prefixes] * len(n_parts) if isinstance(prefixes, str) else prefixes
-        if len(texts) != len(n_parts):
-            raise AttendoError(
-                f"{len(texts)} prefixes for {len(n_parts)} texts; give one for each, an empty one for none"
-            )
-        tokenizer = self.tokenizer
-        starts = [tokenizer.encode(text) for text in texts]
-        for text, ids in zip(texts, starts, strict=True):
-            if tokenizer.unk_id in ids:
-                raise AttendoError(
-                    f"the prefix {text!r} has a word that the tokenizer does not know; change it"
-                )
-        return [row for ids, n in zip(starts, n_parts, strict=True) for row in [ids, *[[]] * (n - 1)][:n]]
+    def _told(
+        self,
+        sources: Sources,
+        found: list[tuple[list[Hypothesis], Loop]],
+        config: DecodingConfig,
+        alignments: bool,
+    ) -> list[Translation]:
+        """The translations from what was found for the parts of their sources; recorded, if that is asked for."""
+        rows, looks = sources.rows, None
+        if self._record is not None and rows:
+            self._record_pass(rows, [list(hypotheses[0].token_ids) for hypotheses, _ in found])
+        if alignments:
+            targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
+            looks = where_tokens_look(self._models, self.tokenizer, rows, targets, config.batch_tokens)
+        return sources.translations(found, self.tokenizer, config.n_best, looks)
 
     def _search(
         self, rows: list[list[int]], config: DecodingConfig, guard: bool, starts: list[list[int]] | None
@@ -307,25 +324,27 @@ class Translator:
     def _decode(
         self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None
     ) -> list[list[Hypothesis]]:
-        tokenizer = self.tokenizer
-        special = SpecialIds(
-            bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=(tokenizer.pad_id, tokenizer.bos_id)
-        )
-        capacity = self.longest + 1
-        looking = config.coverage_penalty > 0
+        attending: AttendingStep[Any] | None = None
+        if looking := config.coverage_penalty > 0:
+            steps = [attending_step(model) for model in self._models]
+            attending = steps[0] if len(steps) == 1 else mean_attending(steps)
+        start, step, best = self._together(looking=looking)
+        search = config, self._special, self.longest + 1, self.device
+        return decode(sources, start, step, *search, prefixes=starts, attending=attending, best=best)
+
+    @property
+    def _special(self) -> SpecialIds:
+        ids = self.tokenizer
+        return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
+
+    def _together(self, *, looking: bool = False) -> tuple[Start[Any], Step[Any], BestTokens]:
+        """All models as one, as a search asks of it; looking: as `_members`."""
         members = self._members(looking=looking)
-        attending = [attending_step(model) for model in self._models] if looking else []
-        search = partial(
-            decode, config=config, special=special, capacity=capacity, device=self.device, prefixes=starts
-        )
         if len(members) == 1:
             (only,) = members
-            step = attending[0] if looking else None
-            return search(sources, only.start, only.step, attending=step, best=only.best)
+            return only.start, only.step, only.best
         ensemble = Ensemble([(member.start, member.step) for member in members])
-        return search(
-            sources, ensemble.start, ensemble.step, attending=mean_attending(attending) if looking else None
-        )
+        return ensemble.start, ensemble.step, best_tokens
 
     def _members(self, *, looking: bool = False) -> Sequence[Member]:
         """The models as a search asks of them; looking: those that tell where they look."""

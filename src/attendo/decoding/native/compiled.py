@@ -74,7 +74,7 @@ class CompiledModel:
             self._target = self._source = model.embedding
         self._decoder = self._stack(model.decoder)
         self._embeddings: dict[int, tuple[int, Embedding]] = {}
-        self._output = keeper.matrix(model.output_proj)
+        self.output = keeper.matrix(model.output_proj)
         first = model.decoder.blocks[0].self_attention
         self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
@@ -117,7 +117,7 @@ class CompiledModel:
         out = torch.empty(*states.shape[:-1], self.vocab_size) if out is None else out
         rows = states.numel() // self.width
         library().attendo_product(
-            ctypes.byref(self._output), states.data_ptr(), rows, out.data_ptr(), _threads()
+            ctypes.byref(self.output), states.data_ptr(), rows, out.data_ptr(), _threads()
         )
         return out
 
