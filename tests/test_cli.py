@@ -30,6 +30,7 @@ COMMANDS = [
     ["train", "masked-language-model"],
     ["resume"],
     ["translate"],
+    ["shortlist"],
     ["score"],
     ["evaluate"],
     ["info"],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import best_tokens
 from attendo.decoding.engine import decode
-from attendo.decoding.members import fastest
+from attendo.decoding.members import as_it_is, fastest, in_bfloat16
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary, library
 from attendo.decoding.prepare import prepared
@@ -269,6 +269,19 @@ def test_without_a_compiler_the_modules_search(monkeypatch):
     for one, other in zip(*texts, strict=True):
         assert one[0].token_ids == other[0].token_ids
         assert one[0].log_prob == pytest.approx(other[0].log_prob, abs=1e-4)
+
+
+def test_bfloat16_finds_about_the_same():
+    model = translator()
+    half = as_it_is(in_bfloat16(model), 0)
+    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    wanted, found = (
+        decode(sources(6), form.start, form.step, config, special, 30, best=form.best)
+        for form in (as_it_is(model, 0), half)
+    )
+    assert model.output_proj.weight.dtype == torch.float32
+    apart = [abs(one[0].log_prob - other[0].log_prob) for one, other in zip(wanted, found, strict=True)]
+    assert 0 < min(apart) < 0.5
 
 
 def test_logits_that_are_not_numbers_are_refused():

@@ -16,7 +16,7 @@ from search_table import BOS, EOS, SPECIAL, Table
 from test_translator_stream import COMPILED, MADE, PARTS, TOGETHER, double, made, texts
 from tiny_translator import save_run
 
-from attendo.cli.drawing import Drawing
+from attendo.cli import using
 from attendo.cli.lines import one_line
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
@@ -48,6 +48,23 @@ def test_draws_come_as_often_as_the_table_says():
         ids = hypothesis.token_ids + (EOS,) * hypothesis.finished
         own = [table.log_probs(source, ids[:i])[token] for i, token in enumerate(ids)]
         assert hypothesis.token_log_probs == pytest.approx(own)
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 2**63 - 1), n=st.integers(0, 5), data=st.data())
+def test_a_prefix_counts_as_drawn(seed, n, data):
+    """Also beside sources with prefixes of other lengths, and with a penalty for what was drawn."""
+    table, config = Table(seed=5, vocab=6, end_bias=-1.0), SamplingConfig(seed=seed, repetition_penalty=1.4)
+    others = data.draw(st.lists(st.lists(st.integers(2, 5), max_size=3), max_size=3))
+    search = DecodingConfig(max_length_ratio=0, max_length_extra=8)
+    [whole] = draw([(7,)], [config], table.start, table.step, search, SPECIAL, 9)
+    prefixes = [*others, whole.token_ids[:n]]
+    sources, configs = [*[(4, 4)] * len(others), (7,)], [config] * len(prefixes)
+    found = draw(sources, configs, table.start, table.step, search, SPECIAL, 9, prefixes=prefixes)
+    assert found[-1].token_ids == whole.token_ids
+    assert found[-1].token_log_probs == pytest.approx(whole.token_log_probs)
+    for prefix, one in zip(prefixes, found, strict=True):
+        assert one.token_ids[: len(prefix)] == tuple(prefix)
 
 
 def exact(logits_of, config, prefix, never, end):
@@ -88,7 +105,7 @@ def test_draws_come_as_often_as_the_model_says(how):
     assert p_value([counts[text] for text in wanted], [n * p for p in wanted.values()]) > LEVEL
 
 
-@settings(max_examples=12)
+@settings(max_examples=9)
 @given(
     which=st.sampled_from(["bpe", "byte", "word", "together", "compiled"]),
     rows=st.lists(
@@ -256,19 +273,20 @@ def test_a_draw_without_a_seed_says_which_it_was(run_folder):
     assert "--seed" not in attendo("translate", run_folder, "rain", "--temperature", "0").err
 
 
-def test_a_file_that_was_begun_with_another_seed_is_not_gone_on_with(run_folder):
-    from attendo.cli.using import _Translating
-
-    translator = Translator.load(run_folder)
-    works = [
-        _Translating(translator, translator.config(), None, 1, False, "", False, drawing)
-        for drawing in (
-            None,
-            *(Drawing(SamplingConfig(seed=seed, top_k=k), False) for seed, k in ((1, 0), (2, 0), (1, 5))),
-        )
-    ]
-    requests = [json.dumps(work.request(run_folder, [])) for work in works]
-    assert len(set(requests)) == 4 and '"draw"' not in requests[0]
+def test_what_was_begun_with_other_options_is_not_gone_on_with(run_folder, tmp_path, monkeypatch):
+    requests = []
+    monkeypatch.setattr(using, "file_done", lambda *given: requests.append(json.dumps(given[3])) or 0)
+    files = ["--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt"]
+    drawing = ["--temperature", "1"]
+    for options in (
+        [],
+        drawing,
+        [*drawing, "--seed", "2"],
+        [*drawing, "--top-k", "5"],
+        ["--temperature", "2"],
+    ):
+        assert attendo("translate", run_folder, *files, *options).code == 0
+    assert len(set(requests)) == 5 and '"draw"' not in requests[0]
 
 
 @pytest.mark.parametrize(

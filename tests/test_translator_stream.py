@@ -16,7 +16,7 @@ from attendo.errors import AttendoError
 from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translator import Translator
 
-KINDS = ("bpe", "unigram", "word", "character", "byte")
+KINDS = ("bpe", "unigram", "word", "uncased", "character", "byte")
 TOKENIZERS = {kind: tiny_tokenizer(kind) for kind in KINDS}
 PARTS = ("It will rain. There is fog at dawn.\nSnow! ", "\n雪だ。風も強い。 明日は晴れ？\n\nRain.", "雪" * 40)
 
@@ -50,7 +50,7 @@ texts = st.one_of(
 # ---- streams
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     kind=st.sampled_from(KINDS),
     text=texts,

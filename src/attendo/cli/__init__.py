@@ -16,6 +16,7 @@ from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.figure import add_figure_command
 from attendo.cli.lesson import add_lesson_command
 from attendo.cli.reporting import say
+from attendo.cli.shortlist import add_shortlist_command
 from attendo.cli.theory import add_theory_commands
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
@@ -36,6 +37,7 @@ def build_app() -> typer.Typer:
     add_demo(app)
     add_training_commands(app)
     add_using_commands(app)
+    add_shortlist_command(app)
     add_evaluate_command(app)
     add_text_commands(app)
     add_data_commands(app)

@@ -68,6 +68,9 @@ def translate(
     int8: Annotated[
         bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
     ] = False,
+    shortlist: Annotated[
+        Path | None, typer.Option(metavar="F", help="Of attendo shortlist: faster for few texts at a time.")
+    ] = None,
     prefix: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What each translation begins with; whole words.")
     ] = None,
@@ -141,6 +144,10 @@ def translate(
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
     translator = Translator.load(folder, chosen_device(device, threads), others or ())
     _set_search(translator, set_ or [])
+    if shortlist is not None:
+        from attendo.tasks.shortlists import load_shortlist
+
+        translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
     if int8 and config.coverage_penalty and not (drawing or stream):
         raise typer.BadParameter(
@@ -153,7 +160,8 @@ def translate(
         show(translator.stream(text, longest=longest, prefix=prefix or None))
         return 0
     if files:
-        return file_done(*files, work, work.request(folder, others or []) | {"int8": int8}, work.notes)
+        request = work.request(folder, others or [], shortlist) | {"int8": int8}
+        return file_done(*files, work, request, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
         lines, found = work(number, chunk, counter)
@@ -295,12 +303,14 @@ class _Translating:
             alignments=self.alignments,
         )
 
-    def request(self, folder: Path, others: list[Path]) -> dict[str, Any]:
+    def request(self, folder: Path, others: list[Path], shortlist: Path | None) -> dict[str, Any]:
         """All that the translations depend on, apart from the texts."""
         from attendo.files import sha256_file
 
         models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
         own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
+        if shortlist is not None:
+            own["shortlist"] = sha256_file(shortlist)
         shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
         drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
         return own | dataclasses.asdict(self.config) | shown | drawn
@@ -322,6 +332,8 @@ class _Translating:
             found = {"line": number, "source": translation.source}
             found |= {"translations": [_candidate(c) for c in translation.candidates]}
             found |= {"parts": translation.parts, "loop": translation.loop}
+            if self.translator.shortlist is not None:
+                found["shortlist"] = True
             found |= {} if translation.seed is None else {"seed": translation.seed}
             return json.dumps(found, ensure_ascii=False)
         lines = [one_line(c.text) + self._aligned(c) for c in translation.candidates]

@@ -57,6 +57,8 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
     on_cpu = user.device.type == "cpu"
     if on_cpu and is_to_be_made():
         say("compiling the search for this processor; once, and some seconds long")
+    if int8 and not on_cpu:
+        raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
     user.prepare(int8=int8)
     if on_cpu and (why := user.why_not_compiled) is not None:
         say(f"note: the search runs on torch alone, which is slower: {why}")

@@ -8,10 +8,10 @@ from typing import Any, Generic
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.step import Cache, CacheT, JoiningCache, Start, Step
+from attendo.decoding.step import CacheT, Start, Step
 from attendo.errors import AttendoError
 
 MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted

@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from attendo.data.tokenizers import BYTES, SPECIALS, Tokenizer
+from attendo.data.tokenizers import BYTES, SPECIALS, WORDS, Tokenizer
 
 
 class Spelling:
@@ -17,7 +17,7 @@ class Spelling:
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
         self._drops_space = not going_on and tokenizer.kind not in ("character", "byte")
         # decode drops a space at the very beginning: a token is decoded behind another
-        self._lead = tokenizer.unk_id if tokenizer.kind == "word" else len(SPECIALS) + ord("a")
+        self._lead = tokenizer.unk_id if tokenizer.kind in WORDS else len(SPECIALS) + ord("a")
         self._lead_text = tokenizer.decode([self._lead])
 
     def add(self, token_id: int) -> str:
@@ -33,7 +33,7 @@ class Spelling:
 
     def _bytes_of(self, token_id: int) -> bytes:
         byte = token_id - len(SPECIALS)
-        if self._tokenizer.kind != "word" and 0 <= byte < len(BYTES):
+        if self._tokenizer.kind not in WORDS and 0 <= byte < len(BYTES):
             return bytes([byte])
         return self._tokenizer.decode([self._lead, token_id]).removeprefix(self._lead_text).encode()
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.loops import runs_away
 from attendo.decoding.members import Member, as_it_is, fastest
 from attendo.decoding.norms import length_norm
+from attendo.decoding.shortlist import Shortlist
 from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
 from attendo.decoding.streaming import greedy_as_found
 from attendo.errors import AttendoError
@@ -51,7 +53,7 @@ class Translator:
     """Translates raw text. `decoding` holds the defaults that `translate` starts from.
 
     companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
-    step.
+    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all.
     """
 
     model: EncoderDecoder
@@ -59,6 +61,7 @@ class Translator:
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     companions: tuple[EncoderDecoder, ...] = ()
+    shortlist: Shortlist | None = None
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
     _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
@@ -92,9 +95,11 @@ class Translator:
 
         A translator that was loaded does so by itself. What is found stays the same but for rounding. int8: in 8
         bits, faster and a little less exact. Recordings, alignments and a search with a coverage penalty keep to the
-        models as they are. A model that is trained further must be prepared again.
+        models as they are. A model that is trained further must be prepared again, and so must one whose `shortlist`
+        was changed.
         """
-        self._searching = tuple(fastest(model, self.tokenizer.pad_id, int8=int8) for model in self._models)
+        own = partial(fastest, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
+        self._searching = tuple(map(own, self._models))
         return self
 
     @property
@@ -145,7 +150,7 @@ class Translator:
         between the parts of a long text see `text_as_found`. Raises AttendoError as `translate` does, at once.
         """
         sources = sources_of(self.tokenizer, [text], self._longest(longest), prefix)
-        start, step, best = self._together()
+        start, step, best = self._together(sources.starts)
         search = self.decoding, self._special, self.longest + 1, self.device
         found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
         return text_as_found(found, sources.texts[0], self.tokenizer)
@@ -173,7 +178,7 @@ class Translator:
         parts = [
             part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
         ]
-        start, step, _ = self._together()
+        start, step, _ = self._together(sources.starts)
         bounds = search, self._special, self.longest + 1, self.device
         drawn = draw(sources.rows, parts, start, step, *bounds, prefixes=sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [
@@ -328,7 +333,7 @@ class Translator:
         if looking := config.coverage_penalty > 0:
             steps = [attending_step(model) for model in self._models]
             attending = steps[0] if len(steps) == 1 else mean_attending(steps)
-        start, step, best = self._together(looking=looking)
+        start, step, best = self._together(starts, looking=looking)
         search = config, self._special, self.longest + 1, self.device
         return decode(sources, start, step, *search, prefixes=starts, attending=attending, best=best)
 
@@ -337,8 +342,13 @@ class Translator:
         ids = self.tokenizer
         return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
 
-    def _together(self, *, looking: bool = False) -> tuple[Start[Any], Step[Any], BestTokens]:
+    def _together(
+        self, starts: list[list[int]] | None, *, looking: bool = False
+    ) -> tuple[Start[Any], Step[Any], BestTokens]:
         """All models as one, as a search asks of it; looking: as `_members`."""
+        if self.shortlist is not None and (looking or any(starts or [])):
+            unfit = "a coverage penalty" if looking else "a prefix"
+            raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
         members = self._members(looking=looking)
         if len(members) == 1:
             (only,) = members

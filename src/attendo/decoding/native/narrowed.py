@@ -58,7 +58,7 @@ class NarrowedModel:
         if int8:
             numbers, scale = quantized(self._weight)
             self._bits, self._scale = 8, scale.flatten()
-            self._weight = torch.nn.functional.pad(numbers, (0, -self._n_in % 4)).view(torch.int32)
+            self._weight = nn.functional.pad(numbers, (0, -self._n_in % 4)).view(torch.int32)
             self._sums = 128 * numbers.sum(1, dtype=torch.int32)
         self._bias = None if output.bias is None else output.bias.detach()
 
@@ -77,7 +77,7 @@ class NarrowedModel:
             self._settle(cache)
         layout: _Layout = cache.made
         packed = layout.packed
-        states = self._compiled.states(token_ids, cache.inner)
+        states = self._compiled.states(token_ids, cache.inner)[:, -1].contiguous()
         library().attendo_product(
             ctypes.byref(packed.matrix), states.data_ptr(), len(states), layout.outputs.data_ptr(),
             torch.get_num_threads(),
@@ -89,7 +89,7 @@ class NarrowedModel:
         """Packs what the lists ask for, or as they become fewer goes on with what was packed, and lays out the rest."""
         rows, old = len(cache.lists), cast("_Layout | None", cache.made)
         lengths, tokens = [len(own) for own in cache.lists], np.concatenate(cache.lists)
-        if old is None or rows <= old.packed.rows * FEWER:
+        if old is None or not old.packed.rows * FEWER < rows <= len(old.logits):
             packed = self._packed(tokens, rows)
             logits = torch.full((rows, self.vocab_size), -torch.inf)
             outputs = torch.empty(rows, packed.matrix.n_out)
@@ -115,7 +115,7 @@ class NarrowedModel:
     def _part(self, tokens: Int[Tensor, " n"]) -> tuple[Matrix, tuple[Tensor, ...]]:
         """The outputs of these tokens as a matrix of its own, as `Keeper.matrix` lays it out, and its memory."""
         n, panel = len(tokens), library().attendo_panel()
-        columns = torch.nn.functional.pad(tokens, (0, -n % panel))  # what fills the last panel is not looked at
+        columns = nn.functional.pad(tokens, (0, -n % panel))  # what fills the last panel is not looked at
         weight = self._weight[columns].view(-1, panel, self._weight.shape[1])
         packed = weight.new_empty(len(weight), weight.shape[2], panel)
         for turned, rows in zip(packed, weight, strict=True):

@@ -1,0 +1,58 @@
+"""attendo shortlist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from attendo.cli.reporting import Counter, say
+from attendo.cli.using import pairs_of
+from attendo.cli.using_options import Columns, Files, Folder, Header
+
+
+def add_shortlist_command(app: typer.Typer) -> None:
+    """Adds the command that makes a shortlist."""
+    app.command("shortlist", short_help="Which tokens a translation may have, for speed.")(shortlist)
+
+
+def shortlist(
+    folder: Folder,
+    files: Files,
+    out: Annotated[Path, typer.Option(metavar="G", help="Where the shortlist is written.")],
+    per_token: Annotated[
+        int, typer.Option(metavar="K", min=1, help="The most probable targets of each source token.")
+    ] = 50,
+    frequent: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The most frequent targets, for every text.")
+    ] = 100,
+    columns: Columns = None,
+    header: Header = None,
+) -> int:
+    """Learn from pairs which tokens a translation of a text may have, for `attendo translate --shortlist`.
+
+    The pairs are best those that the run was trained on; the first 100,000 are read.
+
+    Example: attendo shortlist runs/mine train.tsv --out runs/mine/shortlist.safetensors
+    """
+    from attendo.tasks import Translator
+    from attendo.tasks.shortlists import MOST_PAIRS, save_shortlist, shortlist_of_pairs
+
+    tokenizer = Translator.load(folder).tokenizer
+    pairs, account = pairs_of(folder, files, columns, header)
+    counter = Counter("pairs")
+
+    def shown():
+        for n, (_, source, target) in enumerate(pairs):
+            if n == MOST_PAIRS:
+                break
+            yield source, target
+            counter.show(account.used)
+
+    learned = shortlist_of_pairs(tokenizer, shown(), per_token=per_token, frequent=frequent)
+    counter.clear()
+    save_shortlist(out, learned, tokenizer)
+    say(account.line())
+    say(f"{out}: up to {per_token:,} targets of each source token, {len(learned.frequent):,} of every text")
+    return 0
