@@ -387,7 +387,7 @@ int64_t attendo_states(
 ) {
     for (int64_t i = 0; i < tokens->n; i++)
         if (tokens->ids[i] < 0 || tokens->ids[i] >= embedding->n) return i;
-    if (tokens->apart && tokens->n >= 2 * threads) {
+    if (tokens->apart && tokens->n >= 3 * threads) {
         Team::work(threads, [&](Member& member) {
             int64_t first, last;
             member.share(tokens->n, first, last);

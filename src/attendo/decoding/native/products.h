@@ -86,6 +86,8 @@ inline void multiply(const float* x, int64_t n_in, const float* panel, Floats (&
         for (auto& lanes : row) lanes = Floats{};
     for (int64_t k = 0; k < n_in; k++, panel += PANEL) {
         Floats weights[WIDE];
+        if (R > 1 && R < ROWS)  // enough work to hide behind, and no rows to come that find the panel in the cache
+            for (int j = 0; j < WIDE; j++) __builtin_prefetch(panel + 48 * PANEL + j * LANES, 0, 3);
 #pragma GCC unroll 4
         for (int j = 0; j < WIDE; j++) weights[j] = load(panel + j * LANES);
 #pragma GCC unroll 6

@@ -1,6 +1,9 @@
 // Threads that work on one thing together and wait for each other between its parts.
 #pragma once
 
+#if defined(__linux__)
+#include <sched.h>
+#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,7 +75,7 @@ class Team {
         left_.store(size - 1, std::memory_order_relaxed);
         {
             std::lock_guard<std::mutex> lock(mutex_);
-            size_ = size, arrived_ = arrived, context_ = context, entry_ = entry;
+            size_ = size, arrived_ = arrived, context_ = context, entry_ = entry, processor_ = processor();
             order_.fetch_add(1, std::memory_order_release);
         }
         called_.notify_all();
@@ -87,10 +90,10 @@ class Team {
         for (;;) {
             // The next order of a search comes soon; to be woken for it would take longer than its work.
             const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(200);
-            while (order_.load(std::memory_order_acquire) == done) {
-                for (int64_t spins = 0; order_.load(std::memory_order_acquire) == done; spins++)
-                    if (spins > SPINS) break;
+            for (int64_t spins = 0; order_.load(std::memory_order_acquire) == done; spins++) {
+                if (spins < SPINS) continue;
                 if (std::chrono::steady_clock::now() > until) break;
+                std::this_thread::yield();
             }
             {
                 std::unique_lock<std::mutex> lock(mutex_);
@@ -98,10 +101,34 @@ class Team {
                 done = order_.load(std::memory_order_acquire);
                 if (number >= size_) continue;
             }
+            leave(processor_);
             Member member(number, size_, arrived_);
             entry_(context_, member);
             left_.fetch_sub(1, std::memory_order_acq_rel);
         }
+    }
+
+    static int processor() {
+#if defined(__linux__)
+        return sched_getcpu();
+#else
+        return -1;
+#endif
+    }
+
+    // A thread is often woken on the processor of the one that calls it, and would then wait for its turn there.
+    static void leave(int taken) {
+#if defined(__linux__)
+        cpu_set_t allowed, others;
+        if (taken < 0 || processor() != taken || sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+        others = allowed;
+        CPU_CLR(taken, &others);
+        if (CPU_COUNT(&others) == 0) return;
+        sched_setaffinity(0, sizeof others, &others);
+        sched_setaffinity(0, sizeof allowed, &allowed);  // it may be moved again, if another wants the place
+#else
+        (void)taken;
+#endif
     }
 
     const pid_t process_ = getpid();
@@ -110,6 +137,7 @@ class Team {
     std::atomic<int64_t> order_{0}, left_{0};
     std::atomic<int64_t>* arrived_ = nullptr;
     int64_t threads_ = 0, size_ = 0;
+    int processor_ = -1;
     void* context_ = nullptr;
     Entry entry_ = nullptr;
 };
