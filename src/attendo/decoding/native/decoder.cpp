@@ -274,7 +274,7 @@ int64_t bytes(const Matrix& matrix) { return matrix.n_in * matrix.n_out * matrix
 
 // So many threads that each has enough to do to be worth the waiting: bytes of weights, of few rows read once.
 int64_t useful(int64_t threads, int64_t bytes, int64_t rows) {
-    constexpr int64_t enough = 4 << 20;
+    constexpr int64_t enough = 3 << 20;
     return std::max<int64_t>(1, std::min(threads, bytes * std::max<int64_t>(1, rows / 2) / enough));
 }
 
