@@ -104,7 +104,6 @@ class ContinuousSearch:
 
     start, step and the rest: as in `decode`; the cache is one that joins. What is found of a source does not depend on
     what else is searched, nor on when it came.
-
     """
 
     def __init__(

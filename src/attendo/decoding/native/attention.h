@@ -160,10 +160,9 @@ inline void fetch(const float* from, int64_t n) {
     for (int64_t i = 0; i < n; i += 16) __builtin_prefetch(from + i, 0, 2);
 }
 
-// room: memory for the weights. told: where the weights are added, as a mean over the heads, or null.
+// room: memory for the weights.
 inline void attend(
-    const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room,
-    float* told
+    const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room
 ) {
     const int64_t group = heads.n / heads.n_kv, stride = (at.n + LANES - 1) / LANES * LANES;
     if (at.n == 0) {  // a query that may attend to no key gets zeros
@@ -187,8 +186,6 @@ inline void attend(
                 row[t] -= heads.slopes[head] * std::fabs(static_cast<float>(position - t));
         for (int64_t t = at.n; t < stride; t++) row[t] = -std::numeric_limits<float>::infinity();
         shares[head] = softmax(row, stride);
-        if (told != nullptr)
-            for (int64_t t = 0; t < at.n; t++) told[t] += row[t] * shares[head] / heads.n;
     }
     mix(heads, weights, stride, shares, at, out);
 }

@@ -65,8 +65,6 @@ struct Tokens {
     const float* memory;                      // [blocks][source tokens][key, value]
     int64_t memory_stride;
     const int64_t *memory_start, *memory_length;  // of each row
-    float* told;                              // [n][told_stride]: where block `told_block` looks in its memory, or null
-    int64_t told_stride, told_block;
 };
 
 namespace {
@@ -175,11 +173,11 @@ class Run {
             const int64_t row = tokens_.rows[i], position = tokens_.positions[i];
             if (tokens_.text_start != nullptr) {
                 const float* keys = space_.projected.data() + tokens_.text_start[row] * stride + heads.queries();
-                mix(heads, attention.out, query, i, Places{keys, stride, tokens_.text_length[row], nullptr, 0}, nullptr);
+                mix(heads, attention.out, query, i, Places{keys, stride, tokens_.text_length[row], nullptr, 0});
             } else {
                 const int32_t* slots = tokens_.slots + row * tokens_.capacity;
                 mix(heads, attention.out, query, i,
-                    Places{cache, heads.memory(), position + 1, slots, tokens_.capacity}, nullptr);
+                    Places{cache, heads.memory(), position + 1, slots, tokens_.capacity});
             }
         }
         back(attention.out, attention.norm, space_.mixed);
@@ -191,22 +189,18 @@ class Run {
         multiply_by(attention.project, entered(), space_.projected.data(), nullptr);
         member_.wait();
         const float* memory = tokens_.memory + number * tokens_.memory_stride;
-        const bool tells = tokens_.told != nullptr && number == tokens_.told_block;
         for (int64_t i = first_; i < last_; i++) {
             const int64_t row = tokens_.rows[i];
             const float* keys = memory + tokens_.memory_start[row] * heads.memory();
             mix(heads, attention.out, space_.projected.data() + i * heads.queries(), i,
-                Places{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0},
-                tells ? tokens_.told + i * tokens_.told_stride : nullptr);
+                Places{keys, heads.memory(), tokens_.memory_length[row], nullptr, 0});
         }
         back(attention.out, attention.norm, space_.mixed);
     }
 
-    void mix(
-        const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places& places, float* told
-    ) {
+    void mix(const Heads& heads, const Matrix& out, const float* query, int64_t i, const Places& places) {
         float* mixed = space_.mixed.data() + i * heads.mixed();
-        attend(heads, query, tokens_.positions[i], places, mixed, room_, told);
+        attend(heads, query, tokens_.positions[i], places, mixed, room_);
         prepare(out, mixed, i);
     }
 
@@ -394,7 +388,6 @@ int64_t attendo_states(
             Tokens mine = *tokens;
             mine.n = last - first;
             mine.ids += first, mine.positions += first, mine.rows += first;
-            if (mine.told != nullptr) mine.told += first * mine.told_stride;
             Member alone(0, 1, nullptr);
             run(*stack, *embedding, mine, workspace(), alone);
             std::memcpy(states + first * stack->width, workspace().states.data(), sizeof(float) * mine.n * stack->width);

@@ -88,8 +88,7 @@ class Tokens(ctypes.Structure):
         ("n", c_int64), ("apart", c_int64), ("ids", c_void_p), ("positions", c_void_p), ("rows", c_void_p),
         ("text_start", c_void_p), ("text_length", c_void_p), ("cache", c_void_p), ("block_stride", c_int64),
         ("capacity", c_int64), ("slots", c_void_p), ("own_slot", c_void_p), ("memory", c_void_p),
-        ("memory_stride", c_int64), ("memory_start", c_void_p), ("memory_length", c_void_p), ("told", c_void_p),
-        ("told_stride", c_int64), ("told_block", c_int64),
+        ("memory_stride", c_int64), ("memory_start", c_void_p), ("memory_length", c_void_p),
     ]  # fmt: skip
 
 
