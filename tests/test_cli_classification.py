@@ -9,7 +9,7 @@ from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 import attendo as library
 from attendo.cli.reporting import evaluation_lines
 from attendo.tasks import Classifier, Embedder
-from attendo.training.loop import Evaluation, Report
+from attendo.training.run import Evaluation, Report
 from attendo.training.state import Progress
 
 ONE_LAYER = ["--set", "model.n_encoder_layers=1"]

@@ -12,8 +12,9 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.language import LanguageModelTask
 from attendo.tasks.perplexity import text_loss
-from attendo.training.loop import Run, train
+from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Run
 from attendo.training.state import CheckpointConfig
 
 TRAIN = ["abcabcabcabc" * 20, "cabcab" * 10, "猫"]

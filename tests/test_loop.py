@@ -7,10 +7,13 @@ import torch
 from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
 
 from attendo.errors import AttendoError
+from attendo.training.checkpoints import checkpoints
 from attendo.training.clock import Clock
-from attendo.training.loop import batch_loss, groups, train, update
+from attendo.training.gradients import batch_loss
+from attendo.training.loading import grouped
+from attendo.training.loop import train
 from attendo.training.losses import token_losses
-from attendo.training.state import checkpoints
+from attendo.training.update import update
 
 
 def gradients(model, batches, n_targets):
@@ -49,7 +52,7 @@ def test_accumulation_equals_one_large_batch(tmp_path):
     for rows, accumulation in ((6, 1), (2, 3)):
         run = tiny_run(tmp_path, TinyTask(n_rows=6, rows_per_batch=rows), 0.0, accumulation=accumulation)
         run.model.double()
-        for batches in groups(run.task.batches(1, 0, 0), accumulation):
+        for batches in grouped(run.task.batches(1, 0, 0), accumulation):
             update(run, batches)
         weights.append(torch.cat([p.detach().flatten() for p in run.model.parameters()]))
     torch.testing.assert_close(*weights, rtol=1e-7, atol=1e-9)
@@ -57,7 +60,7 @@ def test_accumulation_equals_one_large_batch(tmp_path):
 
 def test_groups_end_with_a_shorter_one():
     batches = TinyTask(n_rows=7, rows_per_batch=1).batches(1, 0, 0)
-    assert [len(group) for group in groups(batches, 3)] == [3, 3, 1]
+    assert [len(group) for group in grouped(batches, 3)] == [3, 3, 1]
 
 
 def test_every_row_is_seen_once_an_epoch_and_the_cursor_says_where(tmp_path):
@@ -108,9 +111,9 @@ def test_a_time_budget_decides_once_when_the_decay_starts_and_ends(tmp_path):
 
 
 def test_patience_ends_a_run_that_gets_no_better(tmp_path):
-    run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 1.5, 1.5, 1.5]), steps=1000, patience=2)
+    run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 1.5, 1.5]), steps=1000, patience=2)
     best = [r.is_best for r in train(run) if r.kind == "evaluation"]
-    assert best == [True, True, False, False, False]
+    assert best == [True, True, False, False]
     assert run.progress.ended == "no better for 2 evaluations"
     assert (run.progress.best, run.progress.best_step) == (2.0, 8)
 
@@ -136,16 +139,6 @@ def test_an_evaluation_changes_no_random_number(tmp_path):
     list(train(rarely))
     for one, other in zip(often.model.parameters(), rarely.model.parameters(), strict=True):
         assert torch.equal(one, other)
-
-
-def test_a_loss_that_is_not_finite_stops_before_it_reaches_the_weights(tmp_path):
-    run = tiny_run(tmp_path)
-    update(run, run.task.batches(1, 0, 0)[:1])
-    before = [p.detach().clone() for p in run.model.parameters()]
-    run.model.decoder.blocks[0].feed_forward.register_forward_hook(lambda m, i, out: out * math.nan)
-    with pytest.raises(AttendoError, match=r"not finite at step 2.*learning_rate"):
-        update(run, run.task.batches(1, 0, 0)[1:2])
-    assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters(), strict=True))
 
 
 def test_rows_end_with_the_end_token():

@@ -5,18 +5,23 @@ import torch
 from tiny_task import tiny_model, tiny_run
 
 from attendo.errors import AttendoError
-from attendo.training.loop import train, update
-from attendo.training.state import (
-    CheckpointConfig,
-    Progress,
+from attendo.training.checkpoints import (
     average_weights,
     checkpoints,
     load_checkpoint,
-    load_weights,
     newest_checkpoint,
     prune_checkpoints,
-    save_checkpoint,
+    snapshot,
+    write_checkpoint,
 )
+from attendo.training.loop import train
+from attendo.training.state import CheckpointConfig, Progress, load_weights
+from attendo.training.update import update
+
+
+def saved(folder, run):
+    """The folder of a checkpoint of all that the run is now."""
+    return write_checkpoint(folder, snapshot(run.model, run.optimizer, run.progress))
 
 
 def trained(folder, n=3):
@@ -28,10 +33,10 @@ def trained(folder, n=3):
 
 def test_a_checkpoint_brings_everything_back(tmp_path):
     run = trained(tmp_path)
-    path = save_checkpoint(tmp_path, run.model, run.optimizer, run.progress)
+    path = saved(tmp_path, run)
     drawn = torch.rand(4)
     other = tiny_run(tmp_path, seed=9)
-    progress = load_checkpoint(path, other.model, other.optimizer)
+    progress, _ = load_checkpoint(path, other.model, other.optimizer)
     assert progress == run.progress
     assert torch.equal(torch.rand(4), drawn)
     for mine, theirs in zip(run.model.parameters(), other.model.parameters(), strict=True):
@@ -49,9 +54,9 @@ def test_a_checkpoint_brings_everything_back(tmp_path):
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
 def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, name, damage):
     run = trained(tmp_path)
-    good = save_checkpoint(tmp_path, run.model, run.optimizer, run.progress)
+    good = saved(tmp_path, run)
     update(run, run.task.batches(1, 0, 3)[:1])
-    bad = save_checkpoint(tmp_path, run.model, run.optimizer, run.progress)
+    bad = saved(tmp_path, run)
     file = bad / name
     data = bytearray(file.read_bytes())
     match damage:
@@ -71,7 +76,7 @@ def test_only_the_newest_are_kept(tmp_path):
     run = trained(tmp_path)
     for step in (2, 10, 9):
         run.progress.step = step
-        save_checkpoint(tmp_path, run.model, run.optimizer, run.progress)
+        saved(tmp_path, run)
     prune_checkpoints(tmp_path, 2)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-9", "step-10"]
 

@@ -8,6 +8,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from typing import Any
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
+_ASIDE = ".old"
+_LEFT = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{12}(?P<end>\.tmp|\.old)")
 _REMEDY = "restore it or save the folder again"
 
 
@@ -45,15 +48,16 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
     """Yield an empty hidden folder beside `path`, which becomes `path` when the block ends without an error.
 
     All files in it reach the disk before the one rename. On an error the folder is removed and nothing else
     has changed. Raises FileExistsError if `path` is there already with anything in it, at the start or, when
-    another process was quicker, at the end.
+    another process was quicker, at the end. replace: what was there steps aside just before, and is removed then;
+    should the process die in between, `mend_folder` puts it back.
     """
     path = path.resolve()
-    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+    if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} already exists")
     temporary = _beside(path)
     temporary.mkdir()
@@ -63,6 +67,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
             for name in names:
                 _sync_file(Path(folder, name))
             _sync_folder(Path(folder))
+        old = _beside(path).with_suffix(_ASIDE)
+        if replace and path.exists():
+            path.rename(old)
         try:
             temporary.rename(path)
         except OSError as error:
@@ -73,6 +80,53 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync_folder(path.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that nobody finds a part of it: it takes a hidden name first."""
+    aside = _beside(path)
+    path.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def mend_folder(folder: Path) -> None:
+    """Clear up in a folder what killed processes left: remove the unfinished, put back what was to be replaced.
+
+    Nobody else may be writing there meanwhile.
+    """
+    for path in folder.iterdir():
+        if (match := _LEFT.fullmatch(path.name)) is None:
+            continue
+        if match["end"] == _ASIDE and not (folder / match["name"]).exists():
+            path.rename(folder / match["name"])
+        elif path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    _sync_folder(folder)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Holds a lock on a file, made if it isn't there, until the block ends; False if another process holds it.
+
+    The system gives the lock back when a process ends, however it ends. Without such locks (Windows) it is granted.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    with path.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:  # a file system that knows no locks
+            pass
+        yield True
 
 
 def sha256_file(path: Path) -> str:
@@ -114,6 +168,11 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
         if sha256_file(file) != entry["sha256"]:
             raise DamagedFile(f"{file} is not as it was written; {_REMEDY}")
     return extra
+
+
+def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files that a folder's manifest lists, with the size and SHA-256 of each. Raises DamagedFile."""
+    return _read_manifest(folder)[0]
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -10,7 +10,7 @@ from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
 from attendo.tasks.runs import resumed_run
-from attendo.training.state import checkpoints
+from attendo.training.checkpoints import checkpoints
 
 TIMES = ("cpu_seconds", "wall_seconds")
 

@@ -91,7 +91,7 @@ def _is_begun(out: Path) -> bool:
     from attendo.tasks.families import family_of
     from attendo.tasks.runs import require_no_run
     from attendo.tasks.settings import data_of
-    from attendo.training.state import checkpoints
+    from attendo.training.checkpoints import checkpoints
 
     if (out / "config.toml").exists() and data_of(family_of("translation"), out).embedded:
         return bool(checkpoints(out / "checkpoints"))

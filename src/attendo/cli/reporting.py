@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from attendo.tasks.runs import TrainingRun
-    from attendo.training.loop import Report
+    from attendo.training.run import Report
 
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
 """Seconds between progress lines on a terminal and in a pipe."""

@@ -40,6 +40,20 @@ class Batch:
     weights: Tensor | None = None
     n_tokens: int | None = None
 
+    def part(self, rows: slice) -> "Batch":
+        """The batch that some of its rows are, as long as the whole; its tokens are counted anew only as targets."""
+        targets = self.targets[rows]
+        all_real = self.n_targets == self.targets.numel()
+        return replace(
+            self,
+            inputs={name: tensor[rows] for name, tensor in self.inputs.items()},
+            targets=targets,
+            n_targets=targets.numel() if all_real else int((targets != self.pad_id).sum()),
+            ids=self.ids[rows],
+            weights=None if self.weights is None else self.weights[rows],
+            n_tokens=None,
+        )
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""
         if self.targets.device == device:

@@ -13,9 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows
-from attendo.training.loop import Evaluation, Run, Trainable, train
+from attendo.training.loop import train
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Evaluation, Run, Trainable
 from attendo.training.state import CheckpointConfig
 
 ModelT = TypeVar("ModelT", bound=nn.Module)

@@ -24,8 +24,9 @@ from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
 from attendo.tasks.generator import Window
 from attendo.tasks.language import LanguageModelTask
-from attendo.training.loop import Run, train
+from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Run
 from attendo.training.state import CheckpointConfig
 
 WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2

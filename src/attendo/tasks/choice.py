@@ -21,7 +21,7 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
 from attendo.tasks.settings import BUDGETS, Tables, section
-from attendo.training.loop import batch_loss
+from attendo.training.gradients import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.precision import autocast, fastest_precision, fastest_products
 from attendo.training.products import use_onednn
@@ -183,9 +183,17 @@ def batch_tokens_for(n_tokens: int) -> int:
 
 
 def measured_pace(
-    model: dict[str, Any], training: dict[str, Any], batches: Sequence[Batch], device: torch.device
+    model: dict[str, Any],
+    training: dict[str, Any],
+    batches: Sequence[Batch],
+    device: torch.device,
+    seconds: float = PROBE_SECONDS,
+    fewest: int = 4,
 ) -> float:
-    """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly."""
+    """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly.
+
+    Ends after so many seconds, but not before `fewest` updates; the first is not counted if there is another.
+    """
     config = TrainingConfig(
         steps=1, precision=training["precision"], products=training.get("products", "torch")
     )
@@ -207,7 +215,7 @@ def measured_pace(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         paces.append(clock() - start)
-        if clock() - began > PROBE_SECONDS and len(paces) >= 4:
+        if clock() - began > seconds and len(paces) >= fewest:
             break
     return float(np.median(paces[1:] or paces)) * training.get("accumulation", 1)
 

@@ -25,7 +25,7 @@ from attendo.metrics import (
     log_softmax,
 )
 from attendo.tasks.classifier import Classifier
-from attendo.training.loop import Evaluation
+from attendo.training.run import Evaluation
 
 N_SAMPLES = 3
 _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle

@@ -11,8 +11,8 @@ from attendo.data.batches import Batch
 from attendo.data.tokenizers import Tokenizer
 from attendo.model_config import Architecture
 from attendo.models import Model
-from attendo.training.loop import Task
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Task
 
 TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
 Say = Callable[[str], None]

@@ -15,7 +15,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.tasks.perplexity import text_loss
-from attendo.training.loop import Evaluation
+from attendo.training.run import Evaluation
 
 PROMPT_TOKENS = 32
 SHOWN_TOKENS = 32

@@ -16,8 +16,8 @@ from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.models import MaskedLM
-from attendo.training.loop import Evaluation
 from attendo.training.losses import token_losses
+from attendo.training.run import Evaluation
 
 EVALUATION_TOKENS = 50_000
 VALIDATION_SEED = 0

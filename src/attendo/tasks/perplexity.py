@@ -18,8 +18,8 @@ from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
-from attendo.training.loop import Trainable
 from attendo.training.losses import CHUNK_VALUES, token_losses
+from attendo.training.run import Trainable
 
 _WAITING = 512  # windows put in order of their lengths at a time
 

@@ -23,10 +23,13 @@ from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
+from attendo.training.checkpoints import checkpoints, load_checkpoint, newest_checkpoint, sweep
 from attendo.training.clock import Clock
-from attendo.training.loop import Report, Run, total_steps, train
+from attendo.training.ending import total_steps
+from attendo.training.loop import train
+from attendo.training.run import Report, Run
 from attendo.training.schedules import Horizon
-from attendo.training.state import checkpoints, load_checkpoint, newest_checkpoint
+from attendo.training.state import seed_all
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
@@ -59,8 +62,8 @@ class TrainingRun:
             raise AttendoError(f"{error}; {remedy}") from error
 
     def stop(self) -> None:
-        """Makes `reports` save after the step it is at, and end; a signal handler may call it."""
-        self.run.stopping = True
+        """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
+        self.run.stop()
 
     def _keep(self, report: Report) -> None:
         progress = report.progress
@@ -157,6 +160,7 @@ def resumed_run(
     """
     clock = Clock() if clock is None else clock
     bundle = load_bundle(folder)
+    sweep(folder / "checkpoints")
     path, damaged = newest_checkpoint(folder / "checkpoints")
     for line in damaged:
         say(line)
@@ -175,7 +179,7 @@ def resumed_run(
             f" {bundle.card['data']['store'][:12]}); restore the files, or train again into another folder"
         )
     run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
-    run.progress = load_checkpoint(path, run.model, run.optimizer)
+    run.progress, _ = load_checkpoint(path, run.model, run.optimizer)
     set_threads(threads, run.progress.threads, say)
     if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
         forget_end(run)
@@ -224,7 +228,7 @@ def loop_run(
     device: torch.device,
 ) -> Run:
     """The loop's state at step 0, its weights drawn from the seed."""
-    torch.manual_seed(config.training.seed)
+    seed_all(config.training.seed)
     model = bundle.new_model().to(device)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
     return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)

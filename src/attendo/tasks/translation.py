@@ -11,7 +11,7 @@ from torch import nn
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.tasks.pair_corpus import PairMaterial
 from attendo.tasks.translator import Translator
-from attendo.training.loop import Evaluation
+from attendo.training.run import Evaluation
 
 N_SAMPLES = 3
 

@@ -20,7 +20,7 @@ class TrainingConfig:
     peak (with "noam", a factor on the formula). schedule: "wsd" = warm-up, constant, linear decay over the last
     `decay_share`. clip_norm: 0 = off. evaluate_every: steps between evaluations. patience: evaluations without a
     better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share:
-    of a time budget, kept for the last evaluation and saving.
+    of a time budget, kept for the last evaluation and saving. prefetch: batches that a thread makes ahead, 0 = none.
     """
 
     steps: int | None = None
@@ -47,6 +47,7 @@ class TrainingConfig:
     patience: int = 0
     average_last: int = 1
     reserve_share: float = 0.02
+    prefetch: int = 0
 
     def __post_init__(self):
         budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]
@@ -67,6 +68,8 @@ class TrainingConfig:
         for name in ("label_smoothing", "decay_share", "reserve_share", "beta1", "beta2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
+        if self.prefetch < 0:
+            raise ValueError(f"prefetch={self.prefetch} must not be negative; 0 makes no batch ahead")
         if self.schedule == "cosine" and self.seconds is not None:
             raise ValueError(
                 "schedule='cosine' needs its end in steps; give steps or epochs, or schedule='wsd'"

@@ -1,23 +1,20 @@
-"""All that a run needs to go on as if nothing had happened, and its checkpoints on disk: no pickle, verified."""
+"""All that a run needs to go on as if nothing had happened: where it stands, and its tensors by name."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import json
-import re
-import shutil
+import hashlib
+import random
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
-from attendo.files import DamagedFile, atomic_folder, verify_manifest, write_manifest
 from attendo.training.schedules import Horizon
 
 
@@ -25,11 +22,13 @@ from attendo.training.schedules import Horizon
 class CheckpointConfig:
     """When to save all state, and how many to keep.
 
-    every_steps: 0 = at each evaluation. keep_last: older ones are removed.
+    every_steps: 0 = at each evaluation. keep_last: older ones are removed, but not the best one. background: written by
+    a thread from a copy, while training goes on.
     """
 
     every_steps: int = 0
     keep_last: int = 3
+    background: bool = True
 
     def __post_init__(self):
         if self.every_steps < 0:
@@ -46,8 +45,12 @@ class Progress:
 
     step: updates done. epoch, batch: the next batch is number `batch` of epoch `epoch`. tokens: those seen.
     cpu_seconds, wall_seconds: spent so far, earlier sittings included. best: the value of the deciding metric.
-    threads: of the processor, at the last checkpoint; sums are bit-equal only with as many. planned_end: what was to
-    end the run when `horizon` and `ended` were decided.
+    evaluation_due: the run stopped before the evaluation of this step. threads, world: of the processor, and
+    processes, at the last checkpoint; sums are bit-equal only with as many. planned_end: what was to end the run when
+    `horizon` and `ended` were decided. skipped, skipped_in_a_row: updates left out, since they were not finite.
+    too_large: positions of a batch that did not fit into memory; 0 = all did. order: a hash over the numbers of all
+    rows seen, in their order. chain: one over the steps, bits of losses and gradient norms, and rows. notes: what
+    others remember of the run by name, JSON.
     """
 
     step: int = 0
@@ -60,88 +63,124 @@ class Progress:
     best: float | None = None
     best_step: int = 0
     evaluations_since_best: int = 0
+    evaluation_due: bool = False
     ended: str | None = None
     threads: int = 0
+    world: int = 1
     planned_end: str = ""
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    too_large: int = 0
+    order: str = ""
+    chain: str = ""
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; `from_json` is the way back."""
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progress:
+    def from_json(cls, values: Mapping[str, Any]) -> Progress:
         """The progress that `as_json` described."""
         return cls(**{**values, "horizon": Horizon(**values["horizon"])})
 
+    def saw(self, rows: Iterable[Any]) -> None:
+        """Takes the numbers of rows, an array for each batch, into `order`."""
+        self.order = linked(self.order, *(np.ascontiguousarray(ids, "<i8").tobytes() for ids in rows))
 
-def save_checkpoint(
-    folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-) -> Path:
-    """Writes `folder/step-N/` whole or not at all: weights, optimizer, random states and progress, with a manifest."""
-    path = folder / f"step-{progress.step}"
-    if path.exists():  # the same step once more, after an end was prolonged: newer facts, same weights
-        shutil.rmtree(path)
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(path) as temporary:
-        _save_tensors(_weights(model), temporary / "model.safetensors")
-        state = _optimizer_tensors(model, optimizer) | _random_states()
-        _save_tensors(state, temporary / "optimizer.safetensors")
-        (temporary / "progress.json").write_text(json.dumps(progress.as_json(), indent=1))
-        write_manifest(temporary, {"format": 1, "step": progress.step})
-    return path
+    def link(self, loss: float, gradient_norm: float) -> None:
+        """Takes the update that was just made, and the rows up to it, into `chain`."""
+        numbers = struct.pack("<qdd", self.step, loss, gradient_norm)
+        self.chain = linked(self.chain, numbers, self.order.encode())
 
 
-def _save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:  # a full disk, most often; its words name the system's own error
-        raise OSError(errno.EIO, str(error), str(path)) from error
+def linked(chain: str, *parts: bytes) -> str:
+    """The next SHA-256 of a chain, as hexadecimal digits: each vouches for all before it.
+
+    >>> linked(linked("", b"a"), b"b") == linked(linked("", b"b"), b"a")
+    False
+    """
+    digest = hashlib.sha256(chain.encode())
+    for part in parts:
+        digest.update(struct.pack("<q", len(part)))
+        digest.update(part)
+    return digest.hexdigest()
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-    """Puts model, optimizer and random states back in place, and gives the progress."""
-    load_weights(model, load_file(path / "model.safetensors"), str(path))
-    tensors = load_file(path / "optimizer.safetensors")
-    names = [name for name, _ in model.named_parameters()]
-    state = {
-        index: {key.rpartition("/")[2]: tensors[key] for key in tensors if key.startswith(f"{name}/")}
-        for index, name in enumerate(_ordered_names(model, optimizer))
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters by name."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as "PARAMETER/KEY"."""
+    names = _ordered_names(model, optimizer)
+    state = optimizer.state_dict()["state"]
+    return {f"{names[i]}/{key}": value for i, entry in state.items() for key, value in entry.items()}
+
+
+def load_optimizer(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], where: str
+) -> None:
+    """Puts back what `optimizer_tensors` gave. Raises AttendoError where it belongs to another model."""
+    names = _ordered_names(model, optimizer)
+    found: dict[str, dict[str, Tensor]] = {name: {} for name in names}
+    for path, tensor in tensors.items():
+        name, _, key = path.rpartition("/")
+        if name in found:
+            found[name][key] = tensor
+    if any(found.values()) and not all(found.values()):
+        raise AttendoError(f"{where} holds another model's optimizer; resume with the run's own config.toml")
+    state = {index: found[name] for index, name in enumerate(names) if found[name]}
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def torch_states() -> dict[str, Tensor]:
+    """The states of torch's random number generators, on the CPU and the GPU."""
+    states = {"random/cpu": torch.get_rng_state()}
+    if torch.cuda.is_available():
+        states["random/cuda"] = torch.cuda.get_rng_state()
+    return states
+
+
+def set_torch_states(states: Mapping[str, Tensor]) -> None:
+    """Puts back what `torch_states` gave."""
+    torch.set_rng_state(states["random/cpu"])
+    if "random/cuda" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states["random/cuda"])
+
+
+def seed_all(seed: int) -> None:
+    """Starts all random number generators of the process: torch's, numpy's and Python's."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def random_states() -> dict[str, Tensor]:
+    """The states of all random number generators: torch's, numpy's and Python's."""
+    version, python, spare = random.getstate()
+    _, keys, place, has_spare, second = np.random.get_state(legacy=True)  # pyright: ignore[reportAssignmentType]
+    return torch_states() | {
+        "random/python": torch.tensor([version, *python]),
+        "random/python_spare": torch.tensor([] if spare is None else [spare], dtype=torch.float64),
+        "random/numpy": torch.from_numpy(np.array([*keys, place, has_spare], np.int64)),
+        "random/numpy_spare": torch.tensor([second], dtype=torch.float64),
     }
-    if any(not entry for entry in state.values()) and len(names) > 0 and len(tensors) > 2:
-        raise AttendoError(f"{path} holds another model's optimizer; resume with the run's own config.toml")
-    filled = {index: entry for index, entry in state.items() if entry}
-    optimizer.load_state_dict({"state": filled, "param_groups": optimizer.state_dict()["param_groups"]})
-    torch.set_rng_state(tensors["random/cpu"])
-    if "random/cuda" in tensors and torch.cuda.is_available():
-        torch.cuda.set_rng_state(tensors["random/cuda"])
-    return Progress.from_json(json.loads((path / "progress.json").read_text()))
 
 
-def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The latest checkpoint that verifies, and a line for each damaged one that was passed over."""
-    damaged = []
-    for path in reversed(checkpoints(folder)):
-        try:
-            verify_manifest(path)
-            return path, damaged
-        except DamagedFile as error:
-            damaged.append(f"passed over {path.name}: {error}")
-    return None, damaged
+def set_random_states(states: Mapping[str, Tensor]) -> None:
+    """Puts back what `random_states` gave."""
+    set_torch_states(states)
+    version, *python = states["random/python"].tolist()
+    spare = states["random/python_spare"].tolist()
+    random.setstate((version, tuple(python), spare[0] if spare else None))
+    *keys, place, has_spare = states["random/numpy"].tolist()
+    second = states["random/numpy_spare"].item()
+    np.random.set_state(("MT19937", np.array(keys, np.uint32), place, has_spare, second))
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """All checkpoint folders, oldest step first."""
-    found = [(int(m[1]), p) for p in folder.glob("step-*") if (m := re.fullmatch(r"step-(\d+)", p.name))]
-    return [path for _, path in sorted(found)]
-
-
-def prune_checkpoints(folder: Path, keep: int) -> None:
-    """Removes all but the `keep` newest."""
-    for path in checkpoints(folder)[:-keep]:
-        shutil.rmtree(path)
-
-
-def load_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> None:
+def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> None:
     """Copies tensors into the parameters of the same names. Raises AttendoError where names or shapes differ."""
     parameters = dict(model.named_parameters())
     if missing := sorted(parameters.keys() ^ tensors.keys()):
@@ -156,32 +195,6 @@ def load_weights(model: nn.Module, tensors: dict[str, Tensor], where: str) -> No
             parameter.copy_(tensors[name])
 
 
-def average_weights(folders: list[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
-    total: dict[str, Tensor] = {}
-    for folder in folders:
-        for name, tensor in load_file(folder / "model.safetensors").items():
-            total[name] = total[name] + tensor.double() if name in total else tensor.double()
-    return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
-
-
-def _weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
-
-
 def _ordered_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [names[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    names = _ordered_names(model, optimizer)
-    state = optimizer.state_dict()["state"]
-    return {f"{names[i]}/{key}": value for i, entry in state.items() for key, value in entry.items()}
-
-
-def _random_states() -> dict[str, Tensor]:
-    states = {"random/cpu": torch.get_rng_state()}
-    if torch.cuda.is_available():
-        states["random/cuda"] = torch.cuda.get_rng_state()
-    return states
