@@ -81,11 +81,22 @@ def tiny_model(dropout: float = 0.1, seed: int = 0) -> EncoderDecoder:
 
 
 def tiny_run(
-    folder, task: TinyTask | None = None, dropout: float = 0.1, keep_last: int = 3, **settings
+    folder,
+    task: TinyTask | None = None,
+    dropout: float = 0.1,
+    keep_last: int = 3,
+    checkpoint_every: int = 0,
+    **settings,
 ) -> Run:
     """A run of the tiny task; settings of training as keywords."""
     if not settings.keys() & {"steps", "epochs", "minutes", "cpu_minutes"}:
         settings["steps"] = 10
     config = TrainingConfig(**{"evaluate_every": 4, "warmup_steps": 2, **settings})
     torch.manual_seed(config.seed)
-    return Run(tiny_model(dropout), task or TinyTask(), config, CheckpointConfig(keep_last=keep_last), folder)
+    return Run(
+        tiny_model(dropout),
+        task or TinyTask(),
+        config,
+        CheckpointConfig(keep_last=keep_last, every_steps=checkpoint_every),
+        folder,
+    )

@@ -34,11 +34,15 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     before, too_large = torch_states(), progress.too_large
     n_targets = sum(batch.n_targets for batch in micro_batches)
     loss = summed_gradients(run, micro_batches, 1.0 / n_targets)
-    norm = float(nn.utils.clip_grad_norm_(run.model.parameters(), config.clip_norm or math.inf))
+    gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
+    total_norm = nn.utils.get_total_norm(gradients)
+    norm = float(total_norm)
     rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
     finite = math.isfinite(norm) and math.isfinite(loss)
     note = "" if too_large == progress.too_large else split_note(progress.too_large)
     if finite:
+        if config.clip_norm:
+            nn.utils.clip_grads_with_norm_(run.model.parameters(), config.clip_norm, total_norm)
         for group in run.optimizer.param_groups:
             group["lr"] = rate
         run.optimizer.step()
