@@ -197,7 +197,7 @@ def test_the_card_says_what_was_learned_from(store):
         "padding_share": round(1 - sum(map(len, read)) / places, 4),
         "validation_texts": 7,
     }
-    assert (material.n_tokens, material.n_rows, material.key) == (sum(map(len, read)), 80, "k")
+    assert (material.n_tokens, material.n_rows, material.facts.key) == (sum(map(len, read)), 80, "k")
     assert 0 < n_long < 80
 
 

@@ -242,7 +242,7 @@ def test_what_went_in_comes_out_and_is_kept(tokenizer, tmp_path, monkeypatch, n)
     labels = LabelSet(("down", "up"))
     store = labelled_store(iter(ROWS[:n]), "f", labels, tokenizer, "k")
     check(store, tokenizer, ROWS[:n])
-    assert store.key == "k"
+    assert store.facts.key == "k"
     for wrong in (-1, n):
         with pytest.raises(IndexError):
             store.text(wrong)

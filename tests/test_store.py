@@ -47,7 +47,7 @@ def test_what_went_in_comes_out(
     monkeypatch.setattr(store_module, "_CHUNK", 7)
     store = pair_store(iter(PAIRS[:n]), tokenizer, "k", tmp_path)
     check(store, tokenizer, PAIRS[:n])
-    assert store.key == "k"
+    assert store.facts.key == "k"
     assert (store.source_lengths.dtype, store.target_lengths.dtype) == (np.int32, np.int32)
     assert store.row_numbers.dtype == np.int64
     for wrong in (-1, n):

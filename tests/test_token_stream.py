@@ -65,7 +65,7 @@ def test_a_store_holds_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(module, "_AT_ONCE", 20)
     stream = token_stream(in_chunks(TEXTS[:n], 4), tokenizer(), "k", tmp_path)
     check(stream, TEXTS[:n], tokenizer())
-    assert stream.key == "k"
+    assert stream.facts.key == "k"
     assert stream.ids.dtype == np.uint16
     held = TokenStream.of(TEXTS[:n], tokenizer())
     for name in ("ids", "offsets", "n_bytes", "n_characters"):

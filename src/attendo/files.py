@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -170,9 +170,15 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
     return extra
 
 
-def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
-    """The files that a folder's manifest lists, with the size and SHA-256 of each. Raises DamagedFile."""
-    return _read_manifest(folder)[0]
+def manifest_hash(folder: Path, without: Collection[str] = ()) -> str:
+    """A SHA-256 over the names and contents of the files that a folder's manifest lists, but for some.
+
+    Raises DamagedFile if the manifest isn't whole; the files are not read.
+    """
+    contents = {
+        name: entry["sha256"] for name, entry in _read_manifest(folder)[0].items() if name not in without
+    }
+    return _digest(contents)
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
@@ -206,9 +212,9 @@ def _inside(name: str) -> bool:
     return not pure.is_absolute() and ".." not in pure.parts
 
 
-def _digest(manifest: dict[str, Any]) -> str:
-    """The SHA-256 of a manifest without its digest: keys sorted, no spaces, ASCII only."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _digest(values: dict[str, Any]) -> str:
+    """The SHA-256 of JSON values: keys sorted, no spaces, ASCII only."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _beside(path: Path) -> Path:

@@ -251,9 +251,8 @@ class LabelledStore:
 
     def __init__(self, folder: Path) -> None:
         """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
-        facts = verified_facts(folder, _FORMAT)
-        self.key: str = facts["key"]
-        self._ids = mapped(folder / "ids", facts["dtype"])
+        self.facts = verified_facts(folder, _FORMAT)
+        self._ids = mapped(folder / "ids", self.facts.dtype)
         self._offsets = mapped(folder / "offsets", "<i8")
         self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -18,7 +19,14 @@ from numpy.typing import NDArray
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import DamagedFile, atomic_folder, sha256_file, verify_manifest, write_manifest
+from attendo.files import (
+    DamagedFile,
+    atomic_folder,
+    manifest_hash,
+    sha256_file,
+    verify_manifest,
+    write_manifest,
+)
 
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building takes
@@ -26,6 +34,20 @@ _SIDES = ("source", "target")
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
 S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class StoreFacts:
+    """What a store says of itself. key: of what it was made from; content: a SHA-256 over what it holds."""
+
+    folder: Path
+    key: str
+    dtype: str
+    content: str
+
+    def discard(self) -> None:
+        """Takes the store out of the cache; asked for again, it is made anew."""
+        _remove(self.folder)
 
 
 class PairStore:
@@ -37,9 +59,8 @@ class PairStore:
 
     def __init__(self, folder: Path) -> None:
         """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
-        facts = verified_facts(folder, _FORMAT)
-        self.key: str = facts["key"]
-        self._ids = {side: mapped(folder / f"{side}.ids", facts["dtype"]) for side in _SIDES}
+        self.facts = verified_facts(folder, _FORMAT)
+        self._ids = {side: mapped(folder / f"{side}.ids", self.facts.dtype) for side in _SIDES}
         self._offsets = {side: mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
         self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
@@ -118,7 +139,7 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
     return opened(folder)
 
 
-def verified_facts(folder: Path, wanted: int) -> dict[str, Any]:
+def verified_facts(folder: Path, wanted: int) -> StoreFacts:
     """The facts in a store's manifest, once its files are found whole and its format the wanted one.
 
     Raises FileNotFoundError if there is no such folder, DamagedFile if it isn't whole.
@@ -128,7 +149,7 @@ def verified_facts(folder: Path, wanted: int) -> dict[str, Any]:
     facts = verify_manifest(folder)
     if facts.get("format") != wanted:
         raise DamagedFile(f"{folder} has format {facts.get('format')}, not {wanted}")
-    return facts
+    return StoreFacts(folder, facts["key"], facts["dtype"], manifest_hash(folder))
 
 
 def id_type(vocab_size: int) -> str:

@@ -10,7 +10,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attendo.data.store import cache_folder, id_type, mapped, opened_or_built, verified_facts
+from attendo.data.store import StoreFacts, cache_folder, id_type, mapped, opened_or_built, verified_facts
 from attendo.data.texts import Chunk
 from attendo.data.tokenizers import Tokenizer, well_formed
 from attendo.files import write_manifest
@@ -63,7 +63,7 @@ class TokenStream:
     offsets: Counts
     n_bytes: Counts
     n_characters: Counts
-    key: str = ""
+    facts: StoreFacts | None = None
 
     @classmethod
     def of(cls, texts: Iterable[str], tokenizer: Tokenizer) -> "TokenStream":
@@ -88,11 +88,11 @@ class TokenStream:
     def open(cls, folder: Path) -> "TokenStream":
         """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
         facts = verified_facts(folder, _FORMAT)
-        types = (facts["dtype"], "<i8", "<i8", "<i8")
+        types = (facts.dtype, "<i8", "<i8", "<i8")
         ids, offsets, n_bytes, n_characters = (
             mapped(folder / name, dtype) for name, dtype in zip(_FILES, types, strict=True)
         )
-        return cls(ids, offsets, n_bytes, n_characters, facts["key"])
+        return cls(ids, offsets, n_bytes, n_characters, facts)
 
     def __len__(self) -> int:
         return len(self.n_bytes)

@@ -14,6 +14,7 @@ from torch import nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
+from attendo.data.store import StoreFacts
 from attendo.data.tokenizers import Tokenizer
 from attendo.metrics import (
     accuracy,
@@ -49,9 +50,9 @@ class LabelledMaterial:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
 
     @property
-    def key(self) -> str:
+    def facts(self) -> StoreFacts:
         """The store's."""
-        return self.store.key
+        return self.store.facts
 
     @property
     def n_rows(self) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol
 
 from attendo.bundle import Bundle
 from attendo.data.batches import Batch
+from attendo.data.store import StoreFacts
 from attendo.data.tokenizers import Tokenizer
 from attendo.model_config import Architecture
 from attendo.models import Model
@@ -22,8 +23,8 @@ class Material(Protocol):
     """The training data in ids."""
 
     @property
-    def key(self) -> str:
-        """Names these data: other files, other options or another tokenizer have another key."""
+    def facts(self) -> StoreFacts:
+        """Of the store that holds them: other files, other options or another tokenizer have another key."""
         ...
 
     @property

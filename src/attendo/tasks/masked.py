@@ -13,6 +13,7 @@ from torch import nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
 from attendo.data.masking import Rule, hidden_tokens
+from attendo.data.store import StoreFacts
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.models import MaskedLM
@@ -49,9 +50,10 @@ class MaskedMaterial:
     masking: MaskingConfig
 
     @property
-    def key(self) -> str:
+    def facts(self) -> StoreFacts:
         """The stream's."""
-        return self.stream.key
+        assert self.stream.facts is not None, "a stream in memory has no store"
+        return self.stream.facts
 
     @cached_property
     def edges(self) -> NDArray[np.int64]:

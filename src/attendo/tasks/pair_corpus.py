@@ -15,7 +15,7 @@ from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.report import Report
-from attendo.data.store import PairStore, pair_store, store_key
+from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
@@ -35,9 +35,9 @@ class PairMaterial:
     store: PairStore
 
     @property
-    def key(self) -> str:
+    def facts(self) -> StoreFacts:
         """The store's."""
-        return self.store.key
+        return self.store.facts
 
     @property
     def n_rows(self) -> int:

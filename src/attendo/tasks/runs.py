@@ -135,7 +135,10 @@ def new_run(
         bundle.card["init_from"] = str(init_from.absolute())
         say(take_weights(init_from, run.model))
     facts = run.task.describe()
-    bundle.card |= {"parameters": parameter_count(run.model), "data": facts | {"store": material.key}}
+    bundle.card |= {
+        "parameters": parameter_count(run.model),
+        "data": facts | {"store": material.facts.key, "content": material.facts.content},
+    }
     save_description(folder, bundle)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     say(
@@ -172,12 +175,7 @@ def resumed_run(
     config = RunConfig.from_tables(family, bundle.tables, f"{folder / 'config.toml'}")
     config.data.check()
     corpus = family.open(config.data, say)
-    material = family.material(corpus, bundle.tokenizer, bundle.tables)
-    if material.key != bundle.card["data"]["store"]:
-        raise AttendoError(
-            f"{', '.join(config.data.train)}: the data have changed since the run began (store {material.key[:12]}, was"
-            f" {bundle.card['data']['store'][:12]}); restore the files, or train again into another folder"
-        )
+    material = same_material(family, config, corpus, bundle, say)
     run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
     run.progress, _ = load_checkpoint(path, run.model, run.optimizer)
     set_threads(threads, run.progress.threads, say)
@@ -193,6 +191,33 @@ def resumed_run(
     cut_metrics(folder / "metrics.jsonl", run.progress.step)
     say(f"resumed {path.name} of {folder}")
     return TrainingRun(folder, run, bundle)
+
+
+def same_material(family: Family, config: RunConfig, corpus: Corpus, bundle: Bundle, say: Say) -> Material:
+    """The training data as they were when the run began; their store is made anew where the cache holds another.
+
+    Raises AttendoError with both hashes where the data have changed, or are no longer cut into the same tokens.
+    """
+    before, files = bundle.card["data"], ", ".join(config.data.train)
+    remedy = "restore the files, or train again into another folder"
+    material = family.material(corpus, bundle.tokenizer, bundle.tables)
+    facts = material.facts
+    if facts.key != before["store"]:
+        raise AttendoError(
+            f"{files}: the data have changed since the run began (store {facts.key[:12]}, was"
+            f" {before['store'][:12]}); {remedy}"
+        )
+    if facts.content == before["content"]:
+        return material
+    facts.discard()
+    material = family.material(corpus, bundle.tokenizer, bundle.tables)
+    if material.facts.content != before["content"]:
+        raise AttendoError(
+            f"{files}: the same texts no longer give the same tokens (content {material.facts.content[:12]}, was"
+            f" {before['content'][:12]}); install the versions that card.json names, or train again into another folder"
+        )
+    say("the token store was not as it had been; it was made anew, and is the same")
+    return material
 
 
 def _prolong(run: Run, changes: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from attendo.data.batches import EpochBatches
 from attendo.data.lines import require_file
-from attendo.data.store import store_key
+from attendo.data.store import StoreFacts, store_key
 from attendo.data.text_parts import TextSplit, part_of, split_texts
 from attendo.data.texts import (
     STDLIB,
@@ -86,9 +86,10 @@ class WindowMaterial:
     context: int
 
     @property
-    def key(self) -> str:
+    def facts(self) -> StoreFacts:
         """The stream's."""
-        return self.stream.key
+        assert self.stream.facts is not None, "a stream in memory has no store"
+        return self.stream.facts
 
     @property
     def n_rows(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import re
 import threading
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from attendo.files import (
     DamagedFile,
     atomic_folder,
-    manifest_files,
+    manifest_hash,
     mend_folder,
     remove_folder,
     verify_manifest,
@@ -126,8 +125,7 @@ def read_progress(path: Path) -> Progress:
 
 def state_hash(path: Path) -> str:
     """A SHA-256 over all state in a checkpoint, the clock left out: equal for runs that are equal to the bit."""
-    files = {name: entry["sha256"] for name, entry in manifest_files(path).items() if name != CLOCK}
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
+    return manifest_hash(path, without=[CLOCK])
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
