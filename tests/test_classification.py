@@ -14,11 +14,11 @@ from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig
 from attendo.tasks.classification import ClassificationTask, LabelledMaterial
 from attendo.tasks.classifier import Classifier
-from attendo.training.gradients import batch_loss
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run
 from attendo.training.state import CheckpointConfig
+from attendo.training.trainable import batch_loss
 
 WORDS = ["sun", "cloud", "rain", "snow", "wind", "fog", "hail", "ice", "dew", "mist"]
 LABELS = LabelSet(("dry", "wet"))

@@ -49,14 +49,14 @@ def test_the_store_is_another_for_other_rows_or_another_reading(tmp_path):
     first = corpus(file)
     tokenizer = train_tokenizer(first.texts(), TokenizerConfig(vocab_size=600))
     keys = [
-        first.store(tokenizer).key,
-        corpus(file).store(tokenizer).key,
-        corpus(file, reverse=True).store(tokenizer).key,
+        first.store(tokenizer).facts.key,
+        corpus(file).store(tokenizer).facts.key,
+        corpus(file, reverse=True).store(tokenizer).facts.key,
     ]
     assert keys[0] == keys[1] != keys[2]
     with file.open("a", encoding="utf-8") as more:
         more.write("one\t一つ\n")
-    assert corpus(file).store(tokenizer).key not in keys
+    assert corpus(file).store(tokenizer).facts.key not in keys
 
 
 def test_two_parallel_files_are_one_corpus(tmp_path):

@@ -1,18 +1,16 @@
 """The loop: its gradient, its end, its cursor, its best; on a model and a task that are tiny."""
 
-import math
 
 import pytest
 import torch
 from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
 
-from attendo.errors import AttendoError
 from attendo.training.checkpoints import checkpoints
 from attendo.training.clock import Clock
-from attendo.training.gradients import batch_loss
 from attendo.training.loading import grouped
 from attendo.training.loop import train
 from attendo.training.losses import token_losses
+from attendo.training.trainable import batch_loss
 from attendo.training.update import update
 
 

@@ -6,10 +6,10 @@ from tiny_task import TinyTask, tiny_model, tiny_run
 from torch import nn
 
 from attendo.training import precision
-from attendo.training.gradients import batch_loss
 from attendo.training.loop import train
 from attendo.training.precision import fastest_precision, fastest_products
 from attendo.training.products import OneDnnLinear, has_onednn, use_onednn
+from attendo.training.trainable import batch_loss
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
 

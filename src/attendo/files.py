@@ -170,6 +170,11 @@ def verify_manifest(folder: Path) -> dict[str, Any]:
     return extra
 
 
+def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
+    """The files that a folder's manifest lists, with the size and SHA-256 of each. Raises DamagedFile."""
+    return _read_manifest(folder)[0]
+
+
 def manifest_hash(folder: Path, without: Collection[str] = ()) -> str:
     """A SHA-256 over the names and contents of the files that a folder's manifest lists, but for some.
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
-from attendo.tasks.runs import resumed_run
+from attendo.tasks.resuming import resumed_run
 from attendo.training.checkpoints import checkpoints
 
 TIMES = ("cpu_seconds", "wall_seconds")

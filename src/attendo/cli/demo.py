@@ -115,7 +115,7 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
 def _go_on(out: Path, clock: Clock) -> int:
     """Uses a finished demo, or goes on with an interrupted one."""
     from attendo.tasks.description import last_entry
-    from attendo.tasks.runs import resumed_run
+    from attendo.tasks.resuming import resumed_run
 
     if last_entry(out / "metrics.jsonl").get("kind") == "end":
         say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")

@@ -140,7 +140,7 @@ def resume(
     clock = Clock.of_process()
     ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}
     ends = one_end(ends | {"minutes": minutes, "cpu_minutes": cpu_minutes})
-    from attendo.tasks.runs import resumed_run
+    from attendo.tasks.resuming import resumed_run
 
     changes = {name.removeprefix("training."): value for name, value in ends.items()}
     run = resumed_run(folder, changes, say, device, threads, clock)

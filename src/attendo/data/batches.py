@@ -54,6 +54,14 @@ class Batch:
             n_tokens=None,
         )
 
+    def share(self, rank: int, world: int) -> tuple["Batch", float]:
+        """The rows of one process of `world`, and what they count: 1, or 0 where it has none and gets another's."""
+        if world == 1:
+            return self, 1.0
+        if rank < len(self.ids):
+            return self.part(slice(rank, None, world)), 1.0
+        return self.part(slice(0, 1)), 0.0
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""
         if self.targets.device == device:

@@ -16,8 +16,9 @@ from attendo.data.batches import Batch, EpochBatches, Rows
 from attendo.training.loop import train
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.run import Evaluation, Run, Trainable
+from attendo.training.run import Evaluation, Run
 from attendo.training.state import CheckpointConfig
+from attendo.training.trainable import Trainable
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 NO_TARGET = -1

@@ -98,7 +98,7 @@ class PairCorpus:
         """How many training pairs there are."""
         if self.embedded:
             return FORECAST_PAIRS
-        held, report = self.held, self.report
+        report, held = self.report, self.held
         if held is not None:
             return held.n_rows - held.n_held_out
         assert report is not None
@@ -160,7 +160,10 @@ class PairCorpus:
             return
         account = Account(self.data.training_source().name)
         pairs = read_pairs(self.data.training_source(), self.data.strict, account)
-        yield from filtered(pairs, self.report, account) if self.report and self.report.drop else pairs
+        report = (
+            self.report if self.data.drop else None
+        )  # it reads all pairs once: nobody needs that to resume
+        yield from pairs if report is None else filtered(pairs, report, account)
 
     def _forecasts(self, n: int, split: forecasts.Split) -> list[tuple[str, str]]:
         pairs = forecasts.pairs(n, split)

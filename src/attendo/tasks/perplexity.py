@@ -19,7 +19,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.losses import CHUNK_VALUES, token_losses
-from attendo.training.run import Trainable
+from attendo.training.trainable import Trainable
 
 _WAITING = 512  # windows put in order of their lengths at a time
 

@@ -1,40 +1,37 @@
-"""Training runs: from settings to a run folder, and on from where a run stopped."""
+"""Training runs: from settings to a run folder, and its log and best weights while it is trained."""
 
 from __future__ import annotations
 
-import json
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
-from attendo.bundle import Bundle, load_bundle, save_card, save_description, save_weights
+from attendo.bundle import Bundle, save_card, save_description, save_weights
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import write_atomic
+from attendo.files import locked
 from attendo.models import parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
-from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
-from attendo.training.checkpoints import checkpoints, load_checkpoint, newest_checkpoint, sweep
+from attendo.tasks.tracking import MetricsLog
+from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
-from attendo.training.ending import total_steps
 from attendo.training.loop import train
 from attendo.training.run import Report, Run
-from attendo.training.schedules import Horizon
 from attendo.training.state import seed_all
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
-LOG_EVERY = 20
-"""Steps whose mean loss makes one line of metrics.jsonl."""
+LOCK = ".lock"
+"""A file in the run folder that the process which trains there holds."""
 
 
 @dataclass
@@ -44,58 +41,49 @@ class TrainingRun:
     folder: Path
     run: Run
     bundle: Bundle
-    _losses: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.log = MetricsLog(self.folder)
 
     def reports(self) -> Iterator[Report]:
-        """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card."""
-        try:
-            for report in train(self.run):
-                self._keep(report)
-                yield report
-        except OSError as error:
-            kept = checkpoints(self.folder / "checkpoints")
-            remedy = (
-                f"{kept[-1].name} is intact: mend that, then `attendo resume {self.folder}`"
-                if kept
-                else (f"nothing was saved: mend that, remove {self.folder}, and train again")
-            )
-            raise AttendoError(f"{error}; {remedy}") from error
+        """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
+
+        Raises AttendoError where another process trains in the folder, and where nothing can be written.
+        """
+        with locked(self.folder / LOCK) as free:
+            if not free:
+                refuse_second(self.folder)
+            try:
+                for report in train(self.run):
+                    if report.is_best:
+                        self._save_best(report)
+                    self.log.add(report)
+                    yield report
+            except OSError as error:
+                raise AttendoError(f"{error}; {self._remedy()}") from error
+            finally:
+                self.log.close()
 
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
         self.run.stop()
 
-    def _keep(self, report: Report) -> None:
-        progress = report.progress
-        line: dict[str, Any] = {"kind": report.kind, "step": progress.step, "epoch": progress.epoch}
-        clock = {
-            "cpu_seconds": round(progress.cpu_seconds, 2),
-            "wall_seconds": round(progress.wall_seconds, 2),
-        }
-        match report.kind:
-            case "step":
-                self._losses.append(report.loss)
-                if progress.step % LOG_EVERY:
-                    return
-                line |= {"loss": sum(self._losses) / len(self._losses), "rate": report.rate}
-                line |= {"gradient_norm": report.gradient_norm, "tokens": progress.tokens, **clock}
-                self._losses.clear()
-            case "evaluation":
-                assert report.evaluation is not None
-                line |= report.evaluation.measures | {"best": report.is_best, "note": report.note, **clock}
-                if report.is_best:
-                    self._save_best(report)
-            case "checkpoint" | "end":
-                line |= {"note": report.note, **clock}
-                line |= {"decay_start": progress.horizon.decay_start, "end": progress.horizon.end}
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as log:
-            log.write(json.dumps(line) + "\n")
+    def _remedy(self) -> str:
+        kept, _ = newest_checkpoint(self.folder / "checkpoints")
+        if kept is None:
+            return f"nothing was saved: mend that, remove {self.folder}, and train again"
+        return f"{kept.name} is intact: mend that, then `attendo resume {self.folder}`"
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
         save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
         self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
         save_card(self.folder, self.bundle.card)
+
+
+def refuse_second(folder: Path) -> NoReturn:
+    """Raises AttendoError: two processes would spoil one another's checkpoints."""
+    raise AttendoError(f"another process trains in {folder}; wait for its end, or stop it")
 
 
 def new_run(
@@ -145,102 +133,9 @@ def new_run(
         f"{bundle.card['parameters']:,} parameters; {material.n_tokens:,} tokens in"
         f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
     )
-    return TrainingRun(folder, run, bundle)
-
-
-def resumed_run(
-    folder: Path,
-    changes: dict[str, Any] | None = None,
-    say: Say = lambda line: None,
-    device: str = "auto",
-    threads: int | None = None,
-    clock: Clock | None = None,
-) -> TrainingRun:
-    """The run of a folder, where its newest sound checkpoint left it, with as many threads.
-
-    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
-    is nothing to resume from, or where the data have changed since.
-    """
-    clock = Clock() if clock is None else clock
-    bundle = load_bundle(folder)
-    sweep(folder / "checkpoints")
-    path, damaged = newest_checkpoint(folder / "checkpoints")
-    for line in damaged:
-        say(line)
-    if path is None:
-        raise AttendoError(
-            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
-        )
-    family = family_of(bundle.card["task"])
-    config = RunConfig.from_tables(family, bundle.tables, f"{folder / 'config.toml'}")
-    config.data.check()
-    corpus = family.open(config.data, say)
-    material = same_material(family, config, corpus, bundle, say)
-    run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
-    run.progress, _ = load_checkpoint(path, run.model, run.optimizer)
-    set_threads(threads, run.progress.threads, say)
-    if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
-        forget_end(run)
-    if changes:
-        _prolong(run, dict(changes))
-        bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
-        save_description(folder, bundle)
-    elif run.progress.ended:
-        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
-        return TrainingRun(folder, run, bundle)
-    cut_metrics(folder / "metrics.jsonl", run.progress.step)
-    say(f"resumed {path.name} of {folder}")
-    return TrainingRun(folder, run, bundle)
-
-
-def same_material(family: Family, config: RunConfig, corpus: Corpus, bundle: Bundle, say: Say) -> Material:
-    """The training data as they were when the run began; their store is made anew where the cache holds another.
-
-    Raises AttendoError with both hashes where the data have changed, or are no longer cut into the same tokens.
-    """
-    before, files = bundle.card["data"], ", ".join(config.data.train)
-    remedy = "restore the files, or train again into another folder"
-    material = family.material(corpus, bundle.tokenizer, bundle.tables)
-    facts = material.facts
-    if facts.key != before["store"]:
-        raise AttendoError(
-            f"{files}: the data have changed since the run began (store {facts.key[:12]}, was"
-            f" {before['store'][:12]}); {remedy}"
-        )
-    if facts.content == before["content"]:
-        return material
-    facts.discard()
-    material = family.material(corpus, bundle.tokenizer, bundle.tables)
-    if material.facts.content != before["content"]:
-        raise AttendoError(
-            f"{files}: the same texts no longer give the same tokens (content {material.facts.content[:12]}, was"
-            f" {before['content'][:12]}); install the versions that card.json names, or train again into another folder"
-        )
-    say("the token store was not as it had been; it was made anew, and is the same")
-    return material
-
-
-def _prolong(run: Run, changes: dict[str, Any]) -> None:
-    """Moves the end of a run; a decay that had begun is taken back."""
-    if more := changes.pop("more_steps", None):
-        changes["steps"] = run.progress.step + more
-    ends = {"steps": None, "epochs": None, "minutes": None, "cpu_minutes": None}
-    try:
-        run.training = replace(run.training, **(ends | changes))
-    except ValueError as error:
-        raise AttendoError(str(error)) from None
-    done, total = run.progress.step, total_steps(run)
-    spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
-    if total is not None and total <= done:
-        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or --more-steps N")
-    if run.training.seconds is not None and run.training.seconds <= spent:
-        raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
-    forget_end(run)
-
-
-def forget_end(run: Run) -> None:
-    """Takes back that a run has ended, and a decay towards its end; patience counts anew."""
-    run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
+    trained = TrainingRun(folder, run, bundle)
+    trained.log.clear()
+    return trained
 
 
 def loop_run(
@@ -279,24 +174,6 @@ def require_no_run(folder: Path) -> None:
         raise AttendoError(f"{folder} is a file; give --out a folder that is new or empty")
     if folder.is_dir() and any(folder.iterdir()):
         raise AttendoError(f"{folder} is not empty; give --out a folder that is new or empty")
-
-
-def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Goes on with as many threads as before, unless told otherwise: then the run is no longer bit-equal."""
-    if wanted is not None and wanted != before:
-        say(
-            f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
-        )
-    torch.set_num_threads(wanted or before)
-
-
-def cut_metrics(path: Path, step: int) -> None:
-    """Takes out of metrics.jsonl what was logged after a step: it will be done, and logged, again."""
-    if not path.exists():
-        return
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
-    kept = [line for line in lines if (entry := json.loads(line))["step"] <= step and entry["kind"] != "end"]
-    write_atomic(path, "".join(line + "\n" for line in kept))
 
 
 def pick_device(name: str) -> torch.device:

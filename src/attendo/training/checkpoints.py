@@ -2,58 +2,59 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from safetensors.torch import load_file
+from torch import Tensor
 
 from attendo.files import (
     DamagedFile,
-    atomic_folder,
+    manifest_files,
     manifest_hash,
     mend_folder,
     remove_folder,
     verify_manifest,
     write_manifest,
 )
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.finite import require_finite
+from attendo.training.run import Run
+from attendo.training.sharding import Rows, Stored, rows_of, save_rows, shard_name, write_together
 from attendo.training.state import (
-    CheckpointConfig,
     Progress,
+    linked,
     load_optimizer,
     load_weights,
     optimizer_tensors,
     random_states,
+    seed_all,
     set_random_states,
     weights_of,
 )
 
-WEIGHTS, OPTIMIZER, PROGRESS, CLOCK = (
-    "model.safetensors",
-    "optimizer.safetensors",
-    "progress.json",
-    "clock.json",
-)
+WEIGHTS, OPTIMIZER, RANDOM = "model", "optimizer", "random"
+"""Stems of the files of tensors: one file each, or one of each rank."""
+PROGRESS, CLOCK = "progress.json", "clock.json"
 TIMES = ("cpu_seconds", "wall_seconds")
 """Kept in a file of their own: they differ between runs that are otherwise the same to the bit."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of all state of a run, which the run itself no longer touches."""
+    """A copy of all state of a run that this rank is to write, which the run itself no longer touches.
 
-    weights: Mapping[str, Tensor]
-    rest: Mapping[str, Tensor]
+    tensors: by stem, then by name. is_sharded: of weights and optimizer each rank has its own rows.
+    """
+
+    tensors: Mapping[str, Mapping[str, Rows]]
     progress: Mapping[str, Any]
+    is_sharded: bool = False
 
     @property
     def step(self) -> int:
@@ -61,59 +62,71 @@ class Snapshot:
         return self.progress["step"]
 
 
-def snapshot(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    more: Mapping[str, Tensor] | None = None,
-) -> Snapshot:
-    """Copies of weights, optimizer, random states and progress, in main memory. more: tensors by name, kept as well.
+def snapshot(run: Run) -> Snapshot:
+    """Copies of weights, optimizer, random states and progress, in main memory; of shards, this rank's.
 
     Raises AttendoError if a weight is not a finite number: nothing good could be resumed from that.
     """
-    require_finite(model, progress.step)
-    weights = {name: _copy(tensor) for name, tensor in weights_of(model).items()}
-    rest = optimizer_tensors(model, optimizer) | random_states() | dict(more or {})
-    return Snapshot(weights, {name: _copy(tensor) for name, tensor in rest.items()}, progress.as_json())
+    model, ranks = run.engine.model, run.ranks
+    require_finite(model, run.progress.step)
+    tensors = {RANDOM: random_states()}
+    if ranks.is_first or run.engine.is_sharded:
+        tensors |= {WEIGHTS: weights_of(model), OPTIMIZER: optimizer_tensors(model, run.optimizer)}
+    copies = {stem: {name: _copy(t) for name, t in named.items()} for stem, named in tensors.items()}
+    return Snapshot(copies, run.progress.as_json(), run.engine.is_sharded)
 
 
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True).contiguous()
+def _copy(tensor: Tensor) -> Rows:
+    rows = rows_of(tensor.detach())
+    return replace(rows, tensor=rows.tensor.to("cpu", copy=True).contiguous())
 
 
-def write_checkpoint(folder: Path, taken: Snapshot) -> Path:
-    """Writes `folder/step-N/` whole or not at all: weights, optimizer, random states and progress, with a manifest."""
+def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Path:
+    """Writes `folder/step-N/` whole or not at all: weights, optimizer, random states and progress, with a manifest.
+
+    ranks: those of the snapshot, on a channel of their own where training goes on meanwhile.
+    """
     path = folder / f"step-{taken.step}"
     folder.mkdir(parents=True, exist_ok=True)
-    with atomic_folder(
-        path, replace=True
-    ) as temporary:  # the same step once more, after an end was prolonged
-        _save_tensors(taken.weights, temporary / WEIGHTS)
-        _save_tensors(taken.rest, temporary / OPTIMIZER)
+
+    def write(temporary: Path) -> None:
+        for stem, tensors in taken.tensors.items():
+            save_rows(
+                tensors, temporary / shard_name(stem, ranks if taken.is_sharded or stem == RANDOM else ALONE)
+            )
+
+    def finish(temporary: Path) -> None:
         progress = dict(taken.progress)
         clock = {name: progress.pop(name) for name in TIMES}
         (temporary / PROGRESS).write_text(json.dumps(progress, indent=1))
         (temporary / CLOCK).write_text(json.dumps(clock))
         write_manifest(temporary, {"format": 1, "step": taken.step})
+
+    write_together(
+        path, write, finish, ranks
+    )  # replaces: the same step once more, after an end was prolonged
     return path
 
 
-def _save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        save_file(dict(tensors), path)
-    except SafetensorError as error:  # a full disk, most often; its words name the system's own error
-        raise OSError(errno.EIO, str(error), str(path)) from error
+def load_checkpoint(path: Path, run: Run) -> str:
+    """Puts model, optimizer, random states and progress back in place; gives a word where that is not exact, else "".
 
-
-def load_checkpoint(
-    path: Path, model: nn.Module, optimizer: torch.optim.Optimizer
-) -> tuple[Progress, dict[str, Tensor]]:
-    """Puts model, optimizer and random states back in place; gives the progress, and what was kept as well."""
-    load_weights(model, load_file(path / WEIGHTS), str(path))
-    tensors = load_file(path / OPTIMIZER)
-    load_optimizer(model, optimizer, tensors, str(path))
-    set_random_states(tensors)
-    return read_progress(path), tensors
+    Any number of ranks reads what any number has written; random numbers go on where they were at the same number.
+    """
+    model = run.engine.model
+    like = weights_of(model)
+    load_weights(model, Stored(path, WEIGHTS, like), str(path))
+    load_optimizer(model, run.optimizer, Stored(path, OPTIMIZER, like), str(path))
+    run.progress = read_progress(path)
+    before, ranks = run.progress.world, run.ranks
+    run.progress.world = ranks.world
+    if ranks.world == before:
+        set_random_states(load_file(path / shard_name(RANDOM, ranks)))
+        return ""
+    seed_all(
+        int(linked("", json.dumps([run.training.seed, run.progress.step, ranks.rank]).encode())[:12], 16)
+    )
+    return f"{ranks.world} processes instead of {before}: rows come in the same order, but dropout draws other numbers"
 
 
 def read_progress(path: Path) -> Progress:
@@ -126,6 +139,11 @@ def read_progress(path: Path) -> Progress:
 def state_hash(path: Path) -> str:
     """A SHA-256 over all state in a checkpoint, the clock left out: equal for runs that are equal to the bit."""
     return manifest_hash(path, without=[CLOCK])
+
+
+def file_hashes(path: Path) -> dict[str, str]:
+    """The SHA-256 of each file of a checkpoint, as its manifest has it."""
+    return {name: entry["sha256"] for name, entry in manifest_files(path).items()}
 
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
@@ -157,7 +175,7 @@ def average_weights(folders: list[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
     total: dict[str, Tensor] = {}
     for folder in folders:
-        for name, tensor in load_file(folder / WEIGHTS).items():
+        for name, tensor in Stored(folder, WEIGHTS).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
@@ -169,20 +187,22 @@ def sweep(folder: Path) -> None:
 
 
 class Saver:
-    """Writes checkpoints into a folder and removes old ones, beside the training or before it goes on.
+    """Writes a run's checkpoints and removes old ones, beside the training or before it goes on.
 
     What goes wrong in the background is raised by the next call, so that no run goes on without being saved.
     """
 
-    def __init__(self, folder: Path, config: CheckpointConfig, keep: int):
-        self.folder, self.config, self.keep = folder, config, max(keep, config.keep_last)
+    def __init__(self, folder: Path, run: Run):
+        self.folder, self.background = folder, run.checkpoint.background
+        self.keep = max(run.checkpoint.keep_last, run.training.average_last)
+        self.ranks = run.ranks.beside()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def save(self, taken: Snapshot) -> None:
         """Writes one; in the background it is there after the next `wait`."""
         self.wait()
-        if not self.config.background:
+        if not self.background:
             self._write(taken)
             return
         self._thread = threading.Thread(target=self._write_noting, args=[taken], name="checkpoint")
@@ -203,8 +223,9 @@ class Saver:
             raise error
 
     def _write(self, taken: Snapshot) -> None:
-        write_checkpoint(self.folder, taken)
-        prune_checkpoints(self.folder, self.keep, taken.progress["best_step"])
+        write_checkpoint(self.folder, taken, self.ranks)
+        if self.ranks.is_first:
+            prune_checkpoints(self.folder, self.keep, taken.progress["best_step"])
 
     def _write_noting(self, taken: Snapshot) -> None:
         try:

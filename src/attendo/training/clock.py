@@ -18,6 +18,7 @@ class Clock:
     cpu_start: float = field(default_factory=time.process_time)
     wall_start: float = field(default_factory=time.monotonic)
     _before: tuple[float, float] = (0.0, 0.0)
+    _agreed: tuple[float, float] | None = None
     _first_step: tuple[int, float] | None = None
 
     @classmethod
@@ -33,10 +34,19 @@ class Clock:
         self._before = (progress.cpu_seconds, progress.wall_seconds)
         self._first_step = None
 
+    def elapsed(self) -> tuple[float, float]:
+        """CPU and wall seconds of this process in this sitting."""
+        return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
+
+    def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
+        """What several processes have spent together counts from now on, so that all decide the same."""
+        self._agreed = cpu_seconds, wall_seconds
+
     def note(self, progress: Progress) -> None:
         """Writes the time spent so far into the progress."""
-        progress.cpu_seconds = self._before[0] + time.process_time() - self.cpu_start
-        progress.wall_seconds = self._before[1] + time.monotonic() - self.wall_start
+        cpu, wall = self.elapsed() if self._agreed is None else self._agreed
+        progress.cpu_seconds = self._before[0] + cpu
+        progress.wall_seconds = self._before[1] + wall
 
     def spent(self, progress: Progress, config: TrainingConfig) -> float:
         """Seconds spent on the clock that the budget names (CPU unless `minutes` was given)."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
+from attendo.training.sharding import local
 
 
 def first_not_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
@@ -40,7 +41,7 @@ def first_not_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str | N
 def gradient_not_finite(model: nn.Module) -> str | None:
     """The parameter nearest to the output whose gradient is not finite; None if all are."""
     for name, parameter in reversed(list(model.named_parameters())):
-        if parameter.grad is not None and not parameter.grad.isfinite().all():
+        if parameter.grad is not None and not local(parameter.grad).isfinite().all():
             return f"the gradient of {name}"
     return None
 
@@ -48,7 +49,7 @@ def gradient_not_finite(model: nn.Module) -> str | None:
 def require_finite(model: nn.Module, step: int) -> None:
     """Raises AttendoError if a weight is not a finite number: it must reach no file."""
     for name, parameter in model.named_parameters():
-        if not parameter.detach().isfinite().all():
+        if not local(parameter.detach()).isfinite().all():
             raise AttendoError(
                 f"{name} is not finite at step {step}, so nothing is saved; resume from the last checkpoint with a"
                 " lower training.learning_rate"

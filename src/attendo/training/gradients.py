@@ -3,71 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attendo.data.batches import Batch, EpochBatches
 from attendo.errors import AttendoError
-from attendo.training.losses import linear_cross_entropy, token_losses
-from attendo.training.precision import autocast
-from attendo.training.run import Run, Trainable
+from attendo.training.run import Run
 from attendo.training.state import set_torch_states, torch_states
 
 
-def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Tensor:
-    """factor times the summed cross-entropy of a batch's real targets; logits of padding are never computed."""
-    reader = cast(Trainable, model)
-    batch = batch.to(reader.output_proj.weight.device)
-    hidden = reader.hidden(**batch.inputs).flatten(0, -2)
-    targets = batch.targets.flatten()
-    if batch.weights is not None:  # for classes, which are few
-        losses = token_losses(reader.output_proj(hidden).float(), targets, label_smoothing)
-        return factor * (batch.weights.flatten() * losses).sum()
-    if batch.n_targets < targets.numel():
-        real = (targets != batch.pad_id).nonzero().squeeze(1)
-        hidden, targets = hidden[real], targets[real]
-    return linear_cross_entropy(hidden, reader.output_proj, targets, label_smoothing, factor)
-
-
-def summed_gradients(run: Run, batches: Sequence[Batch], factor: float) -> float:
-    """Adds up the gradients of factor times the losses of all batches; gives that loss.
+def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: bool = False) -> float:
+    """Adds up the gradients of factor times the losses of all batches, over all ranks; gives this rank's loss.
 
     Where memory does not suffice, all is done again, from the same random numbers, with the batch in halves; larger
-    ones are halved beforehand from then on. Raises AttendoError if a batch of a single row does not fit, and
-    Interrupted between two batches where the run is to stop; nothing has changed then.
+    ones are halved beforehand from then on. Of several ranks each takes its rows of every batch; they meet in the last
+    backward pass, so their batches can be cut in a `trial`, where none meets, and only if no rank holds a part of the
+    model alone. Raises AttendoError where a batch does not fit and cannot be cut, and Interrupted between two batches
+    where the run is to stop; nothing has changed then.
     """
-    before, progress = torch_states(), run.progress
+    before, progress, ranks = torch_states(), run.progress, run.ranks
     while True:
-        parts = [part for batch in batches for part in fitting(batch, progress.too_large)]
+        shares = [batch.share(ranks.rank, ranks.world) for batch in batches]
+        parts = [(p, weight) for own, weight in shares for p in fitting(own, progress.too_large)]
         place = 0
         try:
-            loss = torch.zeros((), device=run.device)
-            for place, part in enumerate(parts):
-                if run.stopping and place:
+            loss = 0.0
+            for place, (part, weight) in enumerate(parts):
+                if run.stopping and place and ranks.world == 1:
                     take_back(run, before)
                     run.interrupt()
-                loss += one_gradient(run, part, factor)
+                is_last = place == len(parts) - 1 and not trial
+                one = run.engine.loss(part, weight * factor, is_last)
+                one.backward()
+                loss = loss + one.detach()
             return float(loss)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            if len(parts[place].ids) < 2:
-                raise AttendoError(
-                    f"out of memory at step {progress.step + 1} with a single row of {positions(parts[place]):,}"
-                    " positions; choose a smaller model, or leave out the longest rows"
-                ) from error
-            progress.too_large = positions(parts[place])
+            refuse_to_cut(run, parts[place][0], trial, error)
+            progress.too_large = positions(parts[place][0])
         take_back(run, before)  # the traceback above held on to the memory
 
 
-def one_gradient(run: Run, batch: Batch, factor: float) -> Tensor:
-    """Adds the gradient of one batch; gives its loss, on the device."""
-    with autocast(run.training.precision, run.device):
-        loss = batch_loss(run.model, batch, run.training.label_smoothing, factor)
-    loss.backward()
-    return loss.detach()
+def refuse_to_cut(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:
+    """Raises AttendoError where a batch that did not fit into memory cannot be cut."""
+    size = f"out of memory at step {run.progress.step + 1} with {positions(batch):,} positions"
+    if len(batch.ids) < 2:
+        raise AttendoError(
+            f"{size} of a single row; choose a smaller model, or leave out the longest rows"
+        ) from error
+    if run.engine.is_sharded or (run.ranks.world > 1 and not trial):
+        raise AttendoError(
+            f"{size}; take a smaller training.batch_tokens with more training.accumulation, which is the same"
+        ) from error
 
 
 def take_back(run: Run, before: dict[str, Tensor]) -> None:
@@ -117,14 +106,20 @@ def try_largest(run: Run) -> None:
     """Tries the gradients of the batches that take the most memory, before anything is trained.
 
     They are those of the epoch at hand with the most rows, and with the fewest, which are the longest. Nothing of the
-    run's state changes but `progress.too_large`, where one did not fit.
+    run's state changes but `progress.too_large`, where one did not fit. All ranks do it at every start: see
+    `Engine.settle`.
     """
-    batches = run.task.batches(run.training.seed, run.progress.epoch, 0)
-    if not isinstance(batches, EpochBatches) or not len(batches):
+    batches, before = run.task.batches(run.training.seed, run.progress.epoch, 0), torch_states()
+    if not len(batches):
         return
-    sizes, before = [len(rows) for rows in batches.rows], torch_states()
-    run.model.train()
+    sizes = [len(rows) for rows in batches.rows] if isinstance(batches, EpochBatches) else [0]
+    run.engine.model.train()
     for number in dict.fromkeys((sizes.index(max(sizes)), sizes.index(min(sizes)))):
         batch = batches[number]
-        summed_gradients(run, [batch], 1.0 / batch.n_targets)
+        summed_gradients(run, [batch], 1.0 / batch.n_targets, trial=True)
+        take_back(run, before)
+    if run.ranks.world > 1:
+        sizes = [size for size in run.ranks.gathered(run.progress.too_large) if size]
+        run.progress.too_large = min(sizes, default=0)
+        run.engine.settle(batches[0].share(run.ranks.rank, run.ranks.world)[0])
         take_back(run, before)

@@ -14,7 +14,7 @@ from attendo.training.finite import require_finite
 from attendo.training.gradients import try_largest
 from attendo.training.loading import grouped, prefetched
 from attendo.training.run import Evaluation, Interrupted, Report, Run
-from attendo.training.state import load_weights, set_torch_states, torch_states, weights_of
+from attendo.training.state import load_weights, random_states, set_random_states, weights_of
 from attendo.training.update import update
 
 
@@ -24,11 +24,12 @@ def train(run: Run) -> Iterator[Report]:
     Where the run is to stop, all state is saved first, as it was before the piece of work that was left. Raises
     AttendoError where numbers stay infinite or none, and OSError where a checkpoint cannot be written.
     """
-    saver = None if run.folder is None else Saver(run.folder, run.checkpoint, run.training.average_last)
+    saver = None if run.folder is None else Saver(run.folder, run)
     try:
         run.clock.resume(run.progress)
-        if saver is not None:
+        if saver is not None or run.ranks.world > 1:
             try_largest(run)
+        run.agree(0.0)
         yield from steps(run, saver)
         if run.progress.ended and run.folder and run.training.average_last > 1:
             yield from evaluate_average(run, run.folder, saver)
@@ -99,14 +100,14 @@ def measure(run: Run) -> Evaluation:
 
     It can be interrupted. Raises AttendoError where a weight is not finite.
     """
-    require_finite(run.model, run.progress.step)
-    before = torch_states()
+    require_finite(run.engine.model, run.progress.step)
+    before = random_states()
     run.model.eval()
     try:
-        with torch.inference_mode(), run.interruption():
+        with run.engine.whole(), torch.inference_mode(), run.interruption():
             return run.task.evaluate(run.model)
     finally:
-        set_torch_states(before)
+        set_random_states(before)
 
 
 def save(run: Run, saver: Saver | None) -> Iterator[Report]:
@@ -114,9 +115,9 @@ def save(run: Run, saver: Saver | None) -> Iterator[Report]:
     if saver is None:
         return
     run.clock.note(run.progress)
-    run.progress.threads = torch.get_num_threads()
+    run.progress.threads, run.progress.world = torch.get_num_threads(), run.ranks.world
     run.progress.planned_end = run.training.planned_end
-    saver.save(snapshot(run.model, run.optimizer, run.progress))
+    saver.save(snapshot(run))
     yield Report("checkpoint", run.progress, note=f"step-{run.progress.step}", done=share_done(run))
 
 
@@ -130,12 +131,13 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
     folders = checkpoints(folder)[-run.training.average_last :]
     if len(folders) < 2:
         return
-    own = {name: tensor.clone() for name, tensor in weights_of(run.model).items()}
-    load_weights(run.model, average_weights(folders), "the averaged weights")
+    own = {name: tensor.clone() for name, tensor in weights_of(run.engine.model).items()}
+    with run.engine.whole(changed=True):
+        load_weights(run.model, average_weights(folders), "the averaged weights")
     try:
         report = evaluate(run)
     except Interrupted:
-        load_weights(run.model, own, "the run's weights")
+        load_weights(run.engine.model, own, "the run's weights")
         run.progress.ended, run.progress.evaluation_due = None, True
         raise
     note = f"mean of the last {len(folders)} checkpoints"
@@ -143,4 +145,4 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
         "evaluation", run.progress, evaluation=report.evaluation, is_best=report.is_best, note=note, done=1.0
     )
     if not report.is_best:
-        load_weights(run.model, own, "the run's weights")
+        load_weights(run.engine.model, own, "the run's weights")

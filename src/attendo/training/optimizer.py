@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from attendo.training.muon import MuonWithAdamW
 from attendo.training.precision import Precision
 from attendo.training.products import Products
 from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_stable_decay
+
+OptimizerKind = Literal["adamw", "muon"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,8 +23,13 @@ class TrainingConfig:
     batch_tokens: tokens in a batch, on its longer side. accumulation: batches in one update. learning_rate: the
     peak (with "noam", a factor on the formula). schedule: "wsd" = warm-up, constant, linear decay over the last
     `decay_share`. clip_norm: 0 = off. evaluate_every: steps between evaluations. patience: evaluations without a
-    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share:
-    of a time budget, kept for the last evaluation and saving. prefetch: batches that a thread makes ahead, 0 = none.
+    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share: of
+    a time budget, kept for the last evaluation and saving. precision: of the products; "tf32" is for GPUs,
+    "float16" scales the loss. products: the library for those in float32 on a CPU. optimizer: "muon" for the hidden
+    layers' matrices, AdamW for the rest. ema_decay: of a moving average of the weights, which is evaluated and kept
+    in their place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks.
+    prefetch: batches that a thread makes ahead, 0 = none. parallel: several processes hold the model each ("ddp"),
+    or shards of it ("fsdp"). rank_timeout: seconds after which a process that does not answer is given up.
     """
 
     steps: int | None = None
@@ -42,12 +51,18 @@ class TrainingConfig:
     weight_decay: float = 0.01
     precision: Precision = "float32"
     products: Products = "torch"
+    optimizer: OptimizerKind = "adamw"
+    ema_decay: float = 0.0
+    activation_checkpointing: bool = False
+    compile: bool = False
     evaluate_every: int = 500
     evaluate_rows: int = 500
     patience: int = 0
     average_last: int = 1
     reserve_share: float = 0.02
     prefetch: int = 0
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    rank_timeout: float = 600.0
 
     def __post_init__(self):
         budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]
@@ -65,11 +80,16 @@ class TrainingConfig:
         ):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
-        for name in ("label_smoothing", "decay_share", "reserve_share", "beta1", "beta2"):
+        for name in ("label_smoothing", "decay_share", "reserve_share", "beta1", "beta2", "ema_decay"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 0 and below 1")
         if self.prefetch < 0:
             raise ValueError(f"prefetch={self.prefetch} must not be negative; 0 makes no batch ahead")
+        if self.ema_decay > 0 and self.average_last > 1:
+            raise ValueError(
+                f"ema_decay={self.ema_decay} and average_last={self.average_last} are two averages; "
+                "set ema_decay=0 or average_last=1"
+            )
         if self.schedule == "cosine" and self.seconds is not None:
             raise ValueError(
                 "schedule='cosine' needs its end in steps; give steps or epochs, or schedule='wsd'"
@@ -88,19 +108,47 @@ class TrainingConfig:
         return None if minutes is None else 60.0 * minutes
 
 
-def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019); biases and norms do not decay."""
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices` and AdamW for the rest.
+
+    Biases and norms do not decay.
+    """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    plain = [p for p in parameters if p.ndim < 2]
+    betas = (config.beta1, config.beta2)
+    if config.optimizer == "muon":
+        hidden = hidden_matrices(model)
+        return MuonWithAdamW(
+            [p for p in parameters if p in hidden],
+            [p for p in parameters if p.ndim >= 2 and p not in hidden],
+            plain,
+            rate=config.learning_rate,
+            betas=betas,
+            epsilon=config.epsilon,
+            weight_decay=config.weight_decay,
+        )
     return torch.optim.AdamW(
         [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+            {"params": plain, "weight_decay": 0.0},
         ],
         lr=config.learning_rate,
-        betas=(config.beta1, config.beta2),
+        betas=betas,
         eps=config.epsilon,
         fused=True,
     )
+
+
+def hidden_matrices(model: nn.Module) -> set[Tensor]:
+    """The trained weights of the linear layers, those of the model's output (`output_proj` at its top) aside."""
+    output = {
+        id(p) for path, p in model.named_parameters(remove_duplicate=False) if path.startswith("output_proj.")
+    }
+    return {
+        module.weight
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and module.weight.requires_grad and id(module.weight) not in output
+    }
 
 
 def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Horizon) -> float:

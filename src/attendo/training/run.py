@@ -14,19 +14,13 @@ from torch import Tensor, nn
 
 from attendo.data.batches import Batch
 from attendo.training.clock import Clock
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.optimizer import TrainingConfig, build_optimizer
+from attendo.training.parallel import Engine
+from attendo.training.precision import autocast
 from attendo.training.products import use_onednn
 from attendo.training.state import CheckpointConfig, Progress
-
-
-class Trainable(Protocol):
-    """What the loop knows of a model, beside that it is a module: hidden states, and the layer that reads them."""
-
-    output_proj: nn.Linear
-
-    def hidden(self, **inputs: Tensor) -> Tensor:
-        """States `[*targets, d_model]`, from which each target is predicted."""
-        ...
+from attendo.training.trainable import batch_loss
 
 
 class Task(Protocol):
@@ -86,7 +80,8 @@ class Interrupted(Exception):
 class Run:
     """A model on its way: everything the loop changes. `folder` takes the checkpoints; None: none are kept.
 
-    stopping: set from outside by `stop`; the loop then saves what is done and returns.
+    ranks: the processes that train it. stopping: all of them are to save what is done, and return; see `stop`.
+    engine: computes losses and gradients, by all ranks; its model has the parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -96,22 +91,45 @@ class Run:
     folder: Path | None
     progress: Progress = field(default_factory=Progress)
     clock: Clock = field(default_factory=Clock)
+    ranks: Ranks = ALONE
     stopping: bool = False
+    _asked_to_stop: bool = False
     _can_be_interrupted: bool = False
 
     def __post_init__(self):
         if self.training.products == "onednn":
             use_onednn(self.model)
-        self.optimizer = build_optimizer(self.model, self.training)
+        self.engine = Engine(self.model, self._loss, self.training.parallel, self.ranks)
+        self.optimizer = build_optimizer(self.engine.model, self.training)
+
+    def _loss(self, model: nn.Module, batch: Batch, factor: float) -> Tensor:
+        with autocast(self.training.precision, self.device):
+            return batch_loss(model, batch, self.training.label_smoothing, factor)
 
     @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
 
+    def agree(self, loss: float) -> float:
+        """The sum of a loss over the ranks; they agree as well on the time that is spent, and on whether to stop."""
+        if self.ranks.world == 1:
+            return loss
+        cpu, wall = self.clock.elapsed()
+        own = [loss, float(self._asked_to_stop), cpu, wall if self.ranks.is_first else 0.0]
+        total, n_asked, cpu, wall = self.ranks.total(torch.tensor(own, dtype=torch.float64)).tolist()
+        self.stopping = n_asked > 0
+        self.clock.agree(cpu, wall)
+        return total
+
     def stop(self) -> None:
-        """Makes the loop save and return, soon; a signal handler may call it, and it raises Interrupted at times."""
-        self.stopping = True
+        """Makes the loop save and return, soon; a signal handler may call it, and it raises Interrupted at times.
+
+        Where there are several ranks, all end after the same update, which the next `agree` decides.
+        """
+        self._asked_to_stop = True
+        if self.ranks.world == 1:
+            self.stopping = True
         if self._can_be_interrupted:
             self.interrupt()
 
@@ -124,8 +142,8 @@ class Run:
     def interruption(self) -> Iterator[None]:
         """Around work that changes nothing: within it, `stop` raises Interrupted, at any instant."""
         try:
-            self._can_be_interrupted = True
-            if self.stopping:
+            self._can_be_interrupted = self.ranks.world == 1  # others would wait for this one
+            if self._can_be_interrupted and self.stopping:
                 self.interrupt()
             yield
         finally:

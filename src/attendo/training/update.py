@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from functools import partial
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from attendo.data.batches import Batch
 from attendo.errors import AttendoError
 from attendo.training.ending import share_done
 from attendo.training.finite import first_not_finite, gradient_not_finite
-from attendo.training.gradients import batch_loss, split_note, summed_gradients
+from attendo.training.gradients import split_note, summed_gradients
 from attendo.training.optimizer import learning_rate
-from attendo.training.precision import autocast
-from attendo.training.run import Report, Run, Trainable
+from attendo.training.run import Report, Run
 from attendo.training.state import set_torch_states, torch_states
+from attendo.training.trainable import width
 
 MOST_IN_A_ROW = 3
 """Updates that may be left out one after the other before the run stops."""
@@ -30,19 +30,15 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     before the last of the batches; the state is then that before the update.
     """
     progress, config = run.progress, run.training
-    run.model.train()
+    run.engine.model.train()
     before, too_large = torch_states(), progress.too_large
     n_targets = sum(batch.n_targets for batch in micro_batches)
-    loss = summed_gradients(run, micro_batches, 1.0 / n_targets)
-    gradients = [p.grad for p in run.model.parameters() if p.grad is not None]
-    total_norm = nn.utils.get_total_norm(gradients)
-    norm = float(total_norm)
+    loss = run.agree(summed_gradients(run, micro_batches, 1.0 / n_targets))
+    norm = run.engine.clip(config.clip_norm)
     rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
     finite = math.isfinite(norm) and math.isfinite(loss)
     note = "" if too_large == progress.too_large else split_note(progress.too_large)
     if finite:
-        if config.clip_norm:
-            nn.utils.clip_grads_with_norm_(run.model.parameters(), config.clip_norm, total_norm)
         for group in run.optimizer.param_groups:
             group["lr"] = rate
         run.optimizer.step()
@@ -77,22 +73,14 @@ def left_out(run: Run, note: str, loss: float, norm: float) -> Report:
 
 def culprit(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
     """What gave the first number that is none: the passes are done once more, watched, with the same random numbers."""
-    after, config = torch_states(), run.training
+    after, model, ranks = torch_states(), run.engine.model, run.ranks
     set_torch_states(before)
     try:
-        for batch in micro_batches:
-
-            def forward(batch: Batch = batch) -> Tensor:
-                with autocast(config.precision, run.device):
-                    return batch_loss(run.model, batch, config.label_smoothing, 1.0)
-
-            if (found := first_not_finite(run.model, forward)) is not None:
-                return found
+        parts = [batch.share(ranks.rank, ranks.world)[0] for batch in micro_batches]
+        found = [first_not_finite(model, partial(run.engine.loss, part, 1.0)) for part in parts]
     finally:
         set_torch_states(after)
-    return gradient_not_finite(run.model) or "the norm of the gradient"
-
-
-def width(model: nn.Module) -> int:
-    """d_model, as the output layer sees it."""
-    return cast(Trainable, model).output_proj.in_features
+    found = [
+        path for of_rank in ranks.gathered([*found, gradient_not_finite(model)]) for path in of_rank if path
+    ]
+    return found[0] if found else "the norm of the gradient"

@@ -1,0 +1,149 @@
+"""On from where a run stopped: the same state, the same data, and as if nothing had happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.errors import AttendoError
+from attendo.files import locked
+from attendo.tasks.families import family_of
+from attendo.tasks.family import Corpus, Family, Material, Say
+from attendo.tasks.runs import LOCK, TrainingRun, loop_run, pick_device, refuse_second
+from attendo.tasks.settings import RunConfig
+from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, state_hash, sweep
+from attendo.training.clock import Clock
+from attendo.training.ending import total_steps
+from attendo.training.run import Run
+from attendo.training.schedules import Horizon
+
+
+def resumed_run(
+    folder: Path,
+    changes: Mapping[str, Any] | None = None,
+    say: Say = lambda line: None,
+    device: str = "auto",
+    threads: int | None = None,
+    clock: Clock | None = None,
+) -> TrainingRun:
+    """The run of a folder, where its newest sound checkpoint left it, with as many threads.
+
+    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
+    is nothing to resume from, or where the data have changed since.
+    """
+    bundle = load_bundle(folder)
+    path = sound_checkpoint(folder, say)
+    config = config_of(folder, bundle)
+    run = restored(folder, bundle, config, path, say, device, Clock() if clock is None else clock)
+    set_threads(threads, run.progress.threads, say)
+    if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
+        forget_end(run)
+    trained = TrainingRun(folder, run, bundle)
+    if changes:
+        prolong(run, dict(changes))
+        bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
+        save_description(folder, bundle)
+    elif run.progress.ended:
+        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
+        return trained
+    trained.log.resume(run.progress, path.name, {"state": state_hash(path)})
+    say(f"resumed {path.name} of {folder}")
+    return trained
+
+
+def sound_checkpoint(folder: Path, say: Say) -> Path:
+    """The newest checkpoint that verifies, once what killed processes left is cleared up; damaged ones are named."""
+    with locked(folder / LOCK) as free:
+        if not free:
+            refuse_second(folder)
+        sweep(folder / "checkpoints")
+    path, damaged = newest_checkpoint(folder / "checkpoints")
+    for line in damaged:
+        say(line)
+    if path is None:
+        raise AttendoError(
+            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
+        )
+    return path
+
+
+def config_of(folder: Path, bundle: Bundle) -> RunConfig:
+    """The settings of a run folder."""
+    return RunConfig.from_tables(family_of(bundle.card["task"]), bundle.tables, f"{folder / 'config.toml'}")
+
+
+def restored(
+    folder: Path, bundle: Bundle, config: RunConfig, path: Path | None, say: Say, device: str, clock: Clock
+) -> Run:
+    """The loop's state as a checkpoint holds it, or at its very beginning, on the data of then."""
+    config.data.check()
+    corpus = config.family.open(config.data, say)
+    material = same_material(config.family, config, corpus, bundle, say)
+    run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
+    if path is not None and (word := load_checkpoint(path, run)):
+        say(word)
+    return run
+
+
+def same_material(family: Family, config: RunConfig, corpus: Corpus, bundle: Bundle, say: Say) -> Material:
+    """The training data as they were when the run began; their store is made anew where the cache holds another.
+
+    Raises AttendoError with both hashes where the data have changed, or are no longer cut into the same tokens.
+    """
+    before, files = bundle.card["data"], ", ".join(config.data.train)
+    remedy = "restore the files, or train again into another folder"
+    material = family.material(corpus, bundle.tokenizer, bundle.tables)
+    facts = material.facts
+    if facts.key != before["store"]:
+        raise AttendoError(
+            f"{files}: the data have changed since the run began (store {facts.key[:12]}, was"
+            f" {before['store'][:12]}); {remedy}"
+        )
+    if facts.content == before.get("content", facts.content):
+        return material
+    facts.discard()
+    material = family.material(corpus, bundle.tokenizer, bundle.tables)
+    if material.facts.content != before["content"]:
+        raise AttendoError(
+            f"{files}: the same texts no longer give the same tokens (content {material.facts.content[:12]}, was"
+            f" {before['content'][:12]}); install the versions that card.json names, or train again into another folder"
+        )
+    say("the token store was not as it had been; it was made anew, and is the same")
+    return material
+
+
+def prolong(run: Run, changes: dict[str, Any]) -> None:
+    """Moves the end of a run; a decay that had begun is taken back."""
+    if more := changes.pop("more_steps", None):
+        changes["steps"] = run.progress.step + more
+    ends = {"steps": None, "epochs": None, "minutes": None, "cpu_minutes": None}
+    try:
+        run.training = replace(run.training, **(ends | changes))
+    except ValueError as error:
+        raise AttendoError(str(error)) from None
+    done, total = run.progress.step, total_steps(run)
+    spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
+    if total is not None and total <= done:
+        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or --more-steps N")
+    if run.training.seconds is not None and run.training.seconds <= spent:
+        raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
+    forget_end(run)
+
+
+def forget_end(run: Run) -> None:
+    """Takes back that a run has ended, and a decay towards its end; patience counts anew."""
+    run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
+
+
+def set_threads(wanted: int | None, before: int, say: Say) -> None:
+    """Goes on with as many threads as before, unless told otherwise: then the run is no longer bit-equal."""
+    if wanted is not None and wanted != before:
+        say(
+            f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
+        )
+    torch.set_num_threads(wanted or before)

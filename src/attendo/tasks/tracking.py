@@ -1,0 +1,288 @@
+"""The log of a run: metrics.jsonl, which a cut and resumed run leaves as an unbroken one does, and TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+
+if TYPE_CHECKING:
+    from attendo.training.run import Report
+    from attendo.training.state import Progress
+
+LOG_EVERY = 20
+"""Steps whose mean loss makes one line of metrics.jsonl."""
+
+LOG_NAME, EVENTS_NAME = "metrics.jsonl", "tensorboard"
+"""The log in a run's folder, and the folder beside it for TensorBoard's files."""
+
+NOTE = "log"
+"""The name under which the log keeps its state in a run's progress, and so in its checkpoints."""
+
+
+class Events(Protocol):
+    """What is used of torch's SummaryWriter."""
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
+        """One point of one curve."""
+        ...
+
+    def add_text(self, tag: str, text_string: str, global_step: int) -> None:
+        """A remark at a step."""
+        ...
+
+    def flush(self) -> None:
+        """To the file with all that was added."""
+        ...
+
+    def close(self) -> None:
+        """Ends the file."""
+        ...
+
+
+class MetricsLog:
+    """Writes what a run reports to metrics.jsonl in its folder, a JSON object a line, and to TensorBoard if asked to.
+
+    Each line has `kind`, `step` and `epoch`. A "step" line stands for LOG_EVERY steps: `loss` is their mean (nats a
+    target), `rate` and `gradient_norm` are the last one's, `tokens` those seen so far. An "evaluation" has its
+    measures, `best` and a `note`; other kinds have their note and the facts that come with them. Numbers that are not
+    finite are null. Each line is in the file before `add` returns.
+
+    How many lines there are, and the sums of steps that have no line yet, are kept in the progress that is reported,
+    under `notes["log"]`: whatever checkpoint a run goes on from, `resume` then makes the log as it was there.
+    Raises AttendoError where TensorBoard is asked for and not installed.
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = False) -> None:
+        self.path = folder / LOG_NAME
+        self._events_folder = folder / EVENTS_NAME if tensorboard else None
+        self._events: Events | None = None
+        self._whole = False  # whether the last line is known to be
+        self._lines, self._loss, self._steps = 0, 0.0, 0
+        self._last_step: dict[str, Any] = {}
+        self._clock: tuple[int, float] | None = None  # tokens and seconds at the last line
+        if tensorboard:
+            _summary_writer()
+
+    def clear(self) -> None:
+        """Begins anew: what an earlier run in the folder left, which never came to a checkpoint, is taken away."""
+        self.close()
+        self._lines, self._loss, self._steps = 0, 0.0, 0
+        self.path.unlink(missing_ok=True)
+        if self._events_folder is not None and self._events_folder.is_dir():
+            for file in self._events_folder.glob("events.out.tfevents.*"):
+                file.unlink()
+
+    def resume(self, progress: Progress, checkpoint: str, facts: Mapping[str, Any] | None = None) -> None:
+        """Goes on from a checkpoint: takes out what was logged after it, which will be done and logged again.
+
+        Of a checkpoint that was saved and not logged any more, the line is added, with this note and these facts.
+        """
+        self.close()
+        state: Mapping[str, Any] = progress.notes.get(NOTE, {})
+        kept = list(_lines_until(self.path, progress.step, state.get("lines")))
+        write_atomic(self.path, b"".join(line for _, line in kept))
+        self._lines = sum(entry["kind"] != "checkpoint" for entry, _ in kept)
+        self._loss, self._steps = state.get("loss", 0.0), state.get("steps", 0)
+        self._clock = None
+        if self._events_folder is not None:  # what is there of later steps is hidden by TensorBoard
+            self._events = _summary_writer()(str(self._events_folder), purge_step=progress.step + 1)
+        if not any(entry["kind"] == "checkpoint" and entry["step"] == progress.step for entry, _ in kept):
+            self._write(_checkpoint(progress, checkpoint), facts)
+
+    def add(self, report: Report, facts: Mapping[str, Any] | None = None) -> None:
+        """Takes in what the run has just done; facts: further keys of its line."""
+        progress = report.progress
+        line = _place(report.kind, progress)
+        match report.kind:
+            case "step":
+                self._step(report, line)
+            case "evaluation":
+                assert report.evaluation is not None
+                clock = _clock(progress)
+                self._write(
+                    line | report.evaluation.measures | {"best": report.is_best, "note": report.note} | clock,
+                    facts,
+                )
+            case "checkpoint":
+                self._write(_checkpoint(progress, report.note), facts)
+            case "end":
+                self._end(report, line, facts)
+            case _:
+                self._write(line | {"note": report.note} | _clock(progress), facts)
+        progress.notes[NOTE] = {"lines": self._lines, "loss": self._loss, "steps": self._steps}
+
+    def close(self) -> None:
+        """Closes TensorBoard's file; a further line opens another."""
+        if self._events is not None:
+            self._events.close()
+        self._events = None
+
+    def _step(self, report: Report, line: dict[str, Any]) -> None:
+        progress = report.progress
+        self._loss, self._steps = self._loss + report.loss, self._steps + 1
+        self._last_step = {
+            "rate": report.rate,
+            "gradient_norm": report.gradient_norm,
+            "tokens": progress.tokens,
+        }
+        if progress.step % LOG_EVERY == 0:
+            self._write_mean(line, progress)
+
+    def _write_mean(self, line: dict[str, Any], progress: Progress) -> None:
+        self._write(line | {"loss": self._loss / self._steps} | self._last_step | _clock(progress))
+        self._loss, self._steps = 0.0, 0
+
+    def _end(self, report: Report, line: dict[str, Any], facts: Mapping[str, Any] | None) -> None:
+        """The last steps' mean too; a run that has ended and is started again has no second end."""
+        if self._last_step and self._steps:
+            self._write_mean(_place("step", report.progress), report.progress)
+        if last_entry(self.path).get("kind") != "end":
+            self._write(line | {"note": report.note} | _at_end(report.progress), facts)
+
+    def _write(self, line: dict[str, Any], facts: Mapping[str, Any] | None = None) -> None:
+        entry = {key: _finite(value) for key, value in {**line, **(facts or {})}.items()}
+        if not self._whole:
+            _cut_half_a_line(self.path)
+            self._whole = True
+        with self.path.open("ab") as file:
+            file.write((json.dumps(entry) + "\n").encode())
+        self._lines += entry["kind"] != "checkpoint"
+        if self._events_folder is not None:
+            self._show(entry)
+
+    def _show(self, entry: dict[str, Any]) -> None:
+        """A line's numbers as points of TensorBoard's curves, its note as a remark."""
+        events: Events = self._events or _summary_writer()(str(self._events_folder))
+        self._events = events
+        kind, step = entry["kind"], entry["step"]
+        values = {key: value for key, value in entry.items() if _is_number(value) and key not in _NOT_SHOWN}
+        if kind == "step":
+            now = entry["tokens"], entry["wall_seconds"]
+            if self._clock is not None and now[1] > self._clock[1]:
+                values["tokens_per_second"] = (now[0] - self._clock[0]) / (now[1] - self._clock[1])
+            self._clock = now
+        if kind in _GROUPS:
+            for key, value in values.items():
+                events.add_scalar(f"{_GROUPS[kind]}/{key}", value, step)
+        elif kind != "checkpoint" and entry.get("note"):
+            events.add_text(kind, entry["note"], step)
+        events.flush()
+
+
+_GROUPS = {"step": "training", "evaluation": "validation"}
+_NOT_SHOWN = {"step", "epoch", "tokens", "cpu_seconds", "wall_seconds"}
+
+
+def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The entries of metrics.jsonl, and a word where its last line was cut short, which is passed over; else "".
+
+    Raises AttendoError where there is no log, and naming the first line that is no entry.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise AttendoError(
+            f"{path}: no such file; give the folder that `attendo train … --out` wrote"
+        ) from None
+    *lines, rest = data.split(b"\n")
+    entries = []
+    for number, line in enumerate(lines, 1):
+        entry = _entry(line)
+        if entry is None:
+            raise AttendoError(
+                f"{path}:{number}: damaged, no JSON object with kind and step; delete the line"
+            )
+        entries.append(entry)
+    return entries, f"{path}:{len(lines) + 1}: cut short, and passed over" if rest else ""
+
+
+def last_entry(path: Path) -> dict[str, Any]:
+    """The last whole line of metrics.jsonl, {} where there is none; a line cut short is passed over."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        size = 4096
+        while True:
+            start = max(0, file.seek(0, os.SEEK_END) - size)
+            file.seek(start)
+            lines = file.read().split(b"\n")[0 if start == 0 else 1 : -1]
+            if lines or start == 0:
+                return next((entry for line in reversed(lines) if (entry := _entry(line)) is not None), {})
+            size *= 4
+
+
+def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The lines there were at a checkpoint: so many, and those of the checkpoints up to it.
+
+    n_lines: None where the checkpoint doesn't say; then it is what was logged up to its step.
+    """
+    count = 0
+    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+        entry = _entry(line) if line.endswith(b"\n") else None
+        if entry is None or entry["step"] > step:
+            continue
+        if entry["kind"] != "checkpoint":
+            count += 1
+            if entry["kind"] == "end" if n_lines is None else count > n_lines:
+                continue
+        yield entry, line
+
+
+def _cut_half_a_line(path: Path) -> None:
+    """Takes off what a killed process left behind the last line break."""
+    if path.exists() and len(data := path.read_bytes()) > (whole := data.rfind(b"\n") + 1):
+        os.truncate(path, whole)
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """A line as an object with its kind and step; None where it is none."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
+        return None
+    return entry if type(entry.get("step")) is int else None
+
+
+def _place(kind: str, progress: Progress) -> dict[str, Any]:
+    return {"kind": kind, "step": progress.step, "epoch": progress.epoch}
+
+
+def _clock(progress: Progress) -> dict[str, float]:
+    return {"cpu_seconds": round(progress.cpu_seconds, 2), "wall_seconds": round(progress.wall_seconds, 2)}
+
+
+def _checkpoint(progress: Progress, note: str) -> dict[str, Any]:
+    chain = {"chain": progress.chain} if progress.chain else {}
+    return {**_place("checkpoint", progress), "note": note, **chain, **_at_end(progress)}
+
+
+def _at_end(progress: Progress) -> dict[str, Any]:
+    """The clock, and the decisions about the end."""
+    return _clock(progress) | {"decay_start": progress.horizon.decay_start, "end": progress.horizon.end}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _finite(value: Any) -> Any:
+    """JSON knows no infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _summary_writer() -> Any:
+    """torch's writer of TensorBoard's files."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise AttendoError('TensorBoard is not installed: pip install "attendo[tensorboard]"') from None
+    return SummaryWriter

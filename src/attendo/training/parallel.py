@@ -1,0 +1,169 @@
+"""One model trained by many processes: replicated (DDP) or in shards (FSDP2), with gradients summed over all of them."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, cast
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from attendo.data.batches import Batch
+from attendo.nn.blocks import DecoderBlock, EncoderBlock
+from attendo.training.distributed import Ranks
+from attendo.training.state import set_torch_states, torch_states
+
+Parallel = Literal["ddp", "fsdp"]
+LossOf = Callable[[nn.Module, Batch, float], Float[Tensor, ""]]
+"""From a model, a batch and a factor to factor · Σ losses of its real targets."""
+
+
+class Losses(nn.Module):
+    """A model and its loss in one `forward`, since DDP and FSDP2 see to what is computed within one."""
+
+    def __init__(self, model: nn.Module, loss: LossOf):
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, batch: Batch, factor: float) -> Float[Tensor, ""]:
+        """factor · Σ losses of the batch."""
+        return self.loss(self.model, batch, factor)
+
+
+class Engine:
+    """How a model is trained: by this process alone, or by all ranks.
+
+    model: holds the parameters that the optimizer changes, under the names they have in the given model: that model
+    itself, or with FSDP2 a twin of which each rank holds its rows. The given model has no weights then, but within
+    `whole`.
+    """
+
+    def __init__(self, model: nn.Module, loss: LossOf, parallel: Parallel, ranks: Ranks):
+        self.ranks = ranks
+        self._plain = model
+        self._depth = 0
+        self.is_sharded = parallel == "fsdp" and ranks.world > 1
+        self.model = copy.deepcopy(model) if self.is_sharded else model
+        losses = Losses(self.model, loss)
+        if self.is_sharded:
+            self._call: nn.Module = _sharded(losses, ranks)
+            _free(model)
+        else:
+            self._call = losses if ranks.world == 1 else _replicated(losses)
+
+    def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
+        """factor · Σ losses of this rank's part of a batch, for `backward`, which sums the gradients over the ranks.
+
+        last: of the parts whose gradients are added up. With DDP the backward of the last one alone exchanges them, so
+        before it ranks may cut their parts as they need; with FSDP2 every call does, and all make equally many.
+        """
+        wait = not last and isinstance(self._call, DistributedDataParallel)
+        with cast(DistributedDataParallel, self._call).no_sync() if wait else nullcontext():
+            return self._call(batch, factor)
+
+    def clip(self, max_norm: float) -> float:
+        """The norm of the summed gradient, the same on all ranks; scales it down to `max_norm` (0: not at all).
+
+        Where the norm is not finite, the gradient is left as it is.
+        """
+        total = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
+        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        if max_norm and math.isfinite(norm):
+            nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, total)
+        return norm
+
+    def settle(self, batch: Batch) -> None:
+        """One pass over a part of a batch, forgotten at once; to be made at every start of a run, resumed or not.
+
+        DDP orders its buckets as gradients come in its first pass, and sums depend on that order in their last bits.
+        """
+        self.model.train()
+        before = torch_states()
+        self.loss(batch, 1.0).backward()
+        set_torch_states(before)
+        for parameter in self.model.parameters():
+            parameter.grad = None
+
+    @contextmanager
+    def whole(self, changed: bool = False) -> Iterator[None]:
+        """Within it the given model has all its weights, to be evaluated or saved; all ranks enter it together.
+
+        changed: what is done to them there is taken over into the training.
+        """
+        if not self.is_sharded:
+            yield
+            return
+        shards = dict(self.model.named_parameters())
+        if not self._depth:
+            _fill(self._plain, shards)
+        self._depth += 1
+        try:
+            yield
+            if changed:
+                _take(shards, self._plain)
+        finally:
+            self._depth -= 1
+            if not self._depth:
+                _free(self._plain)
+
+
+def _replicated(losses: Losses) -> DistributedDataParallel:
+    """DDP that sums; rank 0's weights are everybody's. Tables that grow with the texts are each rank's own."""
+    names = [name for name, _ in losses.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(losses, names)
+    wrapped = DistributedDataParallel(losses, gradient_as_bucket_view=True)
+    # without annotations: DDP would compare their text with its own types
+    wrapped.register_comm_hook(None, lambda state, bucket: _summed(bucket))
+    return wrapped
+
+
+def _summed(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """DDP's own divides by the number of ranks; our loss is divided already, by the count of all real targets."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def _sharded(losses: Losses, ranks: Ranks) -> nn.Module:
+    """FSDP2: each block is gathered when its turn comes; embeddings, norms and output layer with the whole."""
+    for parameter in losses.parameters():
+        dist.broadcast(parameter.detach(), 0)
+    device = next(losses.parameters()).device.type
+    mesh = init_device_mesh(device, (ranks.world,))
+    parts = [module for module in losses.modules() if isinstance(module, EncoderBlock | DecoderBlock)]
+    for module in (*parts, losses):
+        fsdp = cast(FSDPModule, fully_shard(module, mesh=mesh))
+        fsdp.set_gradient_divide_factor(1.0)  # sums, as above
+        fsdp.set_force_sum_reduction_for_comms(True)  # gloo can do nothing else
+    return losses
+
+
+def _fill(model: nn.Module, shards: dict[str, nn.Parameter]) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
+            parameter.copy_(cast(DTensor, shards[name]).full_tensor())
+
+
+def _take(shards: dict[str, nn.Parameter], model: nn.Module) -> None:
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            shard: Any = shards[name]
+            rows = shard.to_local()
+            first = -(-parameter.shape[0] // shard.device_mesh.size()) * shard.device_mesh.get_local_rank()
+            rows.copy_(parameter[first : first + len(rows)])
+
+
+def _free(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.untyped_storage().resize_(0)

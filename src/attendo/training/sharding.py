@@ -1,0 +1,192 @@
+"""Tensors in shards: each rank writes its rows, and any number of ranks reads them again; safetensors and JSON only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Shard
+
+from attendo.errors import AttendoError
+from attendo.files import atomic_folder
+from attendo.training.distributed import ALONE, Ranks
+
+FIRST_ROWS = "first_rows"
+"""In a file's header: where the rows of each of its tensors begin in the whole, and the whole's rows; JSON."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a tensor that has `of` of them, from row `first` on; a whole tensor has its own number, from 0 on."""
+
+    tensor: Tensor
+    first: int
+    of: int
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: its rows of a sharded one, else all."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def rows_of(tensor: Tensor) -> Rows:
+    """What this rank holds of a tensor, and where that belongs.
+
+    >>> rows_of(torch.zeros(3, 2)).of
+    3
+    """
+    first, _ = span(tensor)
+    return Rows(local(tensor), first, tensor.shape[0] if tensor.ndim else 1)
+
+
+def span(tensor: Tensor) -> tuple[int, int]:
+    """The first row that this rank holds of a tensor, and the row behind its last."""
+    n = tensor.shape[0] if tensor.ndim else 1
+    if not isinstance(tensor, DTensor):
+        return 0, n
+    assert tensor.placements == (Shard(0),), "FSDP2 cuts along the rows"
+    each = -(-n // tensor.device_mesh.size())
+    first = min(n, each * tensor.device_mesh.get_local_rank())
+    return first, min(n, first + each)
+
+
+def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
+    """The file of a rank: "model.safetensors", or "model-2-of-4.safetensors" where there are several.
+
+    >>> shard_name("model", Ranks(1, 4))
+    'model-2-of-4.safetensors'
+    """
+    return f"{stem}.safetensors" if ranks.world == 1 else f"{stem}-{ranks.rank + 1}-of-{ranks.world}.safetensors"
+
+
+def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
+    """One file of this rank's rows. Raises OSError where the system refuses."""
+    places = {name: [rows.first, rows.of] for name, rows in tensors.items()}
+    try:
+        save_file({name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)})
+    except SafetensorError as error:  # a full disk, most often; its words name the system's own error
+        raise OSError(errno.EIO, str(error), str(path)) from error
+
+
+class Stored(Mapping[str, Tensor]):
+    """The tensors of all files of one stem in a folder, by name, whoever wrote them; nothing is read before its time.
+
+    like: tensors that those are for: of a parameter that is sharded, and of what is kept of it ("PARAMETER/KEY"),
+    a rank reads its own rows only, and gets them as a tensor sharded in the same way.
+
+    Raises AttendoError where a shard is missing.
+    """
+
+    def __init__(self, folder: Path, stem: str, like: Mapping[str, Tensor] | None = None):
+        self._like = {} if like is None else like
+        self._parts: dict[str, list[tuple[int, Any]]] = {}
+        self._of: dict[str, int] = {}
+        for path in shard_files(folder, stem):
+            file = safe_open(path, framework="pt")
+            places = json.loads((file.metadata() or {}).get(FIRST_ROWS, "{}"))
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                shape = file.get_slice(name).get_shape()
+                first, of = places.get(name, [0, shape[0] if shape else 1])
+                self._parts.setdefault(name, []).append((first, file))
+                self._of[name] = of
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, name: str) -> Tensor:
+        target = self._like.get(name, self._like.get(name.rpartition("/")[0]))
+        if not isinstance(target, DTensor) or self._shape(name) != list(target.shape):
+            return self._read(name, 0, self._of[name])
+        rows = self._read(name, *span(target)).to(target.device)
+        shape, stride = target.shape, target.stride()
+        return DTensor.from_local(
+            rows, target.device_mesh, target.placements, run_check=False, shape=shape, stride=stride
+        )
+
+    def _shape(self, name: str) -> list[int]:
+        shape = self._parts[name][0][1].get_slice(name).get_shape()
+        return [self._of[name], *shape[1:]] if shape else []
+
+    def _read(self, name: str, first: int, end: int) -> Tensor:
+        """Rows `first` to `end` of a tensor; one without dimensions is read as it is."""
+        parts = self._parts[name]
+        if not self._shape(name):
+            return parts[0][1].get_tensor(name)
+        found = []
+        for begins, file in sorted(parts, key=lambda part: part[0]):
+            rows = file.get_slice(name)
+            n = rows.get_shape()[0]
+            if (low := max(first, begins)) < (high := min(end, begins + n)):
+                found.append(rows[low - begins : high - begins])
+        if not found:
+            return parts[0][1].get_slice(name)[0:0]
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def shard_files(folder: Path, stem: str) -> list[Path]:
+    """The files of one stem, in the order of their ranks. Raises AttendoError where one is missing."""
+    whole = folder / shard_name(stem)
+    if whole.exists():
+        return [whole]
+    found = {
+        (int(m[1]), int(m[2])): path
+        for path in folder.glob(f"{stem}-*.safetensors")
+        if (m := re.fullmatch(rf"{re.escape(stem)}-(\d+)-of-(\d+)\.safetensors", path.name))
+    }
+    world = max((of for _, of in found), default=1)
+    for number in range(1, world + 1):
+        if (number, world) not in found:
+            name = shard_name(stem, Ranks(number - 1, world))
+            raise AttendoError(f"{folder} has no {name}; copy it back, or resume from another checkpoint")
+    return [found[number, world] for number in range(1, world + 1)]
+
+
+def write_together(path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks) -> None:
+    """A folder that all ranks write their files into, whole or not at all; it replaces one of that name.
+
+    write: called by each rank with the hidden folder; finish: by the first, when all have written. Raises OSError on
+    all of them where one failed; nothing has changed then.
+    """
+    if ranks.is_first:
+        failed: list[str] = []
+        try:
+            with atomic_folder(path, replace=True) as temporary:
+                ranks.broadcast(str(temporary))
+                failed = _failures(temporary, write, ranks)
+                if failed:
+                    raise OSError(errno.EIO, failed[0], str(path))
+                finish(temporary)
+        except OSError as error:
+            failed = failed or [str(error)]
+        ranks.broadcast(failed)
+    else:
+        begun = ranks.broadcast(None)
+        if isinstance(begun, str):
+            _failures(Path(begun), write, ranks)
+            failed = ranks.broadcast(None)
+        else:  # the first rank could not even begin
+            failed = begun
+    if failed:
+        raise OSError(errno.EIO, failed[0], str(path))
+
+
+def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[str]:
+    """Lets each rank write; what went wrong on any of them."""
+    error = None
+    try:
+        write(folder)
+    except OSError as failed:
+        error = f"rank {ranks.rank}: {failed}"
+    return [message for message in ranks.gathered(error) if message is not None]
