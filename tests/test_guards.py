@@ -12,6 +12,7 @@ from tiny_task import EOS, TinyTask, collated, tiny_run
 from attendo.data.batches import EpochBatches
 from attendo.errors import AttendoError
 from attendo.training.checkpoints import checkpoints, load_checkpoint, snapshot, write_checkpoint
+from attendo.training.distributed import ALONE
 from attendo.training.finite import require_finite
 from attendo.training.gradients import fitting, positions, summed_gradients, try_largest
 from attendo.training.loop import train
@@ -177,13 +178,13 @@ class StoppedAt(TinyTask):
 
     run, where = None, ""
 
-    def evaluate(self, model):
+    def evaluate(self, model, ranks=ALONE):
         """Stops in the middle."""
         torch.rand(3)
         if self.where == "evaluation":
             self.where = ""
             self.run.stop()
-        return super().evaluate(model)
+        return super().evaluate(model, ranks)
 
 
 def finished(run):

@@ -8,6 +8,7 @@ import torch
 
 from attendo.data.batches import Batch, pad_rows
 from attendo.models import EncoderDecoder, ModelConfig
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Evaluation, Run
 from attendo.training.state import CheckpointConfig
@@ -50,7 +51,7 @@ class TinyTask:
         parts = [order[i : i + self.rows_per_batch] for i in range(0, self.n_rows, self.rows_per_batch)]
         return [collated([rows[i] for i in part], part) for part in parts[start:]]
 
-    def evaluate(self, model: torch.nn.Module) -> Evaluation:
+    def evaluate(self, model: torch.nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """The next value of the list; draws random numbers, which must not matter."""
         assert not model.training and torch.rand(3).sum() >= 0
         return Evaluation({"value": self.values.pop(0) if len(self.values) > 1 else self.values[0]}, "value")

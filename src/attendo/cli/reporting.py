@@ -29,6 +29,10 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def silent(line: str) -> None:
+    """For a process among several that is not the one to speak."""
+
+
 _FORMS: dict[str, Callable[[float], str]] = {
     "bleu": "BLEU {:.1f}".format,
     "chrf": "chrF {:.1f}".format,
@@ -74,19 +78,21 @@ def stopping(stop: Callable[[], None]) -> Iterator[Stopped]:
 
 def follow(run: TrainingRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
-    screen = Screen()
+    screen, speaks = Screen(), run.run.ranks.is_first
     ended = False
     with stopping(run.stop) as stopped:
         try:
             for report in run.reports():
-                screen.show(report)
+                if speaks:
+                    screen.show(report)
                 ended = report.kind == "end"
         finally:
             screen.clear()
-    if stopped.code is not None and not ended:
+    if run.run.stopping and not ended:
         step = run.run.progress.step
-        say(f"stopped and saved at step {step:,}; go on with: attendo resume {run.folder}")
-        return stopped.code
+        tell = say if speaks else silent
+        tell(f"stopped and saved at step {step:,}; go on with: attendo resume {run.folder}")
+        return 143 if stopped.code is None else stopped.code  # another of several processes was told
     return 0
 
 
@@ -121,6 +127,9 @@ class Screen:
         match report.kind:
             case "step":
                 self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
+                if report.note:
+                    self.clear()
+                    say(f"step {report.progress.step:,}: {report.note}")
                 self._progress(report)
             case "evaluation":
                 self.clear()
@@ -133,6 +142,9 @@ class Screen:
                     f"done: {report.note}; {plural(spent.step, 'step')} in {duration(spent.wall_seconds)}"
                     f" ({spent.cpu_seconds:,.0f} CPU-seconds)"
                 )
+            case "skipped":
+                self.clear()
+                say(f"step {report.progress.step:,}: {report.note}")
             case "checkpoint":
                 pass
 

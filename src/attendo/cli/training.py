@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from attendo.cli.reporting import follow, say
+from attendo.cli.reporting import follow, say, silent
 from attendo.cli.training_options import (
     Assignments,
     Config,
@@ -26,8 +26,10 @@ from attendo.cli.training_options import (
     Threads,
     begin,
     one_end,
+    ranks_of,
 )
 from attendo.cli.training_texts import add_text_tasks
+from attendo.data.accounting import plural
 
 Pairs = Annotated[
     list[str] | None,
@@ -43,6 +45,7 @@ def add_training_commands(app: typer.Typer) -> None:
     add_text_tasks(train)
     app.add_typer(train, name="train")
     app.command("resume", short_help="Go on with a run from its checkpoint.")(resume)
+    app.command("verify-resume", short_help="Prove that a run resumes exactly.")(verify_resume)
 
 
 def tasks(context: typer.Context) -> None:
@@ -140,11 +143,42 @@ def resume(
     clock = Clock.of_process()
     ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}
     ends = one_end(ends | {"minutes": minutes, "cpu_minutes": cpu_minutes})
+    from attendo.config import read_toml
     from attendo.tasks.resuming import resumed_run
 
     changes = {name.removeprefix("training."): value for name, value in ends.items()}
-    run = resumed_run(folder, changes, say, device, threads, clock)
-    return 0 if run.run.progress.ended else follow(run)
+    config = folder / "config.toml"
+    with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
+        run = resumed_run(folder, changes, say if ranks.is_first else silent, device, threads, clock, ranks)
+        return 0 if run.run.progress.ended else follow(run)
+
+
+def verify_resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")],
+    steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Replay at most N steps; else all to the checkpoint."),
+    ] = None,
+    device: Device = "auto",
+) -> int:
+    """Prove that a run resumes exactly: make the steps before its newest checkpoint again, and compare.
+
+    They start from the checkpoint before it. Losses, gradient norms and rows are compared at every step by a hash,
+    weights, optimizer and random states at the end, to the last bit. Nothing in the folder changes.
+
+    Example: attendo verify-resume runs/mine
+    """
+    from attendo.tasks.verifying import verify_resume as verified
+
+    found = verified(folder, steps, say, device)
+    span = f"step {found.start:,} to step {found.end:,}, {plural(found.threads, 'thread')}"
+    if found.differing:
+        print(f"NOT the same: {span}: {found.differing} differ")
+        print("another torch, processor or number of threads than before? card.json names the versions")
+        return 1
+    what = "weights, optimizer, random states, " if found.whole else ""
+    print(f"the same to the last bit: {span}: {what}losses, gradient norms and rows")
+    return 0
 
 
 def _files(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:

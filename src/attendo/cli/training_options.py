@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attendo.cli.reporting import follow, say
+from attendo.cli.reporting import follow, say, silent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from contextlib import AbstractContextManager
+
     from attendo.tasks.family import Family, TaskName
     from attendo.training.clock import Clock
+    from attendo.training.distributed import Ranks
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="New folder for the run.")]
 Preset = Annotated[str | None, typer.Option(metavar="P", help="tiny, small, base or big; else chosen.")]
@@ -79,16 +83,34 @@ def _train(
     import torch
 
     from attendo.bundle import USES
+    from attendo.tasks.resuming import goes_on, joined_run, resumed_run
     from attendo.tasks.runs import new_run
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run = new_run(family, tables, out, say, clock, device, init_from)
-    say(f"{torch.get_num_threads()} threads; everything is kept in {out}")
-    code = follow(run)
+    with ranks_of(device, tables.get("training", {})) as ranks:
+        tell = say if ranks.is_first else silent
+        if goes_on(out, ranks):
+            run = resumed_run(out, None, tell, device, threads, clock, ranks)
+        elif ranks.is_first:
+            run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
+        else:
+            run = joined_run(out, tell, device, clock, ranks)
+        processes = f"{ranks.world} processes of " if ranks.world > 1 else ""
+        tell(f"{processes}{torch.get_num_threads()} threads; everything is kept in {out}")
+        code = 0 if run.run.progress.ended else follow(run)
     if code == 0:
-        say(f'try it: attendo {USES[family.architecture]} {out} "your text"')
+        tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')
     return code
+
+
+def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager[Ranks]:
+    """The processes that torchrun has started for this command, or this one alone."""
+    from attendo.tasks.runs import pick_device
+    from attendo.training.distributed import joined
+    from attendo.training.optimizer import RANK_TIMEOUT
+
+    return joined(pick_device(device).type, training.get("rank_timeout", RANK_TIMEOUT))
 
 
 def one_end(ends: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from attendo.data.batches import Batch, EpochBatches, Rows
 from attendo.training.loop import train
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation, Run
 from attendo.training.state import CheckpointConfig
 from attendo.training.trainable import Trainable
@@ -103,7 +104,7 @@ class ArrayTask:
 
         return EpochBatches(list(rows), drawn)[start:]
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss, accuracy and exact match on the test rows."""
         return Evaluation(measures(model, self.test), "loss")
 

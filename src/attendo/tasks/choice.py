@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,10 +21,11 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
 from attendo.tasks.settings import BUDGETS, Tables, section
-from attendo.training.gradients import batch_loss
-from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.precision import autocast, fastest_precision, fastest_products
-from attendo.training.products import use_onednn
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.precision import fastest_precision, fastest_products
+from attendo.training.run import Run, Task
+from attendo.training.state import CheckpointConfig
+from attendo.training.update import update
 
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
 LARGEST_VOCABULARY = 32_000
@@ -38,6 +39,8 @@ SCRIPT_TEXTS = 1000
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS = 2.0
+_NO_TASK = cast(Task, None)
+"""Updates alone ask for none."""
 UPDATING_SHARE = 0.9
 """Of a time budget: the rest goes into reading, evaluating and saving."""
 
@@ -192,28 +195,19 @@ def measured_pace(
 ) -> float:
     """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly.
 
-    Ends after so many seconds, but not before `fewest` updates; the first is not counted if there is another.
+    Wall time on a GPU, whatever the budget. Ends after so many seconds, but not before `fewest` updates; the first is
+    not counted if there is another.
     """
-    config = TrainingConfig(
-        steps=1, precision=training["precision"], products=training.get("products", "torch")
-    )
+    settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
-    if config.products == "onednn":
-        use_onednn(network)
-    optimizer = build_optimizer(network, config)
-    clock = time.monotonic if "minutes" in training else time.process_time
-    smoothing = training.get("label_smoothing", config.label_smoothing)
+    config = section(TrainingConfig, {"training": settings}, "training", "the settings")
+    run = Run(network, _NO_TASK, config, CheckpointConfig(), None)
+    clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
     paces: list[float] = []
     began = clock()
     for number in np.linspace(0, len(batches) - 1, 40).astype(int):
         start = clock()
-        batch = batches[number]
-        with autocast(config.precision, device):
-            loss = batch_loss(network, batch, smoothing, 1.0 / batch.n_targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        update(run, [batches[number]])
         paces.append(clock() - start)
         if clock() - began > seconds and len(paces) >= fewest:
             break

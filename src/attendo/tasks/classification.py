@@ -26,6 +26,7 @@ from attendo.metrics import (
     log_softmax,
 )
 from attendo.tasks.classifier import Classifier
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
 N_SAMPLES = 3
@@ -124,7 +125,7 @@ class ClassificationTask:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Fits the temperature and measures accuracy and macro-F1; loss (nats a text) and calibration error with it.
 
         The measure "temperature" is that of the very weights, and belongs into the card with them.
@@ -132,7 +133,8 @@ class ClassificationTask:
         classifier = self.classifier
         assert model is classifier.model
         true = classifier.ids_of(self.validation, self.name)
-        logits, _ = classifier.read([row.text for row in self.validation])
+        texts = [row.text for row in self.validation]
+        logits = np.array(ranks.shared(texts, lambda part: classifier.read(part)[0].tolist()))
         classifier.temperature = fit_temperature(logits, true)
         log_probs = log_softmax(logits / classifier.temperature)
         predicted = log_probs.argmax(1)

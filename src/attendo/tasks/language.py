@@ -15,6 +15,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.tasks.perplexity import text_loss
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
 PROMPT_TOKENS = 32
@@ -49,7 +50,7 @@ class LanguageModelTask:
         """The batches of an epoch from number `start` on."""
         return window_batches(self.stream, self.context, self.batch_tokens, seed, epoch)[start:]
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
         at_once = max(4096, self.batch_tokens)
         found = text_loss(model, self.validation_documents, self.context, batch_tokens=at_once)

@@ -17,6 +17,7 @@ from attendo.data.store import StoreFacts
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.models import MaskedLM
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.losses import token_losses
 from attendo.training.run import Evaluation
 
@@ -118,7 +119,7 @@ class MaskedTask:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss in nats a hidden token, and the share of them that is found; the same ones at every evaluation."""
         model = cast(MaskedLM, model)
         device = model.output_proj.weight.device

@@ -14,10 +14,11 @@ from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
-from attendo.tasks.runs import LOCK, TrainingRun, loop_run, pick_device, refuse_second
+from attendo.tasks.runs import LOCK, TrainingRun, loop_run, new_model, pick_device, refuse_second
 from attendo.tasks.settings import RunConfig
 from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, state_hash, sweep
 from attendo.training.clock import Clock
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.ending import total_steps
 from attendo.training.run import Run
 from attendo.training.schedules import Horizon
@@ -30,16 +31,24 @@ def resumed_run(
     device: str = "auto",
     threads: int | None = None,
     clock: Clock | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingRun:
     """The run of a folder, where its newest sound checkpoint left it, with as many threads.
 
-    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). Raises AttendoError where there
-    is nothing to resume from, or where the data have changed since.
+    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: those that go on with it, as
+    many as before or others. Raises AttendoError where there is nothing to resume from, or where the data have changed.
     """
-    bundle = load_bundle(folder)
-    path = sound_checkpoint(folder, say)
+    with ranks.in_turn("checkpoints", everywhere=True):
+        found = sound_checkpoint(folder, say) if ranks.is_first else None
+    name = ranks.broadcast(None if found is None else found.name)
+    if name is None:
+        raise AttendoError(
+            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
+        )
+    path, bundle = folder / "checkpoints" / name, load_bundle(folder)
     config = config_of(folder, bundle)
-    run = restored(folder, bundle, config, path, say, device, Clock() if clock is None else clock)
+    clock = Clock() if clock is None else clock
+    run = restored(folder, bundle, config, path, say, device, clock, ranks)
     set_threads(threads, run.progress.threads, say)
     if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
         forget_end(run)
@@ -47,16 +56,32 @@ def resumed_run(
     if changes:
         prolong(run, dict(changes))
         bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
-        save_description(folder, bundle)
+        if ranks.is_first:
+            save_description(folder, bundle)
     elif run.progress.ended:
         say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
         return trained
-    trained.log.resume(run.progress, path.name, {"state": state_hash(path)})
+    if ranks.is_first:
+        trained.log.resume(run.progress, path.name, {"state": state_hash(path)})
     say(f"resumed {path.name} of {folder}")
     return trained
 
 
-def sound_checkpoint(folder: Path, say: Say) -> Path:
+def goes_on(folder: Path, ranks: Ranks) -> bool:
+    """Whether torchrun has started these processes anew after one was lost, and the run in the folder has begun."""
+    begun = ranks.restarts > 0 and newest_checkpoint(folder / "checkpoints")[0] is not None
+    return ranks.broadcast(begun)
+
+
+def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) -> TrainingRun:
+    """The run that the first of the ranks has just described in a folder, at its beginning, for one of the others."""
+    with ranks.in_turn("description", everywhere=True):
+        bundle = load_bundle(folder)
+    run = restored(folder, bundle, config_of(folder, bundle), None, say, device, clock, ranks)
+    return TrainingRun(folder, run, bundle)
+
+
+def sound_checkpoint(folder: Path, say: Say) -> Path | None:
     """The newest checkpoint that verifies, once what killed processes left is cleared up; damaged ones are named."""
     with locked(folder / LOCK) as free:
         if not free:
@@ -65,10 +90,6 @@ def sound_checkpoint(folder: Path, say: Say) -> Path:
     path, damaged = newest_checkpoint(folder / "checkpoints")
     for line in damaged:
         say(line)
-    if path is None:
-        raise AttendoError(
-            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
-        )
     return path
 
 
@@ -78,13 +99,25 @@ def config_of(folder: Path, bundle: Bundle) -> RunConfig:
 
 
 def restored(
-    folder: Path, bundle: Bundle, config: RunConfig, path: Path | None, say: Say, device: str, clock: Clock
+    folder: Path,
+    bundle: Bundle,
+    config: RunConfig,
+    path: Path | None,
+    say: Say,
+    device: str,
+    clock: Clock,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """The loop's state as a checkpoint holds it, or at its very beginning, on the data of then."""
     config.data.check()
-    corpus = config.family.open(config.data, say)
-    material = same_material(config.family, config, corpus, bundle, say)
-    run = loop_run(folder, bundle, config, corpus, material, clock, pick_device(device))
+    family = config.family
+    with ranks.in_turn("store"):
+        corpus = family.open(config.data, say)
+        material = same_material(family, config, corpus, bundle, say)
+    started = bundle if path is None else replace(bundle, card={})  # its weights are overwritten
+    model = new_model(started, config, pick_device(device, ranks), say)
+    task = family.task(corpus, material, family.user(bundle, model), config.training)
+    run = loop_run(folder, config, model, task, clock, ranks)
     if path is not None and (word := load_checkpoint(path, run)):
         say(word)
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -16,17 +17,18 @@ from attendo.bundle import Bundle, save_card, save_description, save_weights
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import locked
-from attendo.models import parameter_count
+from attendo.models import Model, parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
-from attendo.tasks.family import Corpus, Family, Material, Say
+from attendo.tasks.family import Corpus, Family, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
 from attendo.tasks.tracking import MetricsLog
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
-from attendo.training.run import Report, Run
-from attendo.training.state import seed_all
+from attendo.training.run import Report, Run, Task
+from attendo.training.state import seed_all, seed_rank
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
@@ -50,14 +52,16 @@ class TrainingRun:
 
         Raises AttendoError where another process trains in the folder, and where nothing can be written.
         """
-        with locked(self.folder / LOCK) as free:
+        first = self.run.ranks.is_first
+        with locked(self.folder / LOCK) if first else nullcontext(True) as free:
             if not free:
                 refuse_second(self.folder)
             try:
                 for report in train(self.run):
                     if report.is_best:
                         self._save_best(report)
-                    self.log.add(report)
+                    if first:
+                        self.log.add(report)
                     yield report
             except OSError as error:
                 raise AttendoError(f"{error}; {self._remedy()}") from error
@@ -76,9 +80,11 @@ class TrainingRun:
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
-        save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
         self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
-        save_card(self.folder, self.bundle.card)
+        with self.run.engine.whole():
+            if self.run.ranks.is_first:
+                save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
+                save_card(self.folder, self.bundle.card)
 
 
 def refuse_second(folder: Path) -> NoReturn:
@@ -94,11 +100,13 @@ def new_run(
     clock: Clock | None = None,
     device: str = "auto",
     init_from: Path | None = None,
+    ranks: Ranks = ALONE,
 ) -> TrainingRun:
     """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
 
     init_from: a run whose tokenizer, shape and weights this one starts from, as far as the models have parts in
-    common. Raises AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
+    common. ranks: those that train it; the first does this, and all others read what it has written. Raises
+    AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
     require_no_run(folder)
@@ -107,7 +115,7 @@ def new_run(
     tables = joined(family.defaults(), given)
     data = section(family.data, tables, "data", "the settings")
     data.check()
-    where, corpus = pick_device(device), family.open(data, say)
+    where, corpus = pick_device(device, ranks), family.open(data, say)
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say)
     else:
@@ -118,40 +126,44 @@ def new_run(
     tables = choose_training(tables, family, material, where, say)
     config = RunConfig.from_tables(family, tables, "the settings")
     bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
-    run = loop_run(folder, bundle, config, corpus, material, clock, where)
     if init_from is not None:
         bundle.card["init_from"] = str(init_from.absolute())
-        say(take_weights(init_from, run.model))
-    facts = run.task.describe()
+    model = new_model(bundle, config, where, say)
+    task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
+    facts = task.describe()
     bundle.card |= {
-        "parameters": parameter_count(run.model),
+        "parameters": parameter_count(model),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
-    save_description(folder, bundle)
+    with ranks.in_turn("description", everywhere=True):
+        save_description(folder, bundle)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     say(
         f"{bundle.card['parameters']:,} parameters; {material.n_tokens:,} tokens in"
         f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
     )
-    trained = TrainingRun(folder, run, bundle)
+    trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
     trained.log.clear()
     return trained
 
 
-def loop_run(
-    folder: Path,
-    bundle: Bundle,
-    config: RunConfig,
-    corpus: Corpus,
-    material: Material,
-    clock: Clock,
-    device: torch.device,
-) -> Run:
-    """The loop's state at step 0, its weights drawn from the seed."""
+def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
+    """A run's model at step 0: its weights drawn from the seed, or those it starts from."""
     seed_all(config.training.seed)
     model = bundle.new_model().to(device)
-    task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
-    return Run(model, task, config.training, config.checkpoint, folder / "checkpoints", clock=clock)
+    if "init_from" in bundle.card:
+        say(take_weights(Path(bundle.card["init_from"]), model))
+    return model
+
+
+def loop_run(
+    folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
+) -> Run:
+    """The loop's state at step 0; each rank draws its own random numbers from here on."""
+    if ranks.rank:
+        seed_rank(config.training.seed, 0, ranks.rank)
+    places = (config.training, config.checkpoint, folder / "checkpoints")
+    return Run(model, task, *places, clock=clock, ranks=ranks)
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus, say: Say) -> None:
@@ -176,17 +188,17 @@ def require_no_run(folder: Path) -> None:
         raise AttendoError(f"{folder} is not empty; give --out a folder that is new or empty")
 
 
-def pick_device(name: str) -> torch.device:
-    """The device of that name; "auto" is the first GPU where there is one."""
+def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
+    """The device of that name; "auto" is the GPU where there is one, of several processes each one's own."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     if name not in ("cpu", "cuda"):
         raise AttendoError(f"--device {name!r} is unknown; use auto, cpu or cuda")
     if name == "cuda" and not torch.cuda.is_available():
         raise AttendoError(
             "--device cuda: torch sees no GPU here; use --device cpu, or install a CUDA build of torch"
         )
-    return torch.device(name)
+    return torch.device(name, ranks.local) if name == "cuda" and ranks.world > 1 else torch.device(name)
 
 
 def new_card(config: RunConfig) -> dict[str, Any]:

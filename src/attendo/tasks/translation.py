@@ -11,6 +11,7 @@ from torch import nn
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.tasks.pair_corpus import PairMaterial
 from attendo.tasks.translator import Translator
+from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
 N_SAMPLES = 3
@@ -33,10 +34,10 @@ class TranslationTask:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss in nats a token, perplexity, and BLEU, chrF and exact match of greedy translations."""
         assert model is self.translator.model
-        found = self.translator.prepare().evaluate(self.validation, beam=1)
+        found = self.translator.prepare().evaluate(self.validation, beam=1, ranks=ranks)
         samples = [(s, t, text) for (s, t), text in zip(self.validation, found.texts, strict=True)][
             :N_SAMPLES
         ]

@@ -43,6 +43,7 @@ from attendo.tasks.seeds import of_parts, of_texts
 from attendo.tasks.sources import Sources, sources_of
 from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translations import Assessment, Candidate, Loop, Translation
+from attendo.training.distributed import ALONE, Ranks
 
 _NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 """The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
@@ -211,18 +212,22 @@ class Translator:
         beam: int | None = None,
         length_penalty: float | None = None,
         tokenize: str | None = None,
+        ranks: Ranks = ALONE,
     ) -> Assessment:
         """Translates the sources and compares with the targets; the loss is that of the given targets.
 
         The search is not guarded against loops: these are the model's own texts. tokenize: sacreBLEU's for BLEU; if
-        None, "13a", or "char" where words are not written apart.
+        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all.
         """
-        sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-        given = self.score(pairs)
-        n_tokens = sum(len(candidate.token_log_probs) for candidate in given)
-        log_prob = sum(candidate.log_prob for candidate in given)
-        found = self.translate(sources, beam=beam, length_penalty=length_penalty, guard=False)
-        texts = [translation.text for translation in found]
+
+        def worked(part: Sequence[tuple[str, str]]) -> list[tuple[str, float, int]]:
+            sources = [source for source, _ in part]
+            found = self.translate(sources, beam=beam, length_penalty=length_penalty, guard=False)
+            given = [(candidate.log_prob, len(candidate.token_log_probs)) for candidate in self.score(part)]
+            return [(f.text, log_prob, n) for f, (log_prob, n) in zip(found, given, strict=True)]
+
+        texts, log_probs, counts = zip(*ranks.shared(pairs, worked), strict=True)
+        targets, log_prob, n_tokens = [target for _, target in pairs], sum(log_probs), sum(counts)
         scores = (
             bleu(texts, targets, tokenize or bleu_tokenizer(targets)),
             chrf(texts, targets),
@@ -233,7 +238,7 @@ class Translator:
             "perplexity": perplexity(log_prob, n_tokens),
             **dict(zip(("bleu", "chrf", "exact"), (score.value for score in scores), strict=True)),
         }
-        return Assessment(tuple(texts), scores, measures)
+        return Assessment(texts, scores, measures)
 
     @contextmanager
     def recording(self) -> Iterator[Recording[EncoderDecoder]]:

@@ -28,12 +28,11 @@ from attendo.training.run import Run
 from attendo.training.sharding import Rows, Stored, rows_of, save_rows, shard_name, write_together
 from attendo.training.state import (
     Progress,
-    linked,
     load_optimizer,
     load_weights,
     optimizer_tensors,
     random_states,
-    seed_all,
+    seed_rank,
     set_random_states,
     weights_of,
 )
@@ -123,9 +122,7 @@ def load_checkpoint(path: Path, run: Run) -> str:
     if ranks.world == before:
         set_random_states(load_file(path / shard_name(RANDOM, ranks)))
         return ""
-    seed_all(
-        int(linked("", json.dumps([run.training.seed, run.progress.step, ranks.rank]).encode())[:12], 16)
-    )
+    seed_rank(run.training.seed, run.progress.step, ranks.rank)
     return f"{ranks.world} processes instead of {before}: rows come in the same order, but dropout draws other numbers"
 
 

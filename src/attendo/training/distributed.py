@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from attendo.errors import AttendoError
 
@@ -45,7 +46,7 @@ class Ranks:
     machine: int = 0
     restarts: int = 0
     group: dist.ProcessGroup | None = None
-    store: dist.Store | None = None
+    store: Store | None = None
 
     @property
     def is_first(self) -> bool:
@@ -89,17 +90,18 @@ class Ranks:
         return [done[number % self.world][number // self.world] for number in range(len(rows))]
 
     @contextmanager
-    def in_turn(self, name: str) -> Iterator[None]:
+    def in_turn(self, name: str, everywhere: bool = False) -> Iterator[None]:
         """Around work whose result stays on a machine's disk: its local rank 0 does it first, then all others.
 
-        name: of the work; each has its own.
+        name: of the work; each has its own. everywhere: rank 0 of all does it first, for a disk that all share.
         """
-        key = f"done/{name}/{self.machine}"
-        if self.store is not None and self.local:
+        key = f"done/{name}/{'all' if everywhere else self.machine}"
+        number = self.rank if everywhere else self.local
+        if self.store is not None and number:
             self.store.wait([key], PREPARING)
         yield
-        if self.store is not None and not self.local:
-            self.store.set(key, b"1")
+        if self.store is not None and not number:
+            self.store.set(key, "1")
 
     def beside(self) -> Ranks:
         """The same ranks with a channel of their own, for another thread."""
@@ -143,12 +145,12 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         ) from error
 
 
-def _store(rank: int, world: int, timeout: timedelta) -> dist.Store:
+def _store(rank: int, world: int, timeout: timedelta) -> Store:
     """The job's key-value store, under a name that only the processes living now know.
 
     torchrun keeps one store over all restarts, and what is read there under the old names are addresses of the dead.
     """
-    store = dist.TCPStore(
+    store = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
         world,
@@ -156,10 +158,10 @@ def _store(rank: int, world: int, timeout: timedelta) -> dist.Store:
         timeout=timeout,
         wait_for_workers=False,
     )
-    return dist.PrefixStore(_agreed_name(store, rank, world, timeout), store)
+    return PrefixStore(_agreed_name(store, rank, world, timeout), store)
 
 
-def _agreed_name(store: dist.Store, rank: int, world: int, timeout: timedelta) -> str:
+def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str:
     """A name that all ranks have settled on, and that nobody before them can have used.
 
     Each writes a random word; rank 0 collects them, and goes on once each of the others has found its own word in the
@@ -175,13 +177,13 @@ def _agreed_name(store: dist.Store, rank: int, world: int, timeout: timedelta) -
             store.set("attendo/words", json.dumps(words))
             seen = [f"attendo/seen/{name}/{r}" for r in others]
             if store.check(seen):
-                store.set(f"attendo/go/{name}", b"1")
+                store.set(f"attendo/go/{name}", "1")
                 return name
         else:
             words = json.loads(store.get("attendo/words"))
             name = hashlib.sha256(json.dumps(words).encode()).hexdigest()[:16]
             if len(words) == world and words[rank] == word:
-                store.set(f"attendo/seen/{name}/{rank}", b"1")
+                store.set(f"attendo/seen/{name}/{rank}", "1")
                 if store.check([f"attendo/go/{name}"]):
                     return name
         time.sleep(0.01)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from attendo.training.checkpoints import Saver, average_weights, checkpoints, snapshot
+from attendo.training.distributed import Ranks
 from attendo.training.ending import due, plan_end, share_done
 from attendo.training.finite import require_finite
 from attendo.training.gradients import try_largest
@@ -105,9 +106,17 @@ def measure(run: Run) -> Evaluation:
     run.model.eval()
     try:
         with run.engine.whole(), torch.inference_mode(), run.interruption():
-            return run.task.evaluate(run.model)
+            return agreed(run.task.evaluate(run.model, run.ranks), run.ranks)
     finally:
         set_random_states(before)
+
+
+def agreed(evaluation: Evaluation, ranks: Ranks) -> Evaluation:
+    """The first rank's evaluation, on all of them: what it decides must be the same to the bit."""
+    if ranks.world == 1:
+        return evaluation
+    values = ranks.broadcast([evaluation.measures, evaluation.deciding, evaluation.samples])
+    return Evaluation(values[0], values[1], [(source, wanted, given) for source, wanted, given in values[2]])
 
 
 def save(run: Run, saver: Saver | None) -> Iterator[Report]:

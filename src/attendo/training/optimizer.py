@@ -16,6 +16,9 @@ from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_s
 OptimizerKind = Literal["adamw", "muon"]
 
 
+RANK_TIMEOUT = 600.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
     """How a model is trained. One of steps, epochs, minutes (wall time) and cpu_minutes (all threads) ends it.
@@ -62,7 +65,7 @@ class TrainingConfig:
     reserve_share: float = 0.02
     prefetch: int = 0
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    rank_timeout: float = 600.0
+    rank_timeout: float = RANK_TIMEOUT
 
     def __post_init__(self):
         budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]

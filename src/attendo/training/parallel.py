@@ -1,4 +1,4 @@
-"""One model trained by many processes: replicated (DDP) or in shards (FSDP2), with gradients summed over all of them."""
+"""One model trained by many processes: replicated (DDP) or in shards (FSDP2), its gradients summed over all."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed import GradBucket  # pyright: ignore[reportPrivateImportUsage]
 from torch.nn.parallel import DistributedDataParallel
 
 from attendo.data.batches import Batch
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.training.distributed import Ranks
+from attendo.training.sharding import local, span
 from attendo.training.state import set_torch_states, torch_states
 
 Parallel = Literal["ddp", "fsdp"]
@@ -77,7 +76,7 @@ class Engine:
         Where the norm is not finite, the gradient is left as it is.
         """
         total = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
-        norm = float(total.full_tensor() if isinstance(total, DTensor) else total)
+        norm = float(cast(Any, total).full_tensor() if self.is_sharded else total)
         if max_norm and math.isfinite(norm):
             nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, total)
         return norm
@@ -127,7 +126,7 @@ def _replicated(losses: Losses) -> DistributedDataParallel:
     return wrapped
 
 
-def _summed(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+def _summed(bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """DDP's own divides by the number of ranks; our loss is divided already, by the count of all real targets."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
@@ -136,6 +135,9 @@ def _summed(bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
 
 def _sharded(losses: Losses, ranks: Ranks) -> nn.Module:
     """FSDP2: each block is gathered when its turn comes; embeddings, norms and output layer with the whole."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard  # half a second, which others need not wait
+
     for parameter in losses.parameters():
         dist.broadcast(parameter.detach(), 0)
     device = next(losses.parameters()).device.type
@@ -152,16 +154,14 @@ def _fill(model: nn.Module, shards: dict[str, nn.Parameter]) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-            parameter.copy_(cast(DTensor, shards[name]).full_tensor())
+            parameter.copy_(cast(Any, shards[name]).full_tensor())
 
 
 def _take(shards: dict[str, nn.Parameter], model: nn.Module) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            shard: Any = shards[name]
-            rows = shard.to_local()
-            first = -(-parameter.shape[0] // shard.device_mesh.size()) * shard.device_mesh.get_local_rank()
-            rows.copy_(parameter[first : first + len(rows)])
+            first, end = span(shards[name])
+            local(shards[name]).copy_(parameter[first:end])
 
 
 def _free(model: nn.Module) -> None:

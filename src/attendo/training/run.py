@@ -30,8 +30,8 @@ class Task(Protocol):
         """The batches of an epoch from number `start` on: a pure function, read lazily, of known length."""
         ...
 
-    def evaluate(self, model: nn.Module) -> Evaluation:
-        """The measures on the validation set."""
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
+        """The measures on the validation set; ranks: who may share the work. The first one's result counts."""
         ...
 
     def better(self, value: float, than: float) -> bool:

@@ -8,13 +8,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
-from torch.distributed.tensor import DTensor, Shard
+from torch import Tensor, nn
 
 from attendo.errors import AttendoError
 from attendo.files import atomic_folder
@@ -33,9 +32,18 @@ class Rows:
     of: int
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this rank holds rows of it only."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return False
+    from torch.distributed.tensor import DTensor  # half a second, for FSDP2 alone
+
+    return isinstance(tensor, DTensor)
+
+
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor: its rows of a sharded one, else all."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
 
 
 def rows_of(tensor: Tensor) -> Rows:
@@ -51,12 +59,23 @@ def rows_of(tensor: Tensor) -> Rows:
 def span(tensor: Tensor) -> tuple[int, int]:
     """The first row that this rank holds of a tensor, and the row behind its last."""
     n = tensor.shape[0] if tensor.ndim else 1
-    if not isinstance(tensor, DTensor):
+    if not is_sharded(tensor):
         return 0, n
-    assert tensor.placements == (Shard(0),), "FSDP2 cuts along the rows"
-    each = -(-n // tensor.device_mesh.size())
-    first = min(n, each * tensor.device_mesh.get_local_rank())
+    mesh = cast(Any, tensor).device_mesh
+    each = -(-n // mesh.size())  # FSDP2 cuts along the rows, the last pieces being shorter, or empty
+    first = min(n, each * mesh.get_local_rank())
     return first, min(n, first + each)
+
+
+def with_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    """A tensor sharded as another, of which these are this rank's rows."""
+    from torch.distributed.tensor import DTensor
+
+    like, shape, stride = cast(DTensor, tensor), tensor.shape, tensor.stride()
+    rows = rows.to(like.device)
+    return DTensor.from_local(
+        rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride
+    )
 
 
 def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
@@ -65,14 +84,18 @@ def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
     >>> shard_name("model", Ranks(1, 4))
     'model-2-of-4.safetensors'
     """
-    return f"{stem}.safetensors" if ranks.world == 1 else f"{stem}-{ranks.rank + 1}-of-{ranks.world}.safetensors"
+    return (
+        f"{stem}.safetensors" if ranks.world == 1 else f"{stem}-{ranks.rank + 1}-of-{ranks.world}.safetensors"
+    )
 
 
 def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
     """One file of this rank's rows. Raises OSError where the system refuses."""
-    places = {name: [rows.first, rows.of] for name, rows in tensors.items()}
+    places = {name: [rows.first, rows.of] for name, rows in sorted(tensors.items())}
     try:
-        save_file({name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)})
+        save_file(
+            {name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)}
+        )
     except SafetensorError as error:  # a full disk, most often; its words name the system's own error
         raise OSError(errno.EIO, str(error), str(path)) from error
 
@@ -107,13 +130,9 @@ class Stored(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         target = self._like.get(name, self._like.get(name.rpartition("/")[0]))
-        if not isinstance(target, DTensor) or self._shape(name) != list(target.shape):
+        if target is None or not is_sharded(target) or self._shape(name) != list(target.shape):
             return self._read(name, 0, self._of[name])
-        rows = self._read(name, *span(target)).to(target.device)
-        shape, stride = target.shape, target.stride()
-        return DTensor.from_local(
-            rows, target.device_mesh, target.placements, run_check=False, shape=shape, stride=stride
-        )
+        return with_rows(target, self._read(name, *span(target)))
 
     def _shape(self, name: str) -> list[int]:
         shape = self._parts[name][0][1].get_slice(name).get_shape()
@@ -124,15 +143,15 @@ class Stored(Mapping[str, Tensor]):
         parts = self._parts[name]
         if not self._shape(name):
             return parts[0][1].get_tensor(name)
-        found = []
+        found, place = [parts[0][1].get_slice(name)[0:0]], first
         for begins, file in sorted(parts, key=lambda part: part[0]):
             rows = file.get_slice(name)
-            n = rows.get_shape()[0]
-            if (low := max(first, begins)) < (high := min(end, begins + n)):
-                found.append(rows[low - begins : high - begins])
-        if not found:
-            return parts[0][1].get_slice(name)[0:0]
-        return found[0] if len(found) == 1 else torch.cat(found)
+            if begins <= place < (high := min(end, begins + rows.get_shape()[0])):
+                found.append(rows[place - begins : high - begins])
+                place = high
+        if place < end:
+            raise AttendoError(f"row {place} of {name} is in no shard; resume from another checkpoint")
+        return found[1] if len(found) == 2 else torch.cat(found)
 
 
 def shard_files(folder: Path, stem: str) -> list[Path]:
@@ -153,7 +172,9 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
     return [found[number, world] for number in range(1, world + 1)]
 
 
-def write_together(path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks) -> None:
+def write_together(
+    path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
+) -> None:
     """A folder that all ranks write their files into, whole or not at all; it replaces one of that name.
 
     write: called by each rank with the hidden folder; finish: by the first, when all have written. Raises OSError on

@@ -157,6 +157,11 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
+def seed_rank(seed: int, step: int, rank: int) -> None:
+    """The same for one of several processes: each draws its own numbers, from each step on others."""
+    seed_all(int(linked("", struct.pack("<qqq", seed, step, rank))[:12], 16))
+
+
 def random_states() -> dict[str, Tensor]:
     """The states of all random number generators: torch's, numpy's and Python's."""
     version, python, spare = random.getstate()
