@@ -171,13 +171,14 @@ def verify_resume(
     from attendo.tasks.verifying import verify_resume as verified
 
     found = verified(folder, steps, say, device)
-    span = f"step {found.start:,} to step {found.end:,}, {plural(found.threads, 'thread')}"
+    print(f"made again: step {found.start:,} to step {found.end:,}, {plural(found.threads, 'thread')}")
     if found.differing:
-        print(f"NOT the same: {span}: {found.differing} differ")
-        print("another torch, processor or number of threads than before? card.json names the versions")
+        print(f"NOT the same: {found.differing}")
+        print("another torch, processor or number of threads than before? see card.json")
         return 1
-    what = "weights, optimizer, random states, " if found.whole else ""
-    print(f"the same to the last bit: {span}: {what}losses, gradient norms and rows")
+    print("the same to the last bit: losses, gradient norms, rows")
+    if found.whole:
+        print("the same to the last bit: weights, optimizer, random states")
     return 0
 
 

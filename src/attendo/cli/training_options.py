@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.reporting import follow, say, silent
+from attendo.data.accounting import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +98,7 @@ def _train(
         else:
             run = joined_run(out, tell, device, clock, ranks)
         processes = f"{ranks.world} processes of " if ranks.world > 1 else ""
-        tell(f"{processes}{torch.get_num_threads()} threads; everything is kept in {out}")
+        tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; everything is kept in {out}")
         code = 0 if run.run.progress.ended else follow(run)
     if code == 0:
         tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')

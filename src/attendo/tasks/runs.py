@@ -122,7 +122,8 @@ def new_run(
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})
         say_unknown_words(tokenizer, corpus, say)
-    material = family.material(corpus, tokenizer, tables)
+    with ranks.in_turn("store"):
+        material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say)
     config = RunConfig.from_tables(family, tables, "the settings")
     bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
