@@ -62,6 +62,15 @@ class Batch:
             return self.part(slice(rank, None, world)), 1.0
         return self.part(slice(0, 1)), 0.0
 
+    def pinned(self) -> "Batch":
+        """The same batch in memory from which a GPU can copy while it computes."""
+        return replace(
+            self,
+            inputs={name: tensor.pin_memory() for name, tensor in self.inputs.items()},
+            targets=self.targets.pin_memory(),
+            weights=None if self.weights is None else self.weights.pin_memory(),
+        )
+
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""
         if self.targets.device == device:

@@ -102,6 +102,7 @@ def choose_training(
     training.setdefault("precision", fastest_precision(device))
     if training["precision"] == "float32":
         training.setdefault("products", fastest_products(device))
+    training.setdefault("prefetch", 2 if device.type == "cuda" else 0)
     training.setdefault("batch_tokens", batch_tokens_for(material.n_tokens))
     batches = material.batches(training["batch_tokens"], 0, 0)
     steps_per_epoch = len(batches) / training.get("accumulation", 1)

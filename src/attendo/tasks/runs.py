@@ -81,7 +81,7 @@ class TrainingRun:
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
         self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
-        with self.run.engine.whole():
+        with self.run.shown():
             if self.run.ranks.is_first:
                 save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
                 save_card(self.folder, self.bundle.card)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -55,7 +55,7 @@ class WeightAverage:
             self._swap(model)
 
     @torch.no_grad()
-    def load(self, tensors: dict[str, Tensor]) -> None:
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Takes over a saved average. Raises ValueError where a name is missing or too many."""
         if unlike := sorted(self.tensors.keys() ^ tensors.keys()):
             raise ValueError(f"the saved average and the model differ in {unlike[0]}")

@@ -37,8 +37,10 @@ from attendo.training.state import (
     weights_of,
 )
 
-WEIGHTS, OPTIMIZER, RANDOM = "model", "optimizer", "random"
+WEIGHTS, OPTIMIZER, AVERAGE, RANDOM = "model", "optimizer", "average", "random"
 """Stems of the files of tensors: one file each, or one of each rank."""
+SCALER = "scaler"
+"""The note in the progress that holds what scales the loss."""
 PROGRESS, CLOCK = "progress.json", "clock.json"
 TIMES = ("cpu_seconds", "wall_seconds")
 """Kept in a file of their own: they differ between runs that are otherwise the same to the bit."""
@@ -71,8 +73,12 @@ def snapshot(run: Run) -> Snapshot:
     tensors = {RANDOM: random_states()}
     if ranks.is_first or run.engine.is_sharded:
         tensors |= {WEIGHTS: weights_of(model), OPTIMIZER: optimizer_tensors(model, run.optimizer)}
+        if run.average is not None:
+            tensors[AVERAGE] = run.average.tensors
     copies = {stem: {name: _copy(t) for name, t in named.items()} for stem, named in tensors.items()}
-    return Snapshot(copies, run.progress.as_json(), run.engine.is_sharded)
+    scale = {} if run.scaler is None else {SCALER: run.scaler.state_dict()}
+    progress = run.progress.as_json()
+    return Snapshot(copies, progress | {"notes": progress["notes"] | scale}, run.engine.is_sharded)
 
 
 def _copy(tensor: Tensor) -> Rows:
@@ -116,7 +122,11 @@ def load_checkpoint(path: Path, run: Run) -> str:
     like = weights_of(model)
     load_weights(model, Stored(path, WEIGHTS, like), str(path))
     load_optimizer(model, run.optimizer, Stored(path, OPTIMIZER, like), str(path))
+    if run.average is not None:
+        run.average.load(Stored(path, AVERAGE, like))
     run.progress = read_progress(path)
+    if run.scaler is not None:
+        run.scaler.load_state_dict(run.progress.notes[SCALER])
     before, ranks = run.progress.world, run.ranks
     run.progress.world = ranks.world
     if ranks.world == before:

@@ -35,7 +35,7 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
                     run.interrupt()
                 is_last = place == len(parts) - 1 and not trial
                 one = run.engine.loss(part, weight * factor, is_last)
-                one.backward()
+                (one if run.scaler is None else run.scaler.scale(one)).backward()
                 loss = loss + one.detach()
             return float(loss)
         except (RuntimeError, MemoryError) as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from attendo.data.batches import Batch
 from attendo.training.checkpoints import Saver, average_weights, checkpoints, snapshot
 from attendo.training.distributed import Ranks
 from attendo.training.ending import due, plan_end, share_done
@@ -51,7 +52,8 @@ def steps(run: Run, saver: Saver | None) -> Iterator[Report]:
     plan_end(run)
     while progress.ended is None and not run.stopping:
         batches = run.task.batches(config.seed, progress.epoch, progress.batch)
-        with closing(prefetched(batches, config.prefetch)) as coming:
+        ready = map(Batch.pinned, batches) if run.device.type == "cuda" else batches
+        with closing(prefetched(ready, config.prefetch)) as coming:
             for micro_batches in grouped(coming, config.accumulation):
                 report = update(run, micro_batches)
                 yield report
@@ -105,7 +107,7 @@ def measure(run: Run) -> Evaluation:
     before = random_states()
     run.model.eval()
     try:
-        with run.engine.whole(), torch.inference_mode(), run.interruption():
+        with run.shown(), torch.inference_mode(), run.interruption():
             return agreed(run.task.evaluate(run.model, run.ranks), run.ranks)
     finally:
         set_random_states(before)

@@ -93,6 +93,10 @@ class TrainingConfig:
                 f"ema_decay={self.ema_decay} and average_last={self.average_last} are two averages; "
                 "set ema_decay=0 or average_last=1"
             )
+        if self.parallel == "fsdp" and self.precision == "float16":
+            raise ValueError(
+                "precision='float16' is not for parallel='fsdp'; give bfloat16, or parallel='ddp'"
+            )
         if self.schedule == "cosine" and self.seconds is not None:
             raise ValueError(
                 "schedule='cosine' needs its end in steps; give steps or epochs, or schedule='wsd'"

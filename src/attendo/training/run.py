@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -13,11 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch
+from attendo.training.averages import WeightAverage
+from attendo.training.checkpointing import recompute_blocks
 from attendo.training.clock import Clock
+from attendo.training.compiling import compile_blocks
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
-from attendo.training.precision import autocast
+from attendo.training.precision import autocast, build_scaler, set_tf32
 from attendo.training.products import use_onednn
 from attendo.training.state import CheckpointConfig, Progress
 from attendo.training.trainable import batch_loss
@@ -99,12 +102,30 @@ class Run:
     def __post_init__(self):
         if self.training.products == "onednn":
             use_onednn(self.model)
+        if self.training.activation_checkpointing:
+            recompute_blocks(self.model)
+        if self.training.compile:
+            compile_blocks(self.model)
+        set_tf32(self.training.precision, self.device)
         self.engine = Engine(self.model, self._loss, self.training.parallel, self.ranks)
         self.optimizer = build_optimizer(self.engine.model, self.training)
+        self.scaler = build_scaler(self.training.precision, self.device)
+        decay = self.training.ema_decay
+        self.average = WeightAverage(self.engine.model, decay) if decay else None
 
     def _loss(self, model: nn.Module, batch: Batch, factor: float) -> Tensor:
         with autocast(self.training.precision, self.device):
             return batch_loss(model, batch, self.training.label_smoothing, factor)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Within it the model is as it is evaluated and kept: whole on each rank, with the average of its weights.
+
+        All ranks enter it together.
+        """
+        averaged = nullcontext() if self.average is None else self.average.swapped(self.engine.model)
+        with averaged, self.engine.whole():
+            yield
 
     @property
     def device(self) -> torch.device:

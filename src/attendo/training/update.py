@@ -34,6 +34,8 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     before, too_large = torch_states(), progress.too_large
     n_targets = sum(batch.n_targets for batch in micro_batches)
     loss = run.agree(summed_gradients(run, micro_batches, 1.0 / n_targets))
+    if run.scaler is not None:
+        run.scaler.unscale_(run.optimizer)
     norm = run.engine.clip(config.clip_norm)
     rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
     finite = math.isfinite(norm) and math.isfinite(loss)
@@ -41,9 +43,11 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     if finite:
         for group in run.optimizer.param_groups:
             group["lr"] = rate
-        run.optimizer.step()
+        take_step(run)
     else:
         note = f"{culprit(run, micro_batches, before)} is not finite at step {progress.step + 1}"
+    if run.scaler is not None:
+        run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
     progress.batch += len(micro_batches)
     progress.saw(batch.ids for batch in micro_batches)
@@ -57,10 +61,26 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     return Report("step", progress, loss, rate, norm, note=note, done=share_done(run))
 
 
+def take_step(run: Run) -> None:
+    """The optimizer's step, and that of the average of the weights."""
+    if run.scaler is None:
+        run.optimizer.step()
+    else:
+        run.scaler.step(run.optimizer)
+    if run.average is not None:
+        run.average.update(run.engine.model, run.progress.step + 1)
+
+
 def left_out(run: Run, note: str, loss: float, norm: float) -> Report:
-    """Counts an update that was left out; the batches count as seen. Raises AttendoError where it is one too many."""
+    """Counts an update that was left out; the batches count as seen. Raises AttendoError where it is one too many.
+
+    A gradient that overflows in float16 is no fault as long as the loss can be scaled by less the next time.
+    """
     progress, config = run.progress, run.training
     progress.skipped += 1
+    if run.scaler is not None and math.isfinite(loss) and (scale := run.scaler.get_scale()) >= 1.0:
+        note += f": its update was left out, and the loss is scaled by {scale:,.0f} from now on"
+        return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
     progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_IN_A_ROW:
         raise AttendoError(
