@@ -10,6 +10,7 @@ from numpy import ndarray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from attendo.bootstrap import RowSums
 from attendo.errors import AttendoError
 
 BLEU_TOKENIZERS = ("13a", "none", "char", "intl", "zh", "ja-mecab", "ko-mecab")
@@ -38,13 +39,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
     BLEU 100.00 nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:...
     """
     _check_pairs(hypotheses, references)
-    if tokenize not in BLEU_TOKENIZERS:
-        raise AttendoError(f"tokenize is {tokenize!r}; choose one of {', '.join(BLEU_TOKENIZERS)}")
-    try:
-        metric = BLEU(tokenize=tokenize, force=True)  # force: no warning about text tokenized already
-    except RuntimeError as error:
-        raise AttendoError(f"tokenize {tokenize!r} needs: pip install 'sacrebleu[{tokenize[:2]}]'") from error
-    return _score("BLEU", metric, hypotheses, references)
+    return _score("BLEU", _bleu_metric(tokenize), hypotheses, references)
 
 
 def bleu_tokenizer(references: Sequence[str]) -> str:
@@ -152,14 +147,12 @@ def class_scores(confusion: Int[ndarray, "classes classes"]) -> ClassScores:
     ([1.0, 0.5], [0.8, 0.667], 0.733)
     """
     hits, support, chosen = np.diag(confusion), confusion.sum(1), confusion.sum(0)
-    f1 = hits / np.maximum(1, support + chosen) * 2
-    occurs = support + chosen > 0
     return ClassScores(
         precision=hits / np.maximum(1, chosen),
         recall=hits / np.maximum(1, support),
-        f1=f1,
+        f1=_f1(hits, support + chosen),
         support=support,
-        macro_f1=float(f1[occurs].mean()) if occurs.any() else 0.0,
+        macro_f1=_macro_f1(hits, support + chosen),
     )
 
 
@@ -252,6 +245,62 @@ def fit_temperature(
         middle = (low + high) / 2
         low, high = (middle, high) if too_sharp(middle) else (low, middle)
     return math.exp((low + high) / 2)
+
+
+def bleu_sums(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> RowSums:
+    """Lengths, n-gram matches and n-grams of each sentence, from whose sums `bleu` follows; raises as it does."""
+    return _sentence_sums("BLEU", _bleu_metric(tokenize), hypotheses, references)
+
+
+def chrf_sums(hypotheses: Sequence[str], references: Sequence[str]) -> RowSums:
+    """Character n-grams of each sentence and their matches, from whose sums `chrf` follows; raises as it does."""
+    return _sentence_sums("chrF2", CHRF(), hypotheses, references)
+
+
+def macro_f1_sums(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int) -> RowSums:
+    """Hits of each class, then rows that have or were given it, from whose sums macro-F1 follows.
+
+    >>> sums = macro_f1_sums(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]), 2)
+    >>> round(sums.score(sums.rows.sum(0)), 3)
+    0.733
+    """
+    _check_rows(true, predicted)
+    is_true, is_chosen = (np.eye(n_classes)[classes] for classes in (true, predicted))
+    rows = np.concatenate((is_true * is_chosen, is_true + is_chosen), 1)
+    return RowSums("macro-F1", rows, lambda sums: _macro_f1(sums[:n_classes], sums[n_classes:]))
+
+
+def _sentence_sums(
+    name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]
+) -> RowSums:
+    _check_pairs(hypotheses, references)
+    # sacreBLEU's own tests of significance call these two, which have no public name
+    rows = np.array(metric._extract_corpus_statistics(list(hypotheses), [list(references)]), np.float64)
+    score = metric._compute_score_from_stats
+
+    def of_sums(sums: Float[ndarray, " parts"]) -> float:
+        return min(score(sums.astype(np.int64).tolist()).score, 100.0)
+
+    return RowSums(name, rows, of_sums, str(metric.get_signature()))
+
+
+def _bleu_metric(tokenize: str) -> BLEU:
+    if tokenize not in BLEU_TOKENIZERS:
+        raise AttendoError(f"tokenize is {tokenize!r}; choose one of {', '.join(BLEU_TOKENIZERS)}")
+    try:
+        return BLEU(tokenize=tokenize, force=True)  # force: no warning about text tokenized already
+    except RuntimeError as error:
+        raise AttendoError(f"tokenize {tokenize!r} needs: pip install 'sacrebleu[{tokenize[:2]}]'") from error
+
+
+def _f1(hits: ndarray, either: ndarray) -> ndarray:
+    """2 TP / (2 TP + FP + FN) of each class; either: 2 TP + FP + FN."""
+    return hits / np.maximum(1, either) * 2
+
+
+def _macro_f1(hits: ndarray, either: ndarray) -> float:
+    occurs = either > 0
+    return float(_f1(hits, either)[occurs].mean()) if occurs.any() else 0.0
 
 
 def _score(name: str, metric: BLEU | CHRF, hypotheses: Sequence[str], references: Sequence[str]) -> Score:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from attendo.cli.reporting import follow, say
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def demo(
 
     clock = Clock.of_process()
     import torch
-
     from attendo.tasks import load
 
     if threads is not None:
@@ -114,14 +112,14 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
 
 def _go_on(out: Path, clock: Clock) -> int:
     """Uses a finished demo, or goes on with an interrupted one."""
-    from attendo.tasks.description import last_entry
     from attendo.tasks.resuming import resumed_run
+    from attendo.tasks.tracking import last_entry
 
     if last_entry(out / "metrics.jsonl").get("kind") == "end":
         say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")
         return 0
     run = resumed_run(out, None, say, clock=clock)
-    return 0 if run.run.progress.ended else follow(run)
+    return 0 if run.has_ended else follow(run)
 
 
 def _test(translator: Translator, n_pairs: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-
 from attendo.cli.lines import one_line
 from attendo.cli.reporting import say
 from attendo.cli.tables import table_lines
@@ -166,7 +165,7 @@ def _classifications(
     account = Account(source.name)
     rows = list(read_labelled(source, account=account))
     say(account.line())
-    _refuse_header(rows, source, classifier)
+    refuse_header(rows, source, classifier)
     result = classifier.evaluate(rows, source.name)
     _keep(given["--out"], [found.label for found in result.found])
     n_cut = sum(found.cut for found in result.found)
@@ -175,7 +174,7 @@ def _classifications(
     return _assessment_json(result, account), _assessment_lines(result)
 
 
-def _refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
+def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
     """Raises AttendoError where line 1 seems to be a header: it has a label that is no class, and alone has it."""
     from attendo.data.labelled import shown
     from attendo.data.lines import suffix
@@ -226,7 +225,7 @@ def _perplexity(
     from attendo.tasks.perplexity import text_loss
     from attendo.tasks.settings import data_of
 
-    source = _texts(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
+    source = texts_of(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
     reading = Reading(source.name)
     stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
     for line in (reading.line(), *(account.line() for account in reading.accounts)):
@@ -241,7 +240,7 @@ def _perplexity(
     return facts, _text_loss_lines(found)
 
 
-def _texts(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
+def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
     """Files read as the run's are; what the run says of tables is left out for text files, and vice versa."""
     from attendo.data.texts import TextSource, has_rows
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-
 from attendo.cli.reporting import say
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def figure(
 
     Example: attendo figure model --preset base --out base.svg
     """
-    spoken = _language(language)
+    spoken = known_language(language)
     from attendo.theory.figures.catalogue import FIGURES, require_known
 
     if name is None:
@@ -67,7 +66,8 @@ def _draw(name: str, out: Path, language: Language, preset: str | None, settings
     return 0
 
 
-def _language(text: str) -> Language:
+def known_language(text: str) -> Language:
+    """The language of that name. Raises BadParameter for another."""
     if text == "en" or text == "ja":
         return text
     raise typer.BadParameter(f"--language {text} is not known; take en or ja")

@@ -150,7 +150,7 @@ def resume(
     config = folder / "config.toml"
     with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
         run = resumed_run(folder, changes, say if ranks.is_first else silent, device, threads, clock, ranks)
-        return 0 if run.run.progress.ended else follow(run)
+        return 0 if run.has_ended else follow(run)
 
 
 def verify_resume(

@@ -99,7 +99,7 @@ def _train(
             run = joined_run(out, tell, device, clock, ranks)
         processes = f"{ranks.world} processes of " if ranks.world > 1 else ""
         tell(f"{processes}{plural(torch.get_num_threads(), 'thread')}; everything is kept in {out}")
-        code = 0 if run.run.progress.ended else follow(run)
+        code = 0 if run.has_ended else follow(run)
     if code == 0:
         tell(f'try it: attendo {USES[family.architecture]} {out} "your text"')
     return code

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from attendo.bundle import load_bundle
+from attendo.tasks.tracking import LOG_NAME, last_entry
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
@@ -17,22 +17,10 @@ def describe_run(folder: Path) -> dict[str, Any]:
     bundle = load_bundle(folder)
     return bundle.card | {
         "config": bundle.tables,
-        "progress": last_entry(folder / "metrics.jsonl"),
+        "progress": last_entry(folder / LOG_NAME),
         "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()},
         "checkpoints": {
             path.name: sum(file.stat().st_size for file in path.iterdir())
             for path in sorted((folder / "checkpoints").glob("step-*"), key=lambda path: path.stat().st_mtime)
         },
     }
-
-
-def last_entry(log: Path) -> dict[str, Any]:
-    """The last whole line of metrics.jsonl; a line cut short by a crash is passed over."""
-    if not log.is_file():
-        return {}
-    for line in reversed(log.read_text(encoding="utf-8").splitlines()):
-        try:
-            return json.loads(line)
-        except ValueError:
-            continue
-    return {}

@@ -10,9 +10,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor, nn
-
 from attendo import metrics
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
@@ -20,6 +17,8 @@ from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.losses import CHUNK_VALUES, token_losses
 from attendo.training.trainable import Trainable
+from jaxtyping import Float
+from torch import nn
 
 _WAITING = 512  # windows put in order of their lengths at a time
 
@@ -141,7 +140,7 @@ def text_loss(
     nats = 0.0
     with torch.inference_mode():
         for windows in _batches(tally.counted(documents), context, stride, batch_tokens):
-            nats += _nats(reader, windows)
+            nats += sum(float(losses.sum()) for losses in window_losses(reader, windows))
             tally.count(windows)
     model.train(was_training)
     if not tally.n_characters:
@@ -186,8 +185,8 @@ def _batches(
             start = end
 
 
-def _nats(model: Trainable, windows: list[Window]) -> float:
-    """Σ -ln p over the scored targets of some windows; shorter ones are padded behind, where nobody looks."""
+def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:
+    """-ln p of the scored targets of each window; shorter ones are padded behind, where nobody looks."""
     shape = (len(windows), max(len(window.targets) for window in windows))
     token_ids, targets = np.full(shape, Tokenizer.pad_id), np.full(shape, Tokenizer.pad_id)
     scored = np.zeros(shape, bool)
@@ -200,10 +199,5 @@ def _nats(model: Trainable, windows: list[Window]) -> float:
     wanted = torch.from_numpy(targets[scored]).to(device)
     rows = max(1, CHUNK_VALUES // model.output_proj.out_features)
     parts = zip(hidden[places].split(rows), wanted.split(rows), strict=True)
-    return sum(float(_summed(model.output_proj, states, ids)) for states, ids in parts)
-
-
-def _summed(
-    output: nn.Linear, hidden: Float[Tensor, "n d_model"], targets: Int[Tensor, " n"]
-) -> Float[Tensor, ""]:
-    return token_losses(output(hidden), targets).double().sum()
+    losses = torch.cat([token_losses(model.output_proj(states), ids).double() for states, ids in parts])
+    return np.split(losses.cpu().numpy(), np.cumsum([window.n_scored for window in windows])[:-1])

@@ -16,7 +16,7 @@ from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.runs import LOCK, TrainingRun, loop_run, new_model, pick_device, refuse_second
 from attendo.tasks.settings import RunConfig
-from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, state_hash, sweep
+from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, sweep
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.ending import total_steps
@@ -42,9 +42,7 @@ def resumed_run(
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
     if name is None:
-        raise AttendoError(
-            f"{folder} has no sound checkpoint to resume from; start again with `attendo train`"
-        )
+        raise AttendoError(f"{folder} has no sound checkpoint to resume from; train again with another --out")
     path, bundle = folder / "checkpoints" / name, load_bundle(folder)
     config = config_of(folder, bundle)
     clock = Clock() if clock is None else clock
@@ -58,11 +56,11 @@ def resumed_run(
         bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
         if ranks.is_first:
             save_description(folder, bundle)
-    elif run.progress.ended:
+    elif trained.has_ended:
         say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
         return trained
     if ranks.is_first:
-        trained.log.resume(run.progress, path.name, {"state": state_hash(path)})
+        trained.log.resume(run.progress, path.name)
     say(f"resumed {path.name} of {folder}")
     return trained
 
@@ -86,7 +84,8 @@ def sound_checkpoint(folder: Path, say: Say) -> Path | None:
     with locked(folder / LOCK) as free:
         if not free:
             refuse_second(folder)
-        sweep(folder / "checkpoints")
+        for place in (folder, folder / "checkpoints"):
+            sweep(place)
     path, damaged = newest_checkpoint(folder / "checkpoints")
     for line in damaged:
         say(line)

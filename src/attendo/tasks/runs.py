@@ -22,7 +22,7 @@ from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.family import Corpus, Family, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
-from attendo.tasks.tracking import MetricsLog
+from attendo.tasks.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
@@ -45,7 +45,7 @@ class TrainingRun:
     bundle: Bundle
 
     def __post_init__(self) -> None:
-        self.log = MetricsLog(self.folder)
+        self.log = MetricsLog(self.folder, self.run.training.tensorboard and self.run.ranks.is_first)
 
     def reports(self) -> Iterator[Report]:
         """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
@@ -67,6 +67,11 @@ class TrainingRun:
                 raise AttendoError(f"{error}; {self._remedy()}") from error
             finally:
                 self.log.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do: it came to its end, and a line of the log says so."""
+        return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
 
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""

@@ -90,6 +90,7 @@ class MetricsLog:
         write_atomic(self.path, b"".join(line for _, line in kept))
         self._lines = sum(entry["kind"] != "checkpoint" for entry, _ in kept)
         self._loss, self._steps = state.get("loss", 0.0), state.get("steps", 0)
+        self._last_step = state.get("last_step", {})
         self._clock = None
         if self._events_folder is not None:  # what is there of later steps is hidden by TensorBoard
             self._events = _summary_writer()(str(self._events_folder), purge_step=progress.step + 1)
@@ -116,7 +117,12 @@ class MetricsLog:
                 self._end(report, line, facts)
             case _:
                 self._write(line | {"note": report.note} | _clock(progress), facts)
-        progress.notes[NOTE] = {"lines": self._lines, "loss": self._loss, "steps": self._steps}
+        progress.notes[NOTE] = {
+            "lines": self._lines,
+            "loss": self._loss,
+            "steps": self._steps,
+            "last_step": self._last_step,
+        }
 
     def close(self) -> None:
         """Closes TensorBoard's file; a further line opens another."""

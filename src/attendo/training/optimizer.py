@@ -31,8 +31,9 @@ class TrainingConfig:
     "float16" scales the loss. products: the library for those in float32 on a CPU. optimizer: "muon" for the hidden
     layers' matrices, AdamW for the rest. ema_decay: of a moving average of the weights, which is evaluated and kept
     in their place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks.
-    prefetch: batches that a thread makes ahead, 0 = none. parallel: several processes hold the model each ("ddp"),
-    or shards of it ("fsdp"). rank_timeout: seconds after which a process that does not answer is given up.
+    prefetch: batches that a thread makes ahead, 0 = none. tensorboard: the log goes there as well. parallel: several
+    processes hold the model each ("ddp"), or shards of it ("fsdp"). rank_timeout: seconds after which a process that
+    does not answer is given up.
     """
 
     steps: int | None = None
@@ -64,6 +65,7 @@ class TrainingConfig:
     average_last: int = 1
     reserve_share: float = 0.02
     prefetch: int = 0
+    tensorboard: bool = False
     parallel: Literal["ddp", "fsdp"] = "ddp"
     rank_timeout: float = RANK_TIMEOUT
 

@@ -1,0 +1,62 @@
+"""attendo report: the learning curves of runs as a page and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+from attendo.cli.figure import known_language
+from attendo.cli.reporting import say
+
+PAGE, PICTURE = "report.html", "curves.png"
+
+
+def add_report_command(app: typer.Typer) -> None:
+    """Adds `report`."""
+    app.command("report", short_help="The learning curves of runs, as a page and a PNG.")(report)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where they go; else the first run's folder.")
+    ] = None,
+    across: Annotated[
+        str, typer.Option("--by", metavar="A", help="The axis across: step, minutes or cpu-minutes.")
+    ] = "step",
+    language: Annotated[str, typer.Option(metavar="en|ja", help="Of the words in it.")] = "en",
+) -> int:
+    """Draw how runs have learned: report.html, which opens offline, and curves.png.
+
+    Loss, the measures of each validation, learning rate, gradient norm and speed, with what happened when, and the
+    facts of each run. Several runs are drawn on the same axes. A run may still be training.
+
+    Example: attendo report runs/mine runs/other --out report
+    """
+    from attendo.errors import AttendoError
+    from attendo.files import write_atomic
+    from attendo.microscope.curves_page import report_page
+    from attendo.microscope.curves_picture import write_picture
+    from attendo.tasks.learning_curves import Across, read_run
+
+    spoken, by = (
+        known_language(language),
+        next((known for known in get_args(Across) if known == across), None),
+    )
+    if by is None:
+        raise typer.BadParameter(f"--by {across} is not known; take step, minutes or cpu-minutes")
+    runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        if run.word:
+            say(run.word)
+    place = folders[0] if out is None else out
+    if place.exists() and not place.is_dir():
+        raise AttendoError(f"--out {place} is a file; give a folder")
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomic(place / PAGE, report_page(runs, by, spoken))
+    say(f"wrote {place / PAGE}")
+    if write_picture(runs, place / PICTURE, by, spoken) != spoken:
+        say("no font installed here has all the Japanese characters; the picture's words are in English")
+    say(f"wrote {place / PICTURE}")
+    return 0

@@ -1,0 +1,90 @@
+"""attendo report: what a real run leaves, drawn."""
+
+import sys
+
+import pytest
+from command_line import attendo, refused, settings
+from matplotlib.image import imread
+from tiny_log import log_folder
+from tiny_texts import SMALL, labelled_file
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Two logs, and a classifier that was really place."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name in ("one", "two"):
+        log_folder(folder / name)
+    options = [
+        "--train",
+        labelled_file(folder, 60),
+        "--out",
+        folder / "real",
+        *settings(SMALL),
+        "--steps",
+        "25",
+    ]
+    outcome = attendo(
+        "train", "classification", *options, "--set", "model.n_encoder_layers=1", "--threads", "1"
+    )
+    assert outcome.code == 0, outcome.err
+    return folder
+
+
+def test_a_run_has_its_report_in_its_folder(place):
+    folder = place / "real"
+    outcome = attendo("report", folder)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert outcome.err.splitlines() == [f"wrote {folder / 'report.html'}", f"wrote {folder / 'curves.png'}"]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for said in ("Learning curves: real", "macro-F1", "learning rate", "all 25 steps done"):
+        assert said in page
+    height, width, _ = imread(folder / "curves.png").shape
+    assert width > 1000 and height > 1000
+
+
+def test_several_runs_on_the_same_axes(place, tmp_path):
+    out = tmp_path / "a" / "b"
+    outcome = attendo(
+        "report", place / "one", place / "two", "--out", out, "--by", "minutes", "--language", "ja"
+    )
+    assert outcome.code == 0
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "学習曲線: one, two" in page and "経過時間（分）" in page and "run-1" in page
+    assert (out / "curves.png").stat().st_size > 10_000
+
+
+def test_a_log_cut_short_is_said(place, tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    log = (place / "one" / "metrics.jsonl").read_bytes()
+    (folder / "metrics.jsonl").write_bytes(log[:-9])
+    outcome = attendo("report", folder)
+    assert outcome.code == 0
+    n = log.count(b"\n")
+    assert f"{folder / 'metrics.jsonl'}:{n}: cut short, and passed over" in outcome.err
+    assert "cut short, and passed over" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_without_matplotlib_there_is_the_page_and_a_word(place, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refused("report", place / "one", "--out", tmp_path / "out")
+    assert 'pip install "attendo[plots]"' in said
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["none"], "none: no such run folder"),
+        (["."], "metrics.jsonl: no such file"),
+        (["one", "--by", "hours"], "take step, minutes or cpu-minutes"),
+        (["one", "--language", "de"], "take en or ja"),
+        (["one", "--out", "labelled.tsv"], "is a file; give a folder"),
+        ([], "Missing argument"),
+    ],
+    ids=str,
+)
+def test_wrong_input_is_one_line(place, monkeypatch, options, said):
+    monkeypatch.chdir(place)
+    assert said in refused("report", *options)
