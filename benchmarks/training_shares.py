@@ -1,0 +1,84 @@
+"""What an update must compute at least, and how fast this processor multiplies: the share of its peak."""
+
+import time
+from pathlib import Path
+
+SIDE = 2048
+"""Rows and columns of the product that measures the peak."""
+
+
+def least_flops(sizes, vocab, pairs):
+    """FLOPs of an update on real tokens alone: 6 for each weight of a matrix that a token passes, and attention.
+
+    pairs: (length of a source with its end, positions its target is predicted at), one for each sentence. A source
+    token passes the encoder, and the keys and values of each layer of the decoder; a target token the rest of the
+    decoder and the output layer. Attention: 12 · q_len · k_len · d_model a layer, half of it if causal.
+
+    >>> sizes = {"layers": 1, "d_model": 2, "d_ff": 8}
+    >>> least_flops(sizes, 10, [(1, 0)]) == 6 * (4 * 4 + 2 * 2 * 8 + 2 * 4) + 12 * 2
+    True
+    >>> least_flops(sizes, 10, [(0, 1)]) == 6 * (6 * 4 + 2 * 2 * 8 + 10 * 2) + 6 * 2
+    True
+    """
+    width, layers = sizes["d_model"], sizes["layers"]
+    square, feed_forward = width * width, 2 * width * sizes["d_ff"]
+    source_weights = layers * (4 * square + feed_forward + 2 * square)
+    target_weights = layers * (6 * square + feed_forward) + vocab * width
+    sources, targets = (sum(side) for side in zip(*pairs, strict=True))
+    looks = sum(12 * s * s + 6 * t * t + 12 * t * s for s, t in pairs)
+    return 6 * (source_weights * sources + target_weights * targets) + layers * width * looks
+
+
+def sgemm_rates(clock, repeats):
+    """FLOP per second of 2048³ products in float32: by torch's own library, and by oneDNN."""
+    import torch
+
+    from attendo.training.products import has_onednn, onednn_product
+
+    a, b = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
+    products = {"torch": torch.mm} | ({"onednn": onednn_product} if has_onednn() else {})
+    rates = {}
+    for name, product in products.items():
+        product(a, b)
+        times = []
+        for _ in range(repeats):
+            began = clock()
+            product(a, b)
+            times.append(clock() - began)
+        rates[name] = 2 * SIDE**3 / (sum(times) / repeats)
+    return rates
+
+
+def memory_of(field):
+    """Bytes in a field of this process's /proc status: VmRSS (now), VmHWM (the most since `forget_peak`)."""
+    with Path("/proc/self/status").open() as lines:
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
+def forget_peak():
+    """The most memory so far is forgotten; what is free goes back to the system first."""
+    import ctypes
+    import gc
+
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def watched(model, tiny, batches):
+    """Yields batches to a training loop, and returns the bytes it had at most above what it keeps between steps.
+
+    tiny: a small batch, whose steps bring the optimizer's state into being; gradients are dropped after them.
+    """
+    began = time.monotonic()
+    yield tiny
+    yield tiny
+    for parameter in model.parameters():
+        parameter.grad = None
+    forget_peak()
+    kept = memory_of("VmRSS")
+    peaks = []
+    for batch in batches:
+        yield batch
+        peaks.append(memory_of("VmHWM") - kept)
+    return {"kept": kept, "peaks": peaks, "seconds": round(time.monotonic() - began, 1)}
