@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from attendo.cli.evaluating import refuse_header, texts_of
 from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of

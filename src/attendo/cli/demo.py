@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from attendo.cli.reporting import follow, say
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def demo(
 
     clock = Clock.of_process()
     import torch
+
     from attendo.tasks import load
 
     if threads is not None:

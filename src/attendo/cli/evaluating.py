@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
 from attendo.cli.lines import one_line
 from attendo.cli.reporting import say
 from attendo.cli.tables import table_lines

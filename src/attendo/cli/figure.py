@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
 from attendo.cli.reporting import say
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+
 from attendo.cli.figure import known_language
 from attendo.cli.reporting import say
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -147,6 +148,10 @@ def resume(
     from attendo.tasks.resuming import resumed_run
 
     changes = {name.removeprefix("training."): value for name, value in ends.items()}
+    if more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise typer.BadParameter(
+            "--more-steps would count anew at each restart by torchrun; give --steps, the total"
+        )
     config = folder / "config.toml"
     with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
         run = resumed_run(folder, changes, say if ranks.is_first else silent, device, threads, clock, ranks)

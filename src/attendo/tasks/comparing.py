@@ -9,6 +9,9 @@ from typing import cast
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
+from numpy import ndarray
+
 from attendo.bootstrap import Comparison, RowSums, interval, paired_bootstrap, ratio_sums
 from attendo.data.labelled import LabelledRow
 from attendo.data.token_stream import Document, TokenStream
@@ -20,8 +23,6 @@ from attendo.tasks.generator import Generator
 from attendo.tasks.perplexity import Window, document_windows, window_losses
 from attendo.tasks.translator import Translator
 from attendo.training.trainable import Trainable
-from jaxtyping import Float, Int
-from numpy import ndarray
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")

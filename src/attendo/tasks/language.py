@@ -14,7 +14,7 @@ from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
-from attendo.tasks.perplexity import text_loss
+from attendo.tasks.perplexity import shared_text_loss
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
@@ -53,7 +53,7 @@ class LanguageModelTask:
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
         at_once = max(4096, self.batch_tokens)
-        found = text_loss(model, self.validation_documents, self.context, batch_tokens=at_once)
+        found = shared_text_loss(model, self.validation_documents, self.context, at_once, ranks)
         measures = {
             "loss": found.nats_per_token,
             "perplexity": found.perplexity,

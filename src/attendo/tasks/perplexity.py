@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import nn
+
 from attendo import metrics
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
+from attendo.training.distributed import Ranks
 from attendo.training.losses import CHUNK_VALUES, token_losses
 from attendo.training.trainable import Trainable
-from jaxtyping import Float
-from torch import nn
 
 _WAITING = 512  # windows put in order of their lengths at a time
 
@@ -147,6 +149,19 @@ def text_loss(
         raise AttendoError("there is no text to score; give at least one document")
     return TextLoss(
         nats, tally.n_targets, tally.n_unknown, tally.n_characters, tally.n_bytes, context, stride
+    )
+
+
+def shared_text_loss(
+    model: nn.Module, documents: Sequence[Document], context: int, batch_tokens: int, ranks: Ranks
+) -> TextLoss:
+    """The same with the documents dealt out to several processes, and the sums of all."""
+    own = documents[ranks.rank :: ranks.world]
+    mine = asdict(text_loss(model, own, context, batch_tokens=batch_tokens)) if own else {}
+    parts = [part for part in ranks.gathered(mine) if part]
+    windows = {"context": context, "stride": context}
+    return TextLoss(
+        **{name: sum(part[name] for part in parts) for name in parts[0] if name not in windows}, **windows
     )
 
 

@@ -67,8 +67,10 @@ def resumed_run(
 
 def goes_on(folder: Path, ranks: Ranks) -> bool:
     """Whether torchrun has started these processes anew after one was lost, and the run in the folder has begun."""
-    begun = ranks.restarts > 0 and newest_checkpoint(folder / "checkpoints")[0] is not None
-    return ranks.broadcast(begun)
+    restarted = any(
+        ranks.gathered(ranks.restarts > 0)
+    )  # on a machine that took another's place they count anew
+    return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
 
 
 def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) -> TrainingRun:

@@ -114,7 +114,8 @@ def new_run(
     AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
-    require_no_run(folder)
+    if not ranks.restarts or checkpoints(folder / "checkpoints"):  # torchrun starts a run anew that began in vain
+        require_no_run(folder)
     check_tables(family, tables, "the settings")
     given = with_absolute_files(tables)
     tables = joined(family.defaults(), given)

@@ -24,7 +24,7 @@ from attendo.errors import AttendoError
 Row = TypeVar("Row")
 PREPARING = timedelta(days=7)
 """For how long the ranks of a machine wait for the one that prepares their data; if it dies, torchrun ends them."""
-LOST = ("gloo", "connection", "timed out", "timeout", "nccl", "socket", "store")
+LOST = ("gloo", "nccl", "connection", "timed out")
 """Words in the errors of a rank whose peers are gone."""
 
 
@@ -136,7 +136,7 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         yield Ranks(rank, world, local, machine, restarts, store=store)
         dist.destroy_process_group()  # not after an error: it would wait for the lost
     except RuntimeError as error:
-        if not any(word in str(error).lower() for word in LOST):
+        if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in LOST):
             raise
         raise AttendoError(
             f"rank {rank} of {world}: another rank was lost or did not answer within {timeout_seconds:g} s"

@@ -47,12 +47,21 @@ class Engine:
     `whole`.
     """
 
-    def __init__(self, model: nn.Module, loss: LossOf, parallel: Parallel, ranks: Ranks):
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: LossOf,
+        parallel: Parallel,
+        ranks: Ranks,
+        prepare: Callable[[nn.Module], None] = lambda model: None,
+    ):
+        """prepare: what is done to the model that is trained before it is replicated or cut, such as compiling it."""
         self.ranks = ranks
         self._plain = model
         self._depth = 0
         self.is_sharded = parallel == "fsdp" and ranks.world > 1
         self.model = copy.deepcopy(model) if self.is_sharded else model
+        prepare(self.model)
         losses = Losses(self.model, loss)
         if self.is_sharded:
             self._call: nn.Module = _sharded(losses, ranks)

@@ -102,16 +102,18 @@ class Run:
     def __post_init__(self):
         if self.training.products == "onednn":
             use_onednn(self.model)
-        if self.training.activation_checkpointing:
-            recompute_blocks(self.model)
-        if self.training.compile:
-            compile_blocks(self.model)
         set_tf32(self.training.precision, self.device)
-        self.engine = Engine(self.model, self._loss, self.training.parallel, self.ranks)
+        self.engine = Engine(self.model, self._loss, self.training.parallel, self.ranks, self._prepare)
         self.optimizer = build_optimizer(self.engine.model, self.training)
         self.scaler = build_scaler(self.training.precision, self.device)
         decay = self.training.ema_decay
         self.average = WeightAverage(self.engine.model, decay) if decay else None
+
+    def _prepare(self, model: nn.Module) -> None:
+        if self.training.activation_checkpointing:
+            recompute_blocks(model)
+        if self.training.compile:
+            compile_blocks(model)
 
     def _loss(self, model: nn.Module, batch: Batch, factor: float) -> Tensor:
         with autocast(self.training.precision, self.device):
