@@ -54,9 +54,10 @@ class Stopped:
         self.code: int | None = None
 
     def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler; a second signal ends the process at once."""
+        """The handler; a second signal ends the process at once, whatever it waits for."""
         if self.code is not None:
-            raise KeyboardInterrupt
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         self.code = 128 + number
         self.stop()
 
@@ -145,6 +146,12 @@ class Screen:
             case "skipped":
                 self.clear()
                 say(f"step {report.progress.step:,}: {report.note}")
+            case "advice":
+                from attendo.training.coach_rules import advice_lines
+
+                self.clear()
+                for line in advice_lines(report.note):
+                    say(line)
             case "checkpoint":
                 pass
 

@@ -19,6 +19,7 @@ from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.models import Model, parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
+from attendo.tasks.coaching import Coaching
 from attendo.tasks.family import Corpus, Family, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
@@ -47,6 +48,9 @@ class TrainingRun:
     def __post_init__(self) -> None:
         self.log = MetricsLog(self.folder, self.run.training.tensorboard and self.run.ranks.is_first)
 
+        dropout, fresh = self.bundle.tables["model"]["dropout"], "init_from" not in self.bundle.card
+        self.coaching = Coaching.of(self.run, dropout, fresh)
+
     def reports(self) -> Iterator[Report]:
         """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
 
@@ -58,11 +62,17 @@ class TrainingRun:
                 refuse_second(self.folder)
             try:
                 for report in train(self.run):
+                    advice = self.coaching.hear(report)
                     if report.is_best:
                         self._save_best(report)
-                    if first:
-                        self.log.add(report)
-                    yield report
+                    said = [
+                        (Report("advice", report.progress, note=a.note, done=report.done), a.rule)
+                        for a in advice
+                    ]
+                    for each, rule in [(report, None), *said]:
+                        if first:
+                            self.log.add(each, {} if rule is None else {"rule": rule})
+                        yield each
             except OSError as error:
                 raise AttendoError(f"{error}; {self._remedy()}") from error
             finally:
@@ -114,7 +124,9 @@ def new_run(
     AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
-    if not ranks.restarts or checkpoints(folder / "checkpoints"):  # torchrun starts a run anew that began in vain
+    if not ranks.restarts or checkpoints(
+        folder / "checkpoints"
+    ):  # torchrun starts a run anew that began in vain
         require_no_run(folder)
     check_tables(family, tables, "the settings")
     given = with_absolute_files(tables)

@@ -14,7 +14,8 @@ from attendo.tasks.translator import Translator
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
-N_SAMPLES = 3
+N_SAMPLES = 32
+"""Texts of an evaluation that are passed on, to be looked at; too few would not show that all are alike."""
 
 
 @dataclass(frozen=True, eq=False)

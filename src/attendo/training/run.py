@@ -62,9 +62,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What the loop has just done: an update, one left out, an evaluation, a checkpoint, or its end."""
+    """What was just done: an update, or one left out; an evaluation; a checkpoint; the end. Or what the coach says."""
 
-    kind: Literal["step", "skipped", "evaluation", "checkpoint", "end"]
+    kind: Literal["step", "skipped", "evaluation", "checkpoint", "advice", "end"]
     progress: Progress
     loss: float = math.nan
     rate: float = math.nan
