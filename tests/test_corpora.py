@@ -137,7 +137,7 @@ def test_any_bytes_are_accounted_for(tmp_path_factory, lines):
 
 def test_files_that_cannot_be_read(tmp_path):
     assert "no such file" in refusal(tmp_path / "none.tsv")
-    assert "not a regular file" in refusal(tmp_path)
+    assert "no file in this folder ends in .tsv" in refusal(tmp_path)
     assert "is empty" in refusal(write(tmp_path / "empty.tsv", ""))
     assert "is UTF-16" in refusal(write(tmp_path / "wide.tsv", "a\tb\n".encode("utf-16")))
     assert "unknown format '.doc'" in refusal(write(tmp_path / "a.doc", "a\tb\n"))

@@ -230,7 +230,7 @@ def check(store: LabelledStore, tokenizer: Tokenizer, data: list[LabelledRow]) -
     assert len(store) == len(data)
     for i, row in enumerate(data):
         ids = tokenizer.encode(row.text)
-        assert (store.row_numbers[i], store.lengths[i]) == (row.number, len(ids))
+        assert (store.row_numbers[i], store.lengths[:][i]) == (row.number, len(ids))
         assert ("down", "up")[store.labels[i]] == row.label
         assert store.text(i).tolist() == ids
 
@@ -240,30 +240,30 @@ def test_what_went_in_comes_out_and_is_kept(tokenizer, tmp_path, monkeypatch, n)
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     monkeypatch.setattr("attendo.data.labelled._CHUNK", 7)
     labels = LabelSet(("down", "up"))
-    store = labelled_store(iter(ROWS[:n]), "f", labels, tokenizer, "k")
+    store = labelled_store(iter(ROWS[:n]), Account("f"), labels, tokenizer, "k")
     check(store, tokenizer, ROWS[:n])
     assert store.facts.key == "k"
     for wrong in (-1, n):
         with pytest.raises(IndexError):
             store.text(wrong)
     unread = [LabelledRow(0, "no label of the set", "")]
-    check(labelled_store(unread, "f", labels, tokenizer, "k"), tokenizer, ROWS[:n])
+    check(labelled_store(unread, Account("f"), labels, tokenizer, "k"), tokenizer, ROWS[:n])
 
 
 @pytest.mark.parametrize("name", ["ids", "offsets", "labels", "rows", "manifest.json"])
 def test_a_damaged_store_is_built_again(tokenizer, tmp_path, monkeypatch, name):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     labels = LabelSet(("down", "up"))
-    labelled_store(ROWS, "f", labels, tokenizer, "k")
+    labelled_store(ROWS, Account("f"), labels, tokenizer, "k")
     file = tmp_path / "labelled-k" / name
     file.write_bytes(file.read_bytes()[:-1])
-    check(labelled_store(ROWS, "f", labels, tokenizer, "k"), tokenizer, ROWS)
+    check(labelled_store(ROWS, Account("f"), labels, tokenizer, "k"), tokenizer, ROWS)
 
 
 def test_a_label_that_is_not_in_the_set_leaves_no_store(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     with pytest.raises(AttendoError, match=r"f\.tsv:1: the label 'down' was not seen"):
-        labelled_store(ROWS, "f.tsv", LabelSet(("left", "up")), tokenizer, "k")
+        labelled_store(ROWS, Account("f.tsv"), LabelSet(("left", "up")), tokenizer, "k")
     assert list(tmp_path.iterdir()) == []
 
 

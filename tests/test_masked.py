@@ -26,8 +26,8 @@ def material(texts, context=8, **masking):
 @given(texts=texts, context=st.integers(2, 12), epoch=st.integers(0, 3))
 def test_every_token_is_in_one_stretch(texts, context, epoch):
     found = material(texts, context)
-    assert found.lengths.max() < context
-    assert found.lengths.min() >= 1
+    assert found.stretches[:].max() < context
+    assert found.stretches[:].min() >= 1
     assert found.n_tokens == sum(map(len, texts)) + found.n_rows
     seen = []
     for batch in found.batches(40, 1, epoch):
@@ -36,10 +36,11 @@ def test_every_token_is_in_one_stretch(texts, context, epoch):
         assert (batch.n_targets, bool((targets[:, 0] == 0).all())) == (int((targets != 0).sum()), True)
         whole = torch.where(targets == 0, src, targets)
         seen += [TOKENIZER.decode(row.tolist()) for row in whole]
-        assert src.shape[1] == 1 + found.lengths[batch.ids].max()
-    edges = [[TOKENIZER.decode(found.stream.ids[a:b].tolist()) for a, b in found.edges]]
-    assert sorted(seen) == sorted(edges[0])
-    assert "".join(edges[0]) == "".join(texts)
+        assert src.shape[1] == 1 + found.stretches[batch.ids].max()
+    edges = zip(*found.stretches.edges(np.arange(found.n_rows)), strict=True)
+    stretches = [TOKENIZER.decode(found.stream.ids[a:b].tolist()) for a, b in edges]
+    assert sorted(seen) == sorted(stretches)
+    assert "".join(stretches) == "".join(texts)
 
 
 def test_what_is_hidden_is_drawn_from_seed_epoch_and_stretch():
@@ -48,9 +49,9 @@ def test_what_is_hidden_is_drawn_from_seed_epoch_and_stretch():
     def targets(seed, epoch, budget=64):
         batches = found.batches(budget, seed, epoch)
         rows = {
-            int(i): row[: 1 + found.lengths[i]].tolist()
+            int(i): row[: 1 + int(found.stretches[batch.ids][at])].tolist()
             for batch in batches
-            for i, row in zip(batch.ids, batch.targets, strict=True)
+            for at, (i, row) in enumerate(zip(batch.ids, batch.targets, strict=True))
         }
         return [rows[i] for i in sorted(rows)]
 

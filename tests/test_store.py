@@ -36,8 +36,8 @@ def check(store: PairStore, tokenizer: Tokenizer, pairs: list[tuple[int, str, st
         assert store.row_numbers[i] == number
         assert store.source(i).tolist() == tokenizer.encode(source)
         assert store.target(i).tolist() == tokenizer.encode(target)
-        assert store.source_lengths[i] == len(tokenizer.encode(source))
-        assert store.target_lengths[i] == len(tokenizer.encode(target))
+        assert store.source_lengths[:][i] == len(tokenizer.encode(source))
+        assert store.target_lengths[:][i] == len(tokenizer.encode(target))
 
 
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
@@ -48,7 +48,7 @@ def test_what_went_in_comes_out(
     store = pair_store(iter(PAIRS[:n]), tokenizer, "k", tmp_path)
     check(store, tokenizer, PAIRS[:n])
     assert store.facts.key == "k"
-    assert (store.source_lengths.dtype, store.target_lengths.dtype) == (np.int32, np.int32)
+    assert (store.source_lengths[:].dtype, store.target_lengths[:].dtype) == (np.int32, np.int32)
     assert store.row_numbers.dtype == np.int64
     for wrong in (-1, n):
         with pytest.raises(IndexError):

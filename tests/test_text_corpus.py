@@ -3,6 +3,7 @@
 import pytest
 from tiny_texts import text_file
 
+from attendo.data.texts import Part
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 from attendo.tasks.text_corpus import TextCorpus, TextData
@@ -44,16 +45,22 @@ def test_a_validation_file_leaves_all_to_training(tmp_path):
 def test_the_store_is_another_for_other_texts_or_another_reading(tmp_path):
     file = text_file(tmp_path, 60)
     tokenizer = train_tokenizer(corpus(file).texts(), TokenizerConfig(kind="character"))
+
+    def key(found: TextCorpus, part: Part) -> str:
+        facts = found.stream(tokenizer, part).facts
+        assert facts is not None
+        return facts.key
+
     keys = {
-        corpus(file).stream(tokenizer, "train").key,
-        corpus(file).stream(tokenizer, "valid").key,
-        corpus(file, documents="line").stream(tokenizer, "train").key,
+        key(corpus(file), "train"),
+        key(corpus(file), "valid"),
+        key(corpus(file, documents="line"), "train"),
     }
-    assert corpus(file).stream(tokenizer, "train").key in keys
+    assert key(corpus(file), "train") in keys
     assert len(keys) == 3
     with file.open("a", encoding="utf-8") as more:
         more.write("more\n")
-    assert corpus(file).stream(tokenizer, "train").key not in keys
+    assert key(corpus(file), "train") not in keys
 
 
 def test_what_cannot_be_is_refused_before_anything_begins(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from attendo.data.batches import Batch
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import require_window, window_batches, window_edges
+from attendo.data.windows import WindowEdges, require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, ModelConfig
 from attendo.training.losses import token_losses
@@ -84,13 +84,14 @@ def test_cuts_and_order_are_drawn_from_seed_and_epoch_alone() -> None:
 
     def drawn(seed: int, epoch: int) -> tuple[list[int], list[list[int]]]:
         batches = window_batches(stream, 16, 64, seed, epoch)
-        return window_edges(802, 16, seed, epoch).tolist(), [rows.tolist() for rows in batches.rows]
+        edges = WindowEdges.drawn(802, 16, seed, epoch)
+        return edges(np.arange(edges.n_windows + 1)).tolist(), [rows.tolist() for rows in batches.rows]
 
     assert drawn(1, 2) == drawn(1, 2)
     seen = [drawn(seed, epoch) for seed in range(4) for epoch in range(4)]
     assert len({str(order) for _, order in seen}) == 16
     assert len({edges[1] for edges, _ in seen}) > 6
-    first = [window_edges(1000, 8, 0, epoch)[1] for epoch in range(2000)]
+    first = [WindowEdges.drawn(1000, 8, 0, epoch).first for epoch in range(2000)]
     counts = np.bincount(first, minlength=9)[1:]
     assert counts.min() > 180  # of 250 wanted
 

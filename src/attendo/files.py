@@ -73,7 +73,9 @@ def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
         try:
             temporary.rename(path)
         except OSError as error:
-            if path.exists():
+            if old.exists():
+                old.rename(path)
+            elif path.exists():
                 raise FileExistsError(f"{path} already exists") from error
             raise
     except BaseException:
@@ -109,7 +111,7 @@ def mend_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Holds a lock on a file, made if it isn't there, until the block ends; False if another process holds it.
+    """Holds a lock on a file, made with its folder if need be, until the block ends; False if another process holds it.
 
     The system gives the lock back when a process ends, however it ends. Without such locks (Windows) it is granted.
     """
@@ -118,6 +120,7 @@ def locked(path: Path) -> Iterator[bool]:
     except ImportError:
         yield True
         return
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,10 +16,11 @@ def add_data_commands(app: typer.Typer) -> None:
 
 def doctor(
     files: Annotated[
-        list[Path], typer.Argument(metavar="F...", help="Pairs: one file, or two parallel ones.")
+        list[Path],
+        typer.Argument(metavar="F...", help="Pairs: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
     ],
     against: Annotated[
-        Path | None, typer.Option(metavar="F", help="A test file whose sources must not be in F.")
+        Path | None, typer.Option(metavar="F", help="Test pairs, whose sources must not be in F.")
     ] = None,
     columns: Annotated[str | None, typer.Option(help="source=en,target=ja or 1,2.")] = None,
     header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
@@ -28,7 +29,7 @@ def doctor(
     """Check training data: bad rows, duplicates, leaks, odd lengths, swapped columns, wrong script, and more.
 
     Each finding comes with a count, three line numbers and the --drop that leaves those rows out of training. The
-    exit code is 1 if anything was found.
+    exit code is 1 if anything was found. Of many files the line numbers come with their names.
 
     Example: attendo doctor train.tsv --against test.tsv
     """

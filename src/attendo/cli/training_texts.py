@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from attendo.tasks.family import TaskName
 
 Labelled = Annotated[
-    list[str] | None, typer.Option(metavar="F", help="Labelled texts: .tsv .csv .jsonl .parquet, or .gz.")
+    list[str] | None,
+    typer.Option(
+        metavar="F", help="Labelled texts: a file, a folder or 'a/*.tsv'; .csv .jsonl .parquet, .gz."
+    ),
 ]
 Texts = Annotated[
     list[str] | None,

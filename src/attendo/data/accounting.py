@@ -1,5 +1,6 @@
 """The strict account of a data file: every row read is used, or skipped for a reason that is counted."""
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,11 +42,22 @@ class Skipped:
     detail: str = ""
 
 
+@dataclass(slots=True)
+class FilePart:
+    """One of several files in an account: how many rows have smaller numbers, and its own counts once it is read."""
+
+    file: str
+    start: int
+    read: int = 0
+    used: int = 0
+
+
 @dataclass
 class Account:
-    """The account of one file (or pair of files): `read == used + n_skipped` holds after every row.
+    """The account of a file (or pair of files), or of several: `read == used + n_skipped` holds after every row.
 
-    option: how a user chooses the columns, for the remedies.
+    Rows are numbered by their lines; those of a second file (or pair) count on from the last of the first, and so on,
+    and messages turn such a number back into file and line. option: how a user chooses the columns, for the remedies.
 
     >>> account = Account("train.tsv", read=3, used=2)
     >>> account.skip(17, Fault("empty field"))
@@ -58,6 +70,31 @@ class Account:
     used: int = 0
     skipped: dict[str, Skipped] = field(default_factory=dict)
     option: str = "--columns"
+    parts: list[FilePart] = field(default_factory=list)
+
+    def begin(self, file: str, start: int) -> None:
+        """The rows from here on are those of another file; `start` is the number of the last row before them."""
+        self.end()
+        self.parts.append(FilePart(file, start, self.read, self.used))
+
+    def end(self) -> None:
+        """The file at hand is read: the rows counted since it began are its own."""
+        if self.parts:
+            part = self.parts[-1]
+            part.read, part.used = self.read - part.read, self.used - part.used
+
+    def place(self, number: int) -> str:
+        """File and line of a row, as messages name them."""
+        if len(self.parts) < 2:
+            return f"{self.file}:{number}"
+        part = self.parts[bisect_right(self.parts, number - 1, key=lambda part: part.start) - 1]
+        return f"{part.file}:{number - part.start}"
+
+    def places(self, numbers: list[int], count: int) -> str:
+        """The places of the first of `count` rows, for people: line numbers, with their files if there are several."""
+        if len(self.parts) < 2:
+            return line_list(numbers, count)
+        return f"{', '.join(map(self.place, numbers))}{', …' if count > len(numbers) else ''}"
 
     @property
     def n_skipped(self) -> int:
@@ -69,7 +106,7 @@ class Account:
         if strict:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise AttendoError(
-                f"{self.file}:{number}: {fault.reason}{detail}; {self._remedy(fault.reason)}, "
+                f"{self.place(number)}: {fault.reason}{detail}; {self._remedy(fault.reason)}, "
                 "or leave out --strict to skip such rows"
             )
         entry = self.skipped.setdefault(fault.reason, Skipped(detail=fault.detail))
@@ -96,22 +133,35 @@ class Account:
 
     def line(self) -> str:
         """The account in one line, for people."""
-        text = f"{self.file}: {plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
+        text = f"{self.file}: {self.counts()}"
         return f"{text} ({self._reasons()})" if self.skipped else text
+
+    def counts(self) -> str:
+        """How many rows were read, used and skipped, and out of how many files if there are several."""
+        files = f"{len(self.parts):,} files, " if len(self.parts) > 1 else ""
+        return f"{files}{plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
 
     def as_json(self) -> dict[str, Any]:
         """The account as plain values, for `--json` and the run folder."""
         skipped = {
-            reason: {"count": entry.count, "lines": entry.lines} for reason, entry in self.skipped.items()
+            reason: {"count": entry.count, "lines": self.places_json(entry.lines)}
+            for reason, entry in self.skipped.items()
         }
-        return {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
+        found = {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
+        if len(self.parts) > 1:
+            found["files"] = [{"file": p.file, "read": p.read, "used": p.used} for p in self.parts]
+        return found
+
+    def places_json(self, numbers: list[int]) -> list[int] | list[str]:
+        """The places of rows as plain values: line numbers, or "file:line" where there are several files."""
+        return [*map(self.place, numbers)] if len(self.parts) > 1 else numbers
 
     def _remedy(self, reason: str) -> str:
         return REMEDIES.get(reason, "leave out --drop, or drop less").format(option=self.option)
 
     def _reasons(self) -> str:
         return ", ".join(
-            f"{e.count:,} {reason}: {line_list(e.lines, e.count)}" for reason, e in self.skipped.items()
+            f"{e.count:,} {reason}: {self.places(e.lines, e.count)}" for reason, e in self.skipped.items()
         )
 
 

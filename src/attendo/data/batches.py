@@ -6,6 +6,7 @@ by its position in the list and nothing else.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import overload
 
 import numpy as np
@@ -13,13 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
+from attendo.data.lengths import RowLengths, Stretches
 from attendo.data.store import PairStore
 
-Rows = NDArray[np.int64]
-Lengths = NDArray[np.integer]
+Lengths = NDArray[np.integer] | RowLengths | Stretches
 
 _WIDTHS = (1, 2, 4)  # how many source lengths share a bucket; wide ones are for few rows and large batches
 _GOOD_SHARE = 0.025  # of padding: no other width is tried
+_TOGETHER = 1 << 8  # batches whose padding is counted together
 
 
 @dataclass(frozen=True)
@@ -106,46 +109,64 @@ class EpochBatches(Sequence[Batch]):
             return EpochBatches(self.rows[index], self.collate)
         return self.collate(self.rows[index])
 
+    @property
+    def sizes(self) -> NDArray[np.integer]:
+        """Rows of each batch, none of which is collated."""
+        if isinstance(self.rows, EpochRows):
+            return self.rows.sizes()
+        return np.array([len(rows) for rows in self.rows], np.int64)
+
     def __iter__(self) -> Iterator[Batch]:  # Sequence's own would take an IndexError of collate for the end
         return map(self.collate, self.rows)
 
 
 def token_batches(
-    source_lengths: Lengths, target_lengths: Lengths, batch_tokens: int, seed: int, epoch: int
-) -> list[Rows]:
+    source_lengths: Lengths,
+    target_lengths: Lengths | None,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    grouping: Grouping = GROUPING,
+) -> Sequence[Rows]:
     """The batches of one epoch, each an array of row indices; every row is in exactly one.
 
     Lengths are without specials; each row takes one position more on either side (eos after the source, bos
-    before the target). A batch of n rows takes n times the longest of them, and that is at most
-    `batch_tokens` on the larger side; a row that alone is longer than that is a batch of its own. Rows of
-    like lengths go together; which of them do, and the order of the batches, is drawn from (seed, epoch).
+    before the target); None: no row has a target. A batch of n rows takes n times the longest of them, and that is at
+    most `batch_tokens` on the larger side; a row that alone is longer than that is a batch of its own. Rows of
+    like lengths go together; which of them do, and the order of the batches, is drawn from (seed, epoch). Up to
+    `grouping.at_once` rows are sorted all together; for more, memory is bounded: see `EpochRows`.
     """
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens is {batch_tokens}; it must be 1 or more")
-    source, target = _positions(source_lengths, target_lengths)
-    if not len(source):
-        return []
-    random = np.random.default_rng((seed, epoch))
-    shuffled = random.permutation(len(source))
-    best, best_share = [], np.inf
-    for width in _WIDTHS:
-        order = shuffled[_bucketed(source[shuffled], target[shuffled], width)]
-        batches = np.split(order, _cuts(np.maximum(source, target)[order], batch_tokens))
-        share = _share(batches, source, target)
-        if share < best_share:
-            best, best_share = batches, share
-        if share < _GOOD_SHARE:
-            break
-    return [best[i] for i in random.permutation(len(best))]
+    n_rows = len(source_lengths)
+    if target_lengths is not None and len(target_lengths) != n_rows:
+        raise ValueError(f"{n_rows} source lengths but {len(target_lengths)} target lengths")
+
+    def cut(rows: Rows | slice, random: np.random.Generator) -> list[Rows]:
+        source = _positions(source_lengths, rows)
+        target = np.ones_like(source) if target_lengths is None else _positions(target_lengths, rows)
+        batches = _cut(source, target, batch_tokens, random)
+        return batches if isinstance(rows, slice) else [rows[batch] for batch in batches]
+
+    if n_rows <= grouping.at_once:
+        return cut(slice(None), np.random.default_rng((seed, epoch)))
+    return EpochRows.of(n_rows, (seed, epoch), cut, grouping)
 
 
-def padding_share(batches: Sequence[Rows], source_lengths: Lengths, target_lengths: Lengths) -> float:
-    """The share of padding among all positions of these batches, both sides together, in [0, 1).
+def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
+    """The share of padding among all positions of these batches, all sides together, in [0, 1).
+
+    sides: lengths without specials, as for `token_batches`, of the sources alone or of sources and targets.
 
     >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
     0.125
     """
-    return _share(batches, *_positions(source_lengths, target_lengths))
+    real = places = 0
+    for some in _pieces(batches):
+        order = np.concatenate(some)
+        counts = [_counted(some, _positions(side, order)) for side in sides]
+        real, places = real + sum(c[0] for c in counts), places + sum(c[1] for c in counts)
+    return 1 - real / places if places else 0.0
 
 
 def pair_batch(store: PairStore, rows: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
@@ -181,25 +202,44 @@ def pad_rows(
     return padded, None if min(lengths) == longest else torch.tensor(lengths, device=device)
 
 
-def _positions(source_lengths: Lengths, target_lengths: Lengths) -> tuple[Rows, Rows]:
+def _positions(lengths: Lengths, rows: Rows | slice) -> NDArray[np.int32]:
     """Positions in a batch: the tokens and one special."""
-    if len(source_lengths) != len(target_lengths):
-        raise ValueError(f"{len(source_lengths)} source lengths but {len(target_lengths)} target lengths")
-    return np.asarray(source_lengths, np.int64) + 1, np.asarray(target_lengths, np.int64) + 1
+    return lengths[rows].astype(np.int32) + np.int32(1)
 
 
-def _bucketed(source: Rows, target: Rows, width: int) -> Rows:
+def _cut(
+    source: NDArray[np.int32], target: NDArray[np.int32], batch_tokens: int, random: np.random.Generator
+) -> list[Rows]:
+    """Batches of rows with that many positions, each the places of its rows, in a random order."""
+    if not len(source):
+        return []
+    shuffled = random.permutation(len(source))
+    best, best_share = [], np.inf
+    for width in _WIDTHS:
+        order = shuffled[_bucketed(source[shuffled], target[shuffled], width)]
+        batches = np.split(order, _cuts(np.maximum(source, target)[order], batch_tokens))
+        share = _share(batches, source, target)
+        if share < best_share:
+            best, best_share = batches, share
+        if share < _GOOD_SHARE:
+            break
+    return [best[i] for i in random.permutation(len(best))]
+
+
+def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) -> Rows:
     """The order that sorts rows into buckets of the source length, and by the target length within each.
 
     Every other bucket runs from long to short targets, so that neighbors at its border are alike too.
     """
     bucket = source // width
     span = int(target.max()) + 1
-    within = np.where(bucket % 2 == 0, target, span - target)
-    return np.argsort(bucket * (span + 1) + within, kind="stable")
+    key = bucket.astype(np.int64)
+    key *= span + 1
+    key += np.where(bucket % 2 == 0, target, span - target)
+    return np.argsort(key, kind="stable")
 
 
-def _cuts(longest: Rows, batch_tokens: int) -> list[int]:
+def _cuts(longest: NDArray[np.int32], batch_tokens: int) -> list[int]:
     """Where to cut the ordered rows: as many rows to a batch as the budget holds, greedily.
 
     `longest` [rows] is the larger side of each row. One look per batch, not per row.
@@ -214,14 +254,28 @@ def _cuts(longest: Rows, batch_tokens: int) -> list[int]:
         cuts.append(start)
 
 
-def _share(batches: Sequence[Rows], source: Rows, target: Rows) -> float:
+def _share(batches: Sequence[Rows], source: NDArray[np.int32], target: NDArray[np.int32]) -> float:
+    real = places = 0
+    for some in _pieces(batches):
+        order = np.concatenate(some)
+        for side in (source, target):
+            counted = _counted(some, side[order])
+            real, places = real + counted[0], places + counted[1]
+    return 1 - real / places
+
+
+def _pieces(batches: Sequence[Rows]) -> Iterator[list[Rows]]:
+    """The batches, a bounded number at a time."""
+    remaining = iter(batches)
+    while some := list(islice(remaining, _TOGETHER)):
+        yield some
+
+
+def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int, int]:
+    """Real positions of these batches and places that they take; `positions` are their rows', one after the other."""
     sizes = np.array([len(batch) for batch in batches], np.int64)
-    if not len(sizes):
-        return 0.0
-    order = np.concatenate(batches)
-    starts = np.cumsum(sizes) - sizes
-    longest = np.maximum.reduceat(source[order], starts) + np.maximum.reduceat(target[order], starts)
-    return float(1 - (source[order].sum() + target[order].sum()) / (sizes * longest).sum())
+    longest = np.maximum.reduceat(positions, np.cumsum(sizes) - sizes)
+    return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())
 
 
 def _padded(rows: Sequence[NDArray[np.integer]], eos_id: int, pad_id: int) -> tuple[Rows, Rows]:

@@ -1,20 +1,22 @@
 """Reading a user's corpus: pairs, rows and lines, streamed in constant memory and strictly accounted for.
 
 A file is `.tsv` (no quoting; a single `.txt` of pairs is read the same way), `.csv`, `.jsonl` or `.parquet`,
-or a pair is two parallel text files; each may end in `.gz`. Fields keep their content exactly: only the line
+or a pair is two parallel text files; each may end in `.gz`. A folder or a pattern stands for many of them, which are
+read one after the other as if they were one (`shards.expanded`). Fields keep their content exactly: only the line
 ending and a byte order mark are taken off. A row that cannot be used is skipped and counted under its reason
 (`accounting.REMEDIES`), or stops the reading where `strict` is set; a field of white space alone counts as
 empty.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attendo.data.accounting import Account, Fault
+from attendo.data.accounting import Account, Fault, plural
 from attendo.data.formats import RawRow, read_csv, read_jsonl, read_parquet, read_tsv
 from attendo.data.lines import TOO_LONG, count_lines, decode, physical_lines, require_file, suffix, text_lines
+from attendo.data.shards import TABLES, expanded
 from attendo.errors import AttendoError
 
 Columns = tuple[str, ...]
@@ -24,7 +26,10 @@ PAIR = ("source", "target")
 
 
 class Row(NamedTuple):
-    """One row: its 1-based line number (where a CSV record starts; the row in Parquet) and its fields."""
+    """One row: its 1-based line number (where a CSV record starts; the row in Parquet) and its fields.
+
+    The lines of several files count on from one to the next; `Account.place` gives file and line.
+    """
 
     number: int
     fields: tuple[str, ...]
@@ -32,11 +37,11 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSource:
-    """Where pairs come from: one file with columns, or two parallel text files.
+    """Where pairs come from: one file with columns, or two parallel text files; or many of either.
 
-    `columns` are names or 1-based numbers for source and target; None means columns called source and target,
-    or the only two there are. `header` says that a .tsv file starts with a header; names among the columns
-    imply it. `reverse` swaps the two sides.
+    files: one name, or two; a folder or a pattern stands for its files, see `expanded`. `columns` are names or 1-based
+    numbers for source and target; None means columns called source and target, or the only two there are. `header`
+    says that a .tsv file starts with a header; names among the columns imply it. `reverse` swaps the two sides.
     """
 
     files: tuple[Path, ...]
@@ -47,7 +52,8 @@ class PairSource:
     def __post_init__(self) -> None:
         if len(self.files) not in (1, 2):
             raise AttendoError(
-                f"pairs come from one file or from two parallel files, not from {len(self.files)}"
+                f"pairs come from one file or from two parallel files, not from {len(self.files)}; for many,"
+                " give a folder or a quoted pattern, as 'shards/*.tsv'"
             )
         if len(self.files) == 2 and (self.columns or self.header):
             raise AttendoError(
@@ -57,7 +63,26 @@ class PairSource:
     @property
     def name(self) -> str:
         """The file, or both files, as messages name them."""
-        return " + ".join(str(path) for path in self.files)
+        return _joined(self.files)
+
+    def parts(self) -> list[tuple[Path, ...]]:
+        """The files to read, one after the other: each alone, or each source with its target.
+
+        Raises AttendoError where names stand for no file, or for unequally many.
+        """
+        if len(self.files) == 1:
+            return [(path,) for path in expanded(self.files[0], TABLES)]
+        found = [expanded(name, None) for name in self.files]
+        if len(found[0]) != len(found[1]):
+            raise AttendoError(
+                f"{self.files[0]} are {plural(len(found[0]), 'file')} and {self.files[1]} {len(found[1]):,}; parallel"
+                " files belong together in the order of their names"
+            )
+        return list(zip(*found, strict=True))
+
+    def paths(self) -> list[Path]:
+        """The files of all parts, in the order in which they are read."""
+        return [path for part in self.parts() for path in part]
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
@@ -96,12 +121,15 @@ def read_rows(
     strict: bool = False,
     account: Account | None = None,
 ) -> Iterator[Row]:
-    """The usable rows of one file with columns, one field per role; `account` is kept up to date.
+    """The usable rows of a file with columns, one field per role; `account` is kept up to date.
 
-    Raises AttendoError for a missing, empty or unusable file and, with `strict`, at the first bad row.
+    path: a file, or a folder or pattern of files. Raises AttendoError for a missing, empty or unusable file and, with
+    `strict`, at the first bad row.
     """
     account = Account(str(path)) if account is None else account
-    yield from _accounted(_raw_rows(path, roles, columns, header), strict, account)
+    files = expanded(path, TABLES)
+    parts = ((str(file), _raw_rows(file, roles, columns, header)) for file in files)
+    yield from _accounted(parts, strict, account)
 
 
 def read_pairs(
@@ -113,10 +141,19 @@ def read_pairs(
     both counts before the first pair.
     """
     account = Account(source.name) if account is None else account
-    if len(source.files) == 2:
-        rows = _parallel_rows(source.files[0], source.files[1])
-    else:
-        rows = _raw_rows(source.files[0], PAIR, source.columns, source.header)
+    parts = source.parts()
+    for part in parts:
+        if len(part) == 2:
+            _require_parallel(part[0], part[1])
+    rows = (
+        (
+            _joined(part),
+            _raw_rows(part[0], PAIR, source.columns, source.header)
+            if len(part) == 1
+            else _parallel_rows(part[0], part[1]),
+        )
+        for part in parts
+    )
     for number, (first, second) in _accounted(rows, strict, account):
         yield (number, second, first) if source.reverse else (number, first, second)
 
@@ -144,23 +181,29 @@ def read_lines(
         raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
     else:
         rows = _whole_lines(path)
-    for number, fields in _accounted(rows, strict, account, keep_empty):
+    for number, fields in _accounted([(str(path), rows)], strict, account, keep_empty):
         yield number, fields[0]
 
 
 def _accounted(
-    rows: Iterator[RawRow], strict: bool, account: Account, keep_empty: bool = False
+    parts: Iterable[tuple[str, Iterator[RawRow]]], strict: bool, account: Account, keep_empty: bool = False
 ) -> Iterator[Row]:
-    """The usable ones among raw rows; each row is counted before the next is read."""
-    for number, fields in rows:
-        account.read += 1
-        fault = fields if isinstance(fields, Fault) else _field_fault(fields, keep_empty)
-        if fault is None:
-            assert not isinstance(fields, Fault)
-            account.used += 1
-            yield Row(number, fields)
-        else:
-            account.skip(number, fault, strict)
+    """The usable ones among the raw rows of files; each row is counted before the next is read."""
+    number = start = 0
+    for name, rows in parts:
+        start += number
+        number = 0
+        account.begin(name, start)
+        for number, fields in rows:
+            account.read += 1
+            fault = fields if isinstance(fields, Fault) else _field_fault(fields, keep_empty)
+            if fault is None:
+                assert not isinstance(fields, Fault)
+                account.used += 1
+                yield Row(start + number, fields)
+            else:
+                account.skip(start + number, fault, strict)
+    account.end()
     account.require_used()
 
 
@@ -196,8 +239,12 @@ def _whole_lines(path: Path) -> Iterator[RawRow]:
         yield number, text if isinstance(text, Fault) else (text,)
 
 
-def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
-    """Line by line from two text files of equally many lines, which are counted first."""
+def _joined(files: Iterable[Path]) -> str:
+    return " + ".join(map(str, files))
+
+
+def _require_parallel(source: Path, target: Path) -> None:
+    """Raises AttendoError unless these are two text files of equally many lines."""
     for path in (source, target):
         if suffix(path) in (".csv", ".jsonl", ".parquet"):
             raise AttendoError(
@@ -209,6 +256,10 @@ def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
             f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; "
             "parallel files need line n of one to belong to line n of the other"
         )
+
+
+def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
+    """Line by line from two text files of equally many lines."""
     try:
         for (number, first), (_, second) in zip(physical_lines(source), physical_lines(target), strict=True):
             yield number, _parallel_fields(source, first, target, second)

@@ -119,7 +119,7 @@ def filtered(pairs: Iterable[Pair], report: Report, account: Account) -> Iterato
         if number >= len(report.verdicts):
             if report.drop:
                 raise AttendoError(
-                    f"{account.file}:{number}: the file changed since it was examined; start again"
+                    f"{account.place(number)}: the file changed since it was examined; start again"
                 )
             yield pair
         elif verdict := report.verdicts[number]:

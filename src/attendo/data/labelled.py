@@ -13,7 +13,18 @@ from numpy.typing import NDArray
 from attendo.data.accounting import Account, plural
 from attendo.data.corpora import read_rows
 from attendo.data.held_out import HeldOut, held_out, source_hash
-from attendo.data.store import cache_folder, id_type, mapped, opened_or_built, verified_facts
+from attendo.data.lengths import RowLengths
+from attendo.data.shards import TABLES, expanded
+from attendo.data.store import (
+    cache_folder,
+    id_type,
+    mapped,
+    opened_or_built,
+    row_place,
+    row_starts,
+    save_row_starts,
+    verified_facts,
+)
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_manifest
@@ -44,7 +55,7 @@ class LabelledRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledSource:
-    """Where labelled texts come from: a file with a column of labels and one of texts.
+    """Where labelled texts come from: a file with a column of labels and one of texts; or a folder or pattern of such.
 
     `columns` are names or 1-based numbers for label and text; None means columns called label and text, or the
     only two there are, in this order. `header` says that a .tsv file starts with a header; names imply it.
@@ -58,6 +69,10 @@ class LabelledSource:
     def name(self) -> str:
         """The file, as messages name it."""
         return str(self.file)
+
+    def paths(self) -> tuple[Path, ...]:
+        """The files to read, one after the other. Raises AttendoError where a name stands for none."""
+        return expanded(self.file, TABLES)
 
 
 def read_labelled(
@@ -75,11 +90,12 @@ def read_labelled(
         yield LabelledRow(number, " ".join(label.split()), text)
 
 
-def count_labels(rows: Iterable[LabelledRow], name: str) -> dict[str, int]:
+def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None = None) -> dict[str, int]:
     """How many rows each label has, in the order of the labels' names.
 
-    Raises AttendoError, naming `name`, for fewer than two labels, for a column that can be none of labels since
-    nearly every row has another one, and for a header that was read as a row.
+    account: that of the rows, where they may come from several files. Raises AttendoError, naming `name`, for fewer
+    than two labels, for a column that can be none of labels since nearly every row has another one, and for a header
+    that was read as a row.
 
     >>> count_labels([LabelledRow(i, label, "…") for i, label in enumerate("baba", 1)], "f.tsv")
     {'a': 2, 'b': 2}
@@ -101,11 +117,14 @@ def count_labels(rows: Iterable[LabelledRow], name: str) -> dict[str, int]:
             f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}): this is"
             " no column of labels; choose with --columns label=…,text=…"
         )
+    n_files = 1 if account is None else max(1, len(account.parts))
     others = [count for label, count in counts.items() if label != in_line_1]
-    if counts.get(in_line_1) == 1 and len(others) > 1 and min(others) > 1:
+    if counts.get(in_line_1) == n_files and len(others) > 1 and min(others) > n_files:
+        found = "no other row has" if n_files == 1 else f"as few rows as files, {n_files:,}, have"
         raise AttendoError(
-            f"{name}:1: no other row has the label {shown(in_line_1)}; if the line is a header, give --header; if"
-            " not, delete it: a class needs more than one text"
+            f"{(account or Account(name)).place(1)}: {found} the label"
+            f" {shown(in_line_1)}; if the line is a header, give --header; if not, delete it: a class needs more than"
+            " one text"
         )
     return dict(sorted(counts.items()))
 
@@ -245,8 +264,8 @@ class LongTexts:
 class LabelledStore:
     """Labelled texts as token ids, without bos and eos, read from memory-mapped files.
 
-    `lengths` [rows] are int32 in tokens, `labels` [rows] int32 class ids, `row_numbers` [rows] int64 the rows' numbers
-    in the file they came from.
+    `lengths` are those of the rows, in tokens, `labels` [rows] int32 class ids, `row_numbers` [rows] int64 the rows'
+    numbers in the file they came from, counted on over several: see `place`. No row takes memory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -256,10 +275,15 @@ class LabelledStore:
         self._offsets = mapped(folder / "offsets", "<i8")
         self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
-        self.lengths = np.diff(self._offsets).astype(np.int32)
+        self.lengths = RowLengths(self._offsets)
+        self._starts = row_starts(folder)
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def place(self, i: int) -> tuple[int, int]:
+        """Which of the files, counted from 0, row i came from, and its number there."""
+        return row_place(self._starts, int(self.row_numbers[i]))
 
     def text(self, i: int) -> NDArray[Any]:
         """The ids of row i, a view into the file."""
@@ -269,24 +293,25 @@ class LabelledStore:
 
 
 def labelled_store(
-    rows: Iterable[LabelledRow], name: str, labels: LabelSet, tokenizer: Tokenizer, key: str
+    rows: Iterable[LabelledRow], account: Account, labels: LabelSet, tokenizer: Tokenizer, key: str
 ) -> LabelledStore:
     """The store of this key in the cache; `rows` are read only if it isn't there yet or is damaged.
 
-    key: of `store_key`, with labels.names among its options. name: of the rows, in messages. It is built in constant
+    key: of `store_key`, with labels.names among its options. account: that of the rows. It is built in constant
     memory. Raises AttendoError for a label that is not in the set, and if the cache can't be written to.
     """
     folder = cache_folder() / f"labelled-{key}"
 
     def build(new: Path) -> None:
-        _build(new, rows, name, labels, tokenizer)
+        _build(new, rows, account, labels, tokenizer)
+        save_row_starts(new, account)
         write_manifest(new, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size)})
 
     return opened_or_built(folder, LabelledStore, build)
 
 
 def _build(
-    folder: Path, rows: Iterable[LabelledRow], name: str, labels: LabelSet, tokenizer: Tokenizer
+    folder: Path, rows: Iterable[LabelledRow], account: Account, labels: LabelSet, tokenizer: Tokenizer
 ) -> None:
     dtype, end, remaining = id_type(tokenizer.vocab_size), 0, iter(rows)
     with (
@@ -302,7 +327,7 @@ def _build(
             end = int(positions[-1])
             ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
             offsets.write(positions.tobytes())
-            known = [labels.id_of(row.label, f"{name}:{row.number}") for row in chunk]
+            known = [labels.id_of(row.label, account.place(row.number)) for row in chunk]
             classes.write(np.array(known, "<i4").tobytes())
             numbers.write(np.array([row.number for row in chunk], "<i8").tobytes())
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attendo.data.accounting import Account, line_list, plural
+from attendo.data.accounting import Account, plural
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class Report:
         account = self.account
         out = [
             account.file,
-            f"  {plural(account.read, 'row')} read, {account.used:,} used, {account.n_skipped:,} skipped",
+            f"  {account.counts()}",
         ]
         out += [
-            f"    {entry.count:>9,}  {reason}, {line_list(entry.lines, entry.count)}"
+            f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
             for reason, entry in account.skipped.items()
         ]
         if self.against is not None:
@@ -96,7 +96,7 @@ class Report:
             script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
             out.append(
                 f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
-                f"longest {side.longest:,} (line {side.longest_line})"
+                f"longest {side.longest:,} ({account.places([side.longest_line], 1)})"
             )
         out.append(
             f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
@@ -108,7 +108,7 @@ class Report:
             out.append(f"  {finding.count:>9,}  {finding.check.name}: {finding.check.title}")
             if finding.count:
                 fix = self._dropped(finding) or f"  (--drop {finding.check.name})"
-                out.append(f"             {line_list(list(finding.lines), finding.count)}{fix}")
+                out.append(f"             {account.places(list(finding.lines), finding.count)}{fix}")
         if sum(finding.count > 0 for finding in self.findings) > 1:
             out.append("  names after --drop can be joined by commas")
         return out
@@ -118,19 +118,22 @@ class Report:
         return {
             "account": self.account.as_json(),
             "against": None if self.against is None else self.against.as_json(),
-            "source": vars(self.source),
-            "target": vars(self.target),
+            "source": self._side_json(self.source),
+            "target": self._side_json(self.target),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
                 finding.check.name: {
                     "count": finding.count,
-                    "lines": list(finding.lines),
+                    "lines": self.account.places_json(list(finding.lines)),
                     "not_checked": finding.not_checked,
                     "fix": f"--drop {finding.check.name}",
                 }
                 for finding in self.findings
             },
         }
+
+    def _side_json(self, side: Side) -> dict[str, Any]:
+        return vars(side) | {"longest_line": self.account.places_json([side.longest_line])[0]}
 
     def _dropped(self, finding: Finding) -> str:
         return " (dropped)" if finding.check.name in self.drop else ""

@@ -1,7 +1,8 @@
 """A token store: pairs of sentences as ids in memory-mapped files, made once for given files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. It holds flat ids (two bytes each, four if the vocabulary
-needs them) with the offsets of the rows for each side, the row numbers in the file, and a manifest.
+needs them) with the offsets of the rows for each side, the row numbers in the file, where those of each of several
+files begin, and a manifest. Each kind is one file of any size: a memory map needs no smaller ones.
 """
 
 import hashlib
@@ -17,6 +18,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from attendo.data.accounting import Account
+from attendo.data.lengths import RowLengths
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import (
@@ -53,8 +56,8 @@ class StoreFacts:
 class PairStore:
     """Pairs of token ids, without bos and eos, read from memory-mapped files.
 
-    `source_lengths` and `target_lengths` are int32 arrays [rows] in tokens, `row_numbers` an int64 array
-    [rows] of the rows' numbers in the file they came from.
+    `source_lengths` and `target_lengths` are those of the rows, in tokens; `row_numbers` an int64 array [rows] of the
+    rows' numbers in the file they came from, counted on over several: see `place`. No row takes memory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,8 +66,9 @@ class PairStore:
         self._ids = {side: mapped(folder / f"{side}.ids", self.facts.dtype) for side in _SIDES}
         self._offsets = {side: mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
-        self.source_lengths = np.diff(self._offsets["source"]).astype(np.int32)
-        self.target_lengths = np.diff(self._offsets["target"]).astype(np.int32)
+        self.source_lengths = RowLengths(self._offsets["source"])
+        self.target_lengths = RowLengths(self._offsets["target"])
+        self._starts = row_starts(folder)
 
     def __len__(self) -> int:
         return len(self.row_numbers)
@@ -76,6 +80,10 @@ class PairStore:
     def target(self, i: int) -> NDArray[Any]:
         """The target ids of row i, a view into the file."""
         return self._row("target", i)
+
+    def place(self, i: int) -> tuple[int, int]:
+        """Which of the files, counted from 0, row i came from, and its number there."""
+        return row_place(self._starts, int(self.row_numbers[i]))
 
     def _row(self, side: str, i: int) -> NDArray[Any]:
         offsets = self._offsets[side]
@@ -104,13 +112,20 @@ def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Toke
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
-def pair_store(pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, cache: Path | None = None) -> PairStore:
+def pair_store(
+    pairs: Iterable[Pair],
+    tokenizer: Tokenizer,
+    key: str,
+    cache: Path | None = None,
+    account: Account | None = None,
+) -> PairStore:
     """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
 
-    It is built in constant memory. Raises AttendoError if the cache can't be written to.
+    account: that of the pairs, which knows their files once they are read. It is built in constant memory. Raises
+    AttendoError if the cache can't be written to.
     """
     folder = (cache or cache_folder()) / f"pairs-{key}"
-    return opened_or_built(folder, PairStore, lambda new: _build(new, pairs, tokenizer, key))
+    return opened_or_built(folder, PairStore, lambda new: _build(new, pairs, tokenizer, key, account))
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
@@ -161,7 +176,32 @@ def id_type(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
-def _build(folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str) -> None:
+def save_row_starts(folder: Path, account: Account | None) -> None:
+    """Keeps where the row numbers of each file begin, if the rows came from several."""
+    if account is not None and len(account.parts) > 1:
+        starts = np.array([part.start for part in account.parts], "<i8")
+        (folder / "starts").write_bytes(starts.tobytes())
+
+
+def row_starts(folder: Path) -> NDArray[np.int64]:
+    """The number of the last row before each file, [files]; that of one file is 0."""
+    path = folder / "starts"
+    return mapped(path, "<i8") if path.exists() else np.zeros(1, np.int64)
+
+
+def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
+    """Which file a row number means, counted from 0, and its number there.
+
+    >>> row_place(np.array([0, 100, 100]), 100), row_place(np.array([0, 100, 100]), 101)
+    ((0, 100), (2, 1))
+    """
+    file = int(np.searchsorted(starts, number, side="left")) - 1
+    return file, number - int(starts[file])
+
+
+def _build(
+    folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, account: Account | None
+) -> None:
     dtype = id_type(tokenizer.vocab_size)
     remaining = iter(pairs)
     ends = dict.fromkeys(_SIDES, 0)
@@ -188,6 +228,7 @@ def _build(folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str) 
                 ends[side] = int(positions[-1])
                 ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
                 offsets.write(positions.tobytes())
+    save_row_starts(folder, account)
     write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype})
 
 

@@ -43,9 +43,10 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
         nonlocal all_read
         for chunk in chunks:
             if chunk.starts:
-                lengths.append(0)
+                if len(lengths) < FEWEST_ROWS:  # as many as that are held out whole: nobody asks for lengths
+                    lengths.append(0)
                 yield chunk.text
-            if len(lengths) <= FEWEST_ROWS:
+            if len(lengths) < FEWEST_ROWS:
                 lengths[-1] += len(chunk.text)
         all_read = True
 

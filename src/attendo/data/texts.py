@@ -17,6 +17,7 @@ from attendo.data.accounting import REMEDIES, Account, Fault, plural
 from attendo.data.corpora import read_lines
 from attendo.data.held_out import source_hash
 from attendo.data.lines import decode, open_binary, physical_lines, suffix
+from attendo.data.shards import TABLES, expanded, is_pattern
 from attendo.errors import AttendoError
 
 Documents = Literal["file", "line", "blank"]
@@ -28,7 +29,6 @@ STDLIB = "stdlib"
 VALID_ONE_IN = 20
 """One file of the standard library in so many, chosen by a hash, is for validation."""
 
-_ROWS = (".jsonl", ".csv", ".tsv", ".parquet")
 _BLOCK = 1 << 16  # bytes read at a time
 _CHUNK = 1 << 14  # characters in a chunk, at most
 _NO_SOURCE = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idlelib", "lib2to3"}
@@ -43,11 +43,12 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where documents come from: files, and folders for the files with these suffixes anywhere in them.
+    """Where documents come from: files, and folders and patterns for the files that they stand for, see `expanded`.
 
-    documents: what one is in a text file: the whole file, kept to the character (but for a byte order mark); a
-    line; or a stretch of lines without a blank one ("blank"). column, header: of files with rows, as in `read_lines`.
-    tolerant: files that are no UTF-8 text are left out and counted, not refused. label: how messages name all of it.
+    suffixes: of the files of a folder. documents: what one is in a text file: the whole file, kept to the character
+    (but for a byte order mark); a line; or a stretch of lines without a blank one ("blank"). column, header: of files
+    with rows, as in `read_lines`. tolerant: files that are no UTF-8 text are left out and counted, not refused. label:
+    how messages name all of it.
     """
 
     files: tuple[Path, ...]
@@ -61,10 +62,14 @@ class TextSource:
     def __post_init__(self) -> None:
         if not self.files:
             raise AttendoError("no text is named; give a file, a folder or stdlib")
-        with_rows = [has_rows(path) for path in self.files]
+        with_rows = [has_rows(path) for name in self.files for path in self._named(name)]
         if all(with_rows) and self.documents != "file":
             raise AttendoError(f"{self.name}: each row is a document; leave out documents={self.documents!r}")
-        if not any(with_rows) and not any(s in _ROWS for s in self.suffixes) and (self.column or self.header):
+        if (
+            not any(with_rows)
+            and not any(s in TABLES for s in self.suffixes)
+            and (self.column or self.header)
+        ):
             raise AttendoError(
                 f"{self.name}: a text file has no columns; leave out the column and the header"
             )
@@ -79,30 +84,15 @@ class TextSource:
 
     def paths(self) -> list[Path]:
         """The files to read, those of a folder in the order of their names. AttendoError for a folder without any."""
-        found = []
-        for path in self.files:
-            found += self._inside(path) if path.is_dir() else [path]
-        return found
+        return [path for name in self.files for path in expanded(name, self.suffixes)]
 
     def options(self) -> dict[str, Any]:
         """All that decides, beside the files' contents, which documents are read: for the key of a store."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
-    def _inside(self, folder: Path) -> list[Path]:
-        inside = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix())
-        files = [
-            path
-            for path in inside
-            if suffix(path) in self.suffixes
-            and path.is_file()
-            and not any(part.startswith(".") for part in path.relative_to(folder).parts)
-        ]
-        if not files:
-            raise AttendoError(
-                f"{folder}: no file in this folder ends in {' or '.join(self.suffixes)};"
-                " name the files, or another suffix"
-            )
-        return files
+    def _named(self, name: Path) -> tuple[Path, ...]:
+        """A file or a folder, or the files that a pattern names."""
+        return expanded(name, self.suffixes) if is_pattern(name) else (name,)
 
 
 @dataclass
@@ -155,7 +145,7 @@ class Reading:
 
 def has_rows(path: Path) -> bool:
     """Whether a file is a table, each row of which is a document: .tsv, .csv, .jsonl, .parquet, perhaps with .gz."""
-    return suffix(path) in _ROWS
+    return suffix(path) in TABLES
 
 
 def standard_library(part: Part) -> TextSource:

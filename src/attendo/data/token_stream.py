@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attendo.data.epoch_rows import GROUPING
 from attendo.data.store import StoreFacts, cache_folder, id_type, mapped, opened_or_built, verified_facts
 from attendo.data.texts import Chunk
 from attendo.data.tokenizers import Tokenizer, well_formed
@@ -56,7 +56,7 @@ class TokenStream:
     """Documents as token ids, without bos and eos, one after the other.
 
     ids: flat, [tokens]. offsets: where each document begins in them, and the end of the last, [documents + 1].
-    n_bytes, n_characters: of each document's text, in UTF-8, [documents]. key: of the store it was read from.
+    n_bytes, n_characters: of each document's text, in UTF-8, [documents]. facts: of the store it was read from.
     """
 
     ids: NDArray[Any]
@@ -107,10 +107,27 @@ class TokenStream:
         """Tokens to predict: the ids, and the end of each document."""
         return self.n_tokens + len(self)
 
-    @cached_property
-    def begins(self) -> Counts:
-        """Where each document begins, and the end of the last, if each takes one position more: [documents + 1]."""
-        return self.offsets + np.arange(len(self) + 1)
+    def begins(self, documents: NDArray[np.integer]) -> Counts:
+        """The positions at which these documents begin, where each takes one more than its ids."""
+        return self.offsets[documents] + documents
+
+    def documents_at(self, positions: NDArray[np.int64]) -> Counts:
+        """The document in which each position lies, [windows, positions]; each window's are ascending."""
+        found = np.empty_like(positions)
+        firsts, lasts = self._document_at(positions[:, 0]), self._document_at(positions[:, -1])
+        for window, first, last in zip(range(len(found)), firsts.tolist(), lasts.tolist(), strict=True):
+            begins = self.begins(np.arange(first, last + 1))
+            found[window] = first - 1 + np.searchsorted(begins, positions[window], side="right")
+        return found
+
+    def _document_at(self, positions: NDArray[np.int64]) -> Counts:
+        """The same by halving, for a few positions anywhere: the documents' begins are nowhere held."""
+        low, high = np.zeros_like(positions), np.full_like(positions, len(self))
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            before = self.begins(middle) <= positions
+            low, high = np.where(before, middle, low), np.where(before, high, middle)
+        return low
 
     def document(self, i: int) -> Document:
         """Document i; its ids are a view into the file."""
@@ -128,11 +145,11 @@ class TokenStream:
 
         Else they are taken in an order that is drawn once and for all, the last one cut to fit.
         """
-        order = np.arange(len(self))
+        order: Iterable[int] = range(len(self))
         if self.n_positions > n_tokens:
-            order = np.random.default_rng(0).permutation(order)
+            order = _drawn(len(self), n_tokens).tolist()
         chosen: list[Document] = []
-        for i in order.tolist():
+        for i in order:
             document = self.document(i)
             chosen.append(
                 document if document.n_targets <= n_tokens else document.beginning(n_tokens, tokenizer)
@@ -166,6 +183,14 @@ def _build(folder: Path, chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str
             for file, part in zip(files, parts, strict=True):
                 file.write(part.tobytes())
     write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size)})
+
+
+def _drawn(n_documents: int, most: int) -> Counts:
+    """Documents in an order that is drawn once and for all: at least `most` of them, or all."""
+    random = np.random.default_rng(0)
+    if n_documents <= GROUPING.at_once:
+        return random.permutation(n_documents)
+    return random.choice(n_documents, min(n_documents, most), replace=False)
 
 
 def _encoded(

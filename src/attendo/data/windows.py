@@ -6,46 +6,77 @@ the windows come in another order, both drawn from (seed, epoch), so a run is re
 list of batches and nothing else.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attendo.data.batches import Batch, EpochBatches, Rows
+from attendo.data.batches import Batch, EpochBatches
+from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 
 
-def window_edges(n_positions: int, context: int, seed: int, epoch: int) -> Rows:
+@dataclass(frozen=True)
+class WindowEdges:
     """Where the windows of an epoch begin, and where the last one ends: ascending, from 0 to `n_positions`.
 
-    Each position lies in one window. The first window is 1 to `context` long, its length drawn from (seed, epoch);
-    those behind it are full, but for the last, which takes what is left.
+    Each position lies in one window. The first window is 1 to `context` long, `first`; those behind it are full, but
+    for the last, which takes what is left. None of it is held.
 
-    >>> window_edges(20, 6, seed=1, epoch=0), window_edges(20, 6, seed=1, epoch=1)
+    >>> WindowEdges(20, 6, 3)(np.arange(5)), WindowEdges(20, 6, 4)(np.arange(5))
     (array([ 0,  3,  9, 15, 20]), array([ 0,  4, 10, 16, 20]))
     """
-    first = int(np.random.default_rng((seed, epoch)).integers(1, context + 1))
-    return np.unique(np.concatenate([[0], np.arange(first, n_positions, context), [n_positions]]))
+
+    n_positions: int
+    context: int
+    first: int
+
+    @classmethod
+    def drawn(cls, n_positions: int, context: int, seed: int, epoch: int) -> "WindowEdges":
+        """Those of an epoch, the length of whose first window is drawn from (seed, epoch)."""
+        return cls(n_positions, context, int(np.random.default_rng((seed, epoch)).integers(1, context + 1)))
+
+    @property
+    def n_windows(self) -> int:
+        """Windows; there are one more edges."""
+        return min(1, self.n_positions) + -(-max(0, self.n_positions - self.first) // self.context)
+
+    def __call__(self, numbers: Rows) -> Rows:
+        """The edges of these numbers, counted from 0."""
+        places = self.first + (numbers - 1) * self.context
+        return np.where(numbers == 0, 0, np.minimum(places, self.n_positions))
 
 
 def window_batches(
-    stream: TokenStream, context: int, batch_tokens: int, seed: int, epoch: int
+    stream: TokenStream,
+    context: int,
+    batch_tokens: int,
+    seed: int,
+    epoch: int,
+    grouping: Grouping = GROUPING,
 ) -> EpochBatches:
     """All batches of an epoch: a pure function of the arguments. See `require_window` for a stream too short.
 
     A batch has as many windows as `batch_tokens` positions hold, one at least, or one fewer, so that all batches are
-    about equally large. `ids` of a batch are the numbers of its windows, counted along the stream.
+    about equally large. `ids` of a batch are the numbers of its windows, counted along the stream. Up to
+    `grouping.at_once` windows are shuffled all together; for more, memory is bounded: see `EpochRows`.
     """
-    edges = window_edges(stream.n_positions, context, seed, epoch)
-    # the second number keeps the order apart from the place of the first cut
-    order = np.random.default_rng((seed, epoch, 1)).permutation(len(edges) - 1)
-    n_batches = -(-len(order) // max(1, batch_tokens // context))
-    return EpochBatches(
-        np.array_split(order, n_batches),
-        lambda rows: window_batch(stream, edges[rows], edges[rows + 1], rows),
-    )
+    edges = WindowEdges.drawn(stream.n_positions, context, seed, epoch)
+    most = max(1, batch_tokens // context)
+    seeds = (seed, epoch, 1)  # the third number keeps the order apart from the place of the first cut
+
+    def cut(windows: Rows, random: np.random.Generator) -> list[Rows]:
+        return np.array_split(random.permutation(windows), -(-len(windows) // most))
+
+    if edges.n_windows <= grouping.at_once:
+        rows = cut(np.arange(edges.n_windows), np.random.default_rng(seeds))
+    else:
+        rows = EpochRows.of(edges.n_windows, seeds, cut, grouping)
+    return EpochBatches(rows, lambda rows: window_batch(stream, edges(rows), edges(rows + 1), rows))
 
 
 def require_window(stream: TokenStream, context: int, name: str) -> None:
@@ -67,10 +98,9 @@ def window_batch(stream: TokenStream, starts: Rows, ends: Rows, ids: Rows) -> Ba
     positions = starts[:, None] + np.arange(int((ends - starts).max()))
     real = positions < ends[:, None]
     positions = np.minimum(positions, ends[:, None] - 1)
-    begins = stream.begins
-    documents = np.searchsorted(begins, positions, side="right") - 1
+    documents = stream.documents_at(positions)
     places = positions - documents  # of the target among the ids; there is none for eos
-    opens, closes = positions == begins[documents], positions == begins[documents + 1] - 1
+    opens, closes = positions == stream.begins(documents), positions == stream.begins(documents + 1) - 1
     token_ids = np.where(opens, Tokenizer.bos_id, _taken(stream, places - 1))
     targets = np.where(closes, Tokenizer.eos_id, _taken(stream, places))
     inputs = {"token_ids": _padded(token_ids, real)}

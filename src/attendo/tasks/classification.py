@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
 from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
+from attendo.data.lengths import RowLengths
 from attendo.data.store import StoreFacts
 from attendo.data.tokenizers import Tokenizer
 from attendo.metrics import (
@@ -29,7 +30,8 @@ from attendo.tasks.classifier import Classifier
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
-N_SAMPLES = 3
+N_SAMPLES = 32
+"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label."""
 _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
 
 
@@ -60,32 +62,36 @@ class LabelledMaterial:
         """Texts."""
         return len(self.store)
 
-    @property
-    def lengths(self) -> NDArray[np.int32]:
-        """Tokens of each text that an epoch reads, [rows]."""
-        return np.minimum(self.store.lengths, self.long_texts.max_tokens)
+    @cached_property
+    def lengths(self) -> RowLengths:
+        """Tokens of each text that an epoch reads."""
+        return self.store.lengths.capped(self.long_texts.max_tokens)
 
-    @property
+    @cached_property
     def n_tokens(self) -> int:
         """Tokens of an epoch, with the start of each text."""
-        return int(self.lengths.sum()) + self.n_rows
+        return self.lengths.sum() + self.n_rows
 
     @property
     def n_long(self) -> int:
         """Texts that are longer than the model reads at once."""
-        return int((self.store.lengths > self.long_texts.max_tokens).sum())
+        return sum(int((piece > self.long_texts.max_tokens).sum()) for piece in self.store.lengths.pieces())
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
-        rows = token_batches(self.lengths, np.zeros(self.n_rows, np.int32), batch_tokens, seed, epoch)
-        windows = np.random.default_rng((seed, epoch, _WINDOWS)).random(self.n_rows)
-        return EpochBatches(rows, partial(self._collate, seed, epoch, windows))
+        return self._epochs(batch_tokens, seed, epoch)
 
-    def _collate(self, seed: int, epoch: int, windows: NDArray[np.float64], rows: Rows) -> Batch:
-        texts = [
-            [Tokenizer.bos_id, *self._tokens(seed, epoch, float(windows[row]), int(row)).tolist()]
-            for row in rows
-        ]
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        """The epochs asked for last, each made once."""
+        return lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        rows = token_batches(self.lengths, None, batch_tokens, seed, epoch)
+        return EpochBatches(rows, partial(self._collate, seed, epoch))
+
+    def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
+        texts = [[Tokenizer.bos_id, *self._tokens(seed, epoch, int(row)).tolist()] for row in rows]
         src, lengths = pad_rows(texts, Tokenizer.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
         classes = self.store.labels[rows].astype(np.int64)
@@ -94,9 +100,13 @@ class LabelledMaterial:
         n_tokens = sum(map(len, texts))
         return Batch(inputs, torch.from_numpy(classes), len(rows), rows, -1, weights, n_tokens)
 
-    def _tokens(self, seed: int, epoch: int, window: float, row: int) -> NDArray[Any]:
+    def _tokens(self, seed: int, epoch: int, row: int) -> NDArray[Any]:
         """A row's tokens as this epoch reads them."""
-        ids = self.long_texts.training_part(self.store.text(row), window)
+        ids = self.store.text(row)
+        if self.long_texts.is_long(len(ids)):
+            # the row's place in one series of numbers, of which none needs to be held
+            numbers = np.random.PCG64(np.random.SeedSequence((seed, epoch, _WINDOWS))).advance(row)
+            ids = self.long_texts.training_part(ids, np.random.Generator(numbers).random())
         if not self.token_dropout:
             return ids
         dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
@@ -148,7 +158,8 @@ class ClassificationTask:
         }
         names = classifier.labels.names
         samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
-        return Evaluation(measures, self.deciding, samples[:N_SAMPLES])
+        step = max(1, len(samples) // N_SAMPLES)
+        return Evaluation(measures, self.deciding, samples[::step][:N_SAMPLES])
 
     @property
     def deciding(self) -> str:
@@ -162,14 +173,12 @@ class ClassificationTask:
     def describe(self) -> dict[str, Any]:
         """Rows, tokens, classes and padding of the training data."""
         material, batches = self.material, self.batches(0, 0, 0).rows
-        lengths = material.lengths
-        places = sum(len(rows) * (int(lengths[rows].max()) + 1) for rows in batches)
         return {
             "texts": material.n_rows,
             "tokens": material.n_tokens,
             "long_texts": material.n_long,
             "class_weights": material.weights,
             "batches_per_epoch": len(batches),
-            "padding_share": round(1 - material.n_tokens / places, 4),
+            "padding_share": round(padding_share(batches, material.lengths), 4),
             "validation_texts": len(self.validation),
         }

@@ -41,8 +41,9 @@ TOKENIZER_ROWS = 500_000
 class LabelledData:
     """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
 
-    columns: as on the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights:
-    what a row of each class counts, as in `class_weights`. token_dropout: share of input tokens that training hides.
+    train, valid: a file each, or a folder or pattern of files; without `valid` some rows are split off. columns: as on
+    the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights: what a row of
+    each class counts, as in `class_weights`. token_dropout: share of input tokens that training hides.
     """
 
     train: tuple[str, ...]
@@ -59,7 +60,8 @@ class LabelledData:
         for name, files in (("train", self.train), ("valid", self.valid)):
             if len(files) > 1 or (name == "train" and not files):
                 raise ValueError(
-                    f"{name} names {len(files)} files; give one file of labelled texts with --{name}"
+                    f"{name} names {len(files)} files; give one file of labelled texts with --{name}, or many as a"
+                    " folder or a quoted pattern"
                 )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
@@ -67,11 +69,12 @@ class LabelledData:
 
     def check(self) -> None:
         """Raises AttendoError for a missing file or columns that cannot be read, before anything slow begins."""
-        for file in (*self.train, *self.valid):
-            require_file(self.source(Path(file)).file)
+        for name in (*self.train, *self.valid):
+            for file in self.source(Path(name)).paths():
+                require_file(file)
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
-        """A file read as the run's is; columns and header as in training unless given."""
+        """Files by one name, read as the run's are; columns and header as in training unless given."""
         data = replace(
             self,
             columns=self.columns if columns is None else columns,
@@ -111,7 +114,8 @@ class LabelledCorpus:
     def counts(self) -> dict[str, int]:
         """How many training rows each label has; what was read is said once."""
         account = Account(self._source.name)
-        every = count_labels(read_labelled(self._source, self.data.strict, account), self._source.name)
+        rows = read_labelled(self._source, self.data.strict, account)
+        every = count_labels(rows, self._source.name, account)
         self.say(account.line())
         counts = (
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
@@ -124,10 +128,10 @@ class LabelledCorpus:
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
         return counts
 
-    def rows(self) -> Iterator[LabelledRow]:
-        """The training rows."""
+    def rows(self, account: Account | None = None) -> Iterator[LabelledRow]:
+        """The training rows; `account` is kept up to date."""
         held = self.held
-        for row in read_labelled(self._source, self.data.strict):
+        for row in read_labelled(self._source, self.data.strict, account):
             if held is None or row.text not in held:
                 yield row
 
@@ -136,15 +140,16 @@ class LabelledCorpus:
 
         Says how many of their texts are training texts too.
         """
-        rows = list(self._all_validation())
         if self.data.valid:
-            known = {source_hash(row.text) for row in rows}
-            known.intersection_update(source_hash(row.text) for row in self.rows())
-            if n := sum(source_hash(row.text) in known for row in rows):
-                self.say(
-                    f"{n:,} of {len(rows):,} validation texts are training texts too: the scores flatter"
-                )
-        return rows[:: max(1, -(-len(rows) // most))] if most else rows
+            hashes = Counter(source_hash(row.text) for row in self._all_validation())
+            known = hashes.keys() & (source_hash(row.text) for row in self.rows())
+            n_rows = hashes.total()
+            if n := sum(hashes[key] for key in known):
+                self.say(f"{n:,} of {n_rows:,} validation texts are training texts too: the scores flatter")
+        else:
+            n_rows = sum(1 for _ in self._all_validation())
+        step = max(1, -(-n_rows // most)) if most else 1
+        return list(itertools.islice(self._all_validation(), 0, None, step))
 
     @property
     def validation_name(self) -> str:
@@ -170,8 +175,12 @@ class LabelledCorpus:
             "split": not data.valid,
             "labels": labels.names,
         }
-        key = store_key([self._source.file], options, tokenizer)
-        store = labelled_store(self.rows(), self._source.name, labels, tokenizer, key)
+        files, account = self._source.paths(), Account(self._source.name)
+        if len(files) > 1:
+            options["files"] = [len(files)]
+        store = labelled_store(
+            self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
+        )
         weights = class_weights(list(self.counts.values()), data.class_weights)
         material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout)
         if material.n_long:
@@ -194,7 +203,11 @@ class LabelledCorpus:
 
     def _all_validation(self) -> Iterator[LabelledRow]:
         if self.data.valid:
-            yield from read_labelled(self.data.source(Path(self.data.valid[0])), self.data.strict)
+            source = self.data.source(Path(self.data.valid[0]))
+            account, labels = Account(source.name), LabelSet(tuple(self.counts))
+            for row in read_labelled(source, self.data.strict, account):
+                labels.id_of(row.label, account.place(row.number))  # told here, where its file is known
+                yield row
             return
         held = self.held
         assert held is not None

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
+from attendo.data.lengths import Stretches
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.store import StoreFacts
 from attendo.data.token_stream import TokenStream
@@ -57,41 +58,36 @@ class MaskedMaterial:
         return self.stream.facts
 
     @cached_property
-    def edges(self) -> NDArray[np.int64]:
-        """Where each stretch begins and ends among the ids, [stretches, 2]."""
-        most, found = self.context - 1, []
-        for start, end in zip(
-            self.stream.offsets[:-1].tolist(), self.stream.offsets[1:].tolist(), strict=True
-        ):
-            n = -(-(end - start) // most)
-            places = start + np.arange(n + 1) * (end - start) // max(n, 1)
-            found.append(np.stack([places[:-1], places[1:]], axis=1))
-        return np.concatenate(found)
-
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens of each stretch, [stretches]."""
-        return self.edges[:, 1] - self.edges[:, 0]
+    def stretches(self) -> Stretches:
+        """Where each stretch begins and ends among the ids."""
+        return Stretches(self.stream.offsets, self.context - 1)
 
     @property
     def n_rows(self) -> int:
         """Stretches."""
-        return len(self.edges)
+        return len(self.stretches)
 
     @property
     def n_tokens(self) -> int:
         """Tokens of an epoch, with the start of each stretch."""
-        return int(self.lengths.sum()) + self.n_rows
+        return self.stretches.sum() + self.n_rows
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
-        rows = token_batches(self.lengths, np.zeros_like(self.lengths), batch_tokens, seed, epoch)
+        return self._epochs(batch_tokens, seed, epoch)
+
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        """The epochs asked for last, each made once."""
+        return lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        rows = token_batches(self.stretches, None, batch_tokens, seed, epoch)
         return EpochBatches(rows, partial(self._collate, seed, epoch))
 
     def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
         texts, wanted = [], []
-        for row in rows.tolist():
-            start, end = self.edges[row]
+        for row, start, end in zip(rows.tolist(), *self.stretches.edges(rows), strict=True):
             ids = np.concatenate([[Tokenizer.bos_id], self.stream.ids[start:end]]).astype(np.int64)
             rng = np.random.default_rng((seed, epoch, row))
             masking = self.masking
@@ -124,15 +120,23 @@ class MaskedTask:
         model = cast(MaskedLM, model)
         device = model.output_proj.weight.device
         loss, right, n, seen = 0.0, 0, 0, 0
-        for batch in self.validation.batches(max(4096, self.batch_tokens), VALIDATION_SEED, 0):
-            batch = batch.to(device)
-            asked = batch.targets != batch.pad_id
-            logits, targets = model.output(model.hidden(**batch.inputs)[asked]).float(), batch.targets[asked]
-            loss += float(token_losses(logits, targets).sum(dtype=torch.float64))
-            right += int((logits.argmax(-1) == targets).sum())
-            n, seen = n + len(targets), seen + batch.targets.numel()
+        for number, batch in enumerate(
+            self.validation.batches(max(4096, self.batch_tokens), VALIDATION_SEED, 0)
+        ):
+            seen += batch.targets.numel()
+            if number % ranks.world == ranks.rank:
+                batch = batch.to(device)
+                asked = batch.targets != batch.pad_id
+                logits, targets = (
+                    model.output(model.hidden(**batch.inputs)[asked]).float(),
+                    batch.targets[asked],
+                )
+                loss += float(token_losses(logits, targets).sum(dtype=torch.float64))
+                right += int((logits.argmax(-1) == targets).sum())
+                n += len(targets)
             if seen >= EVALUATION_TOKENS:
                 break
+        loss, right, n = ranks.total(torch.tensor([loss, right, n], dtype=torch.float64)).tolist()
         measures = {"loss": loss / n, "perplexity": float(np.exp(loss / n)), "accuracy": right / n}
         return Evaluation(measures, "loss")
 
@@ -143,12 +147,11 @@ class MaskedTask:
     def describe(self) -> dict[str, Any]:
         """Documents and tokens of the training data."""
         material, batches = self.material, self.batches(0, 0, 0)
-        places = sum(len(rows) * (int(material.lengths[rows].max()) + 1) for rows in batches.rows)
         return {
             "documents": len(material.stream),
             "tokens": material.n_tokens,
             "stretches": material.n_rows,
             "batches_per_epoch": len(batches),
-            "padding_share": round(1 - material.n_tokens / places, 4),
+            "padding_share": round(padding_share(batches.rows, material.stretches), 4),
             "validation_tokens": self.validation.n_tokens,
         }

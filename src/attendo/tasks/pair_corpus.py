@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
@@ -51,6 +52,14 @@ class PairMaterial:
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
+        return self._epochs(batch_tokens, seed, epoch)
+
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        """The epochs asked for last, each made once."""
+        return lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         lengths = self.store.source_lengths, self.store.target_lengths
         return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
 
@@ -104,18 +113,19 @@ class PairCorpus:
         assert report is not None
         return report.account.used if not report.drop else sum(1 for _ in self.pairs())
 
-    def pairs(self) -> Iterator[tuple[int, str, str]]:
-        """The training pairs: (line number, source, target)."""
+    def pairs(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
+        """The training pairs: (line number, source, target); `account` is kept up to date."""
         held = self.held
-        for number, source, target in self._usable():
+        for number, source, target in self._usable(account):
             if held is None or source not in held:
                 yield number, source, target
 
     def validation(self, most: int) -> list[tuple[str, str]]:
         """At most `most` validation pairs, at equal distances over all there are."""
-        rows = list(self._all_validation())
-        step = max(1, -(-len(rows) // most))
-        return rows[::step]
+        n_rows = sum(1 for _ in self._all_validation())
+        if not n_rows:
+            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
+        return list(itertools.islice(self._all_validation(), 0, None, max(1, -(-n_rows // most))))
 
     def texts(self) -> Iterator[str]:
         """Both sides of the training pairs, of the first ones if there are very many."""
@@ -144,21 +154,26 @@ class PairCorpus:
         options = {"columns": data.columns, "header": data.header, "reverse": data.reverse, "drop": data.drop}
         if self.embedded:
             options |= {"embedded": FORECASTS, "pairs": FORECAST_PAIRS}
-            files: tuple = ()
+            files: list[Path] = []
         else:
-            files = data.training_source().files
+            files = data.training_source().paths()
             source = data.validation_source()
             options["split"] = source is None
-            if source is not None and "leaks" in data.drops():
-                files = (*files, *source.files)
-        return pair_store(self.pairs(), tokenizer, store_key(files, options, tokenizer))
+            leaks = source.paths() if source is not None and "leaks" in data.drops() else []
+            if len(data.training_source().parts()) > 1 or len(leaks) > 2:
+                options["files"] = [len(files), len(leaks), len(data.train)]  # which of the hashes are what
+            files += leaks
+        account = Account(data.training_source().name)
+        return pair_store(
+            self.pairs(account), tokenizer, store_key(files, options, tokenizer), account=account
+        )
 
-    def _usable(self) -> Iterator[tuple[int, str, str]]:
+    def _usable(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
         if self.embedded:
             for number, (source, target) in enumerate(self._forecasts(FORECAST_PAIRS, "train"), 1):
                 yield number, source, target
             return
-        account = Account(self.data.training_source().name)
+        account = Account(self.data.training_source().name) if account is None else account
         pairs = read_pairs(self.data.training_source(), self.data.strict, account)
         report = (
             self.report if self.data.drop else None
@@ -169,15 +184,14 @@ class PairCorpus:
         pairs = forecasts.pairs(n, split)
         return [(target, source) for source, target in pairs] if self.data.reverse else pairs
 
-    def _all_validation(self) -> Sequence[tuple[str, str]]:
+    def _all_validation(self) -> Iterator[tuple[str, str]]:
         if self.embedded:
-            return self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
+            yield from self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
+            return
         source: PairSource | None = self.data.validation_source()
         if source is not None:
-            return [(s, t) for _, s, t in read_pairs(source, self.data.strict)]
+            yield from ((s, t) for _, s, t in read_pairs(source, self.data.strict))
+            return
         held = self.held
         assert held is not None
-        rows = [(s, t) for _, s, t in self._usable() if s in held]
-        if not rows:
-            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
-        return rows
+        yield from ((s, t) for _, s, t in self._usable() if s in held)

@@ -19,9 +19,9 @@ FORECASTS = "forecasts"
 class PairData:
     """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
 
-    train, valid: one file with columns, or two parallel ones; without `valid` some rows are split off. columns:
-    as on the command line. source_language, target_language: codes for the card. drop: checks of the doctor
-    whose rows are left out.
+    train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
+    without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
+    for the card. drop: checks of the doctor whose rows are left out.
     """
 
     train: tuple[str, ...]
@@ -77,7 +77,7 @@ class PairData:
                 )
             return
         sources = [self.training_source(), self.validation_source()]
-        for file in (file for source in sources if source is not None for file in source.files):
+        for file in (file for source in sources if source is not None for file in source.paths()):
             require_file(file)
         if "leaks" in self.drops() and not self.valid:
             raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")

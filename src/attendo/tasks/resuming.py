@@ -38,13 +38,13 @@ def resumed_run(
     changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: those that go on with it, as
     many as before or others. Raises AttendoError where there is nothing to resume from, or where the data have changed.
     """
+    bundle = load_bundle(folder)
     with ranks.in_turn("checkpoints", everywhere=True):
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
     if name is None:
         raise AttendoError(f"{folder} has no sound checkpoint to resume from; train again with another --out")
-    path, bundle = folder / "checkpoints" / name, load_bundle(folder)
-    config = config_of(folder, bundle)
+    path, config = folder / "checkpoints" / name, config_of(folder, bundle)
     clock = Clock() if clock is None else clock
     run = restored(folder, bundle, config, path, say, device, clock, ranks)
     set_threads(threads, run.progress.threads, say)

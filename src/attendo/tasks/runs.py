@@ -33,7 +33,7 @@ from attendo.training.state import seed_all, seed_rank
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
-LOCK = ".lock"
+LOCK = "checkpoints/.lock"
 """A file in the run folder that the process which trains there holds."""
 
 

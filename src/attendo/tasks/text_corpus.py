@@ -39,9 +39,9 @@ TOKENIZER_CHARACTERS = 50_000_000
 class TextData:
     """Which texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
 
-    train, valid: files, folders, or "stdlib", the source of Python's standard library; without `valid` some documents,
-    or the end of each, are split off. column, header: of .tsv, .csv, .jsonl and .parquet files. documents: what one is
-    in a text file.
+    train, valid: files, folders, patterns, or "stdlib", the source of Python's standard library; without `valid` some
+    documents, or the end of each, are split off. column, header: of .tsv, .csv, .jsonl and .parquet files. documents:
+    what one is in a text file.
     """
 
     train: tuple[str, ...] = (STDLIB,)
@@ -57,9 +57,8 @@ class TextData:
             raise AttendoError(f"--train {STDLIB} brings its own validation files; leave out --valid")
         for part in ("train", "valid"):
             source = self.source(part)
-            for file in () if source is None or self.embedded else source.files:
-                if not file.is_dir():
-                    require_file(file)
+            for file in () if source is None or self.embedded else source.paths():
+                require_file(file)
 
     @property
     def embedded(self) -> bool:

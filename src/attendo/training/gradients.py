@@ -112,7 +112,7 @@ def try_largest(run: Run) -> None:
     batches, before = run.task.batches(run.training.seed, run.progress.epoch, 0), torch_states()
     if not len(batches):
         return
-    sizes = [len(rows) for rows in batches.rows] if isinstance(batches, EpochBatches) else [0]
+    sizes = batches.sizes.tolist() if isinstance(batches, EpochBatches) else [0]
     run.engine.model.train()
     for number in dict.fromkeys((sizes.index(max(sizes)), sizes.index(min(sizes)))):
         batch = batches[number]
