@@ -29,10 +29,14 @@ COMMANDS = [
     ["train", "language-model"],
     ["train", "masked-language-model"],
     ["resume"],
+    ["verify-resume"],
+    ["plan"],
     ["translate"],
     ["shortlist"],
     ["score"],
     ["evaluate"],
+    ["compare"],
+    ["report"],
     ["info"],
     ["doctor"],
     ["claims"],
@@ -244,7 +248,7 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
         stopped = attendo("train", "translation", *options)
     assert stopped.code == code
     assert f"stopped and saved at step 3; go on with: attendo resume {out}" in stopped.err
-    assert [path.name for path in (out / "checkpoints").iterdir()] == ["step-3"]
+    assert [path.name for path in (out / "checkpoints").glob("step-*")] == ["step-3"]
     resumed = attendo("resume", out)
     assert resumed.code == 0
     assert "done: all 6 steps done" in resumed.err

@@ -34,7 +34,7 @@ from attendo.data.accounting import plural
 
 Pairs = Annotated[
     list[str] | None,
-    typer.Option(metavar="F", help="Pairs: a file, a folder or 'a quoted/*.tsv'; .csv .jsonl .parquet, .gz."),
+    typer.Option(metavar="F", help="Pairs: a file, a folder or 'a quoted/*.tsv'; .csv, .jsonl …"),
 ]
 
 
@@ -193,8 +193,8 @@ def _files(name: str, given: list[str] | None, source: str | None, target: str |
         raise typer.BadParameter(f"{name}-source and {name}-target belong together; give both")
     if given and len(given) > 1:
         raise typer.BadParameter(
-            f"{name} names {len(given)} files; give a folder or a quoted pattern ('shards/*.tsv'), or two parallel files"
-            f" with {name}-source and {name}-target"
+            f"{name} names {len(given)} files; give a folder or a quoted pattern ('shards/*.tsv'), or two parallel"
+            f" files with {name}-source and {name}-target"
         )
     one = given[0] if given else None
     if one is not None and source is not None:

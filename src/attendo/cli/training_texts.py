@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 Labelled = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="F", help="Labelled texts: a file, a folder or 'a/*.tsv'; .csv .jsonl .parquet, .gz."
-    ),
+    typer.Option(metavar="F", help="Labelled texts: a file, a folder or 'a/*.tsv'; .csv, .jsonl …"),
 ]
 Texts = Annotated[
     list[str] | None,
