@@ -80,6 +80,16 @@ def test_the_gradient_passes_through_the_same_mask():
     torch.testing.assert_close(x.grad, mask * slope)
 
 
+def test_gradients_of_first_and_second_order_are_right():
+    def dropped(x):
+        torch.manual_seed(3)
+        return Dropout(0.3)(x)
+
+    x = torch.randn(5, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(dropped, x)
+    assert torch.autograd.gradgradcheck(dropped, x)
+
+
 @pytest.mark.parametrize("p", [-0.1, 1.0, float("nan")])
 def test_what_is_no_rate_is_refused(p):
     with pytest.raises(ValueError, match="dropout="):

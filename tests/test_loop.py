@@ -1,6 +1,5 @@
 """The loop: its gradient, its end, its cursor, its best; on a model and a task that are tiny."""
 
-
 import pytest
 import torch
 from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run

@@ -74,6 +74,26 @@ def test_an_upstream_gradient_scales_both():
         torch.testing.assert_close(three, 3 * one)
 
 
+def test_a_second_backward_pass_through_one_loss_is_refused():
+    output, hidden = nn.Linear(3, 5, bias=False), torch.randn(4, 3, requires_grad=True)
+    loss = linear_cross_entropy(hidden, output, torch.tensor([0, 1, 4, 4]))
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_gradients_of_several_parts_add_up():
+    torch.manual_seed(0)
+    output, hidden = nn.Linear(3, 5, bias=False, dtype=torch.float64), torch.randn(6, 3, dtype=torch.float64)
+    targets = torch.tensor([0, 1, 4, 4, 2, 3])
+    linear_cross_entropy(hidden, output, targets, 0.1).backward()
+    whole = output.weight.grad
+    output.weight.grad = None
+    for part in (slice(0, 2), slice(2, 6)):
+        linear_cross_entropy(hidden[part], output, targets[part], 0.1).backward()
+    torch.testing.assert_close(output.weight.grad, whole)
+
+
 def test_extreme_logits_stay_finite():
     output = nn.Linear(1, 3, bias=False)
     output.weight.data = torch.tensor([[1e4], [0.0], [-1e4]])

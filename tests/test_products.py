@@ -8,7 +8,7 @@ from torch import nn
 from attendo.training import precision
 from attendo.training.loop import train
 from attendo.training.precision import fastest_precision, fastest_products
-from attendo.training.products import OneDnnLinear, has_onednn, use_onednn
+from attendo.training.products import OneDnnLinear, has_onednn, use_onednn, weight_gradient
 from attendo.training.trainable import batch_loss
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
@@ -26,9 +26,18 @@ def test_value_and_gradients_are_those_of_the_plain_layer(bias, shape):
         plain.zero_grad()
         x = torch.linspace(-1, 1, 24 * torch.Size(shape).numel()).view(*shape, 24).requires_grad_()
         layer(x).square().sum().backward()
-        found.append([x.grad, *(p.grad.clone() for p in plain.parameters())])
+        found.append([x.grad, *(p.grad.clone() for p in plain.parameters() if p.grad is not None)])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("d_out", "d_in"), [(17, 24), (24, 17), (24, 24), (1, 30)])
+def test_the_weights_gradient_is_the_product_in_either_order_and_laid_out_as_the_weight(d_out, d_in):
+    torch.manual_seed(0)
+    grad, x = torch.randn(40, d_out), torch.randn(40, d_in)
+    found = weight_gradient(grad, x)
+    assert found.is_contiguous()
+    torch.testing.assert_close(found, grad.mT @ x, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_keeps_its_names_and_its_loss():

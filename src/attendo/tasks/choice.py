@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
 from attendo.tasks.settings import BUDGETS, Tables, section
+from attendo.training.compiling import compiling_pays
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.precision import fastest_precision, fastest_products
 from attendo.training.run import Run, Task
@@ -114,6 +116,9 @@ def choose_training(
     training.setdefault("learning_rate", learning_rate_for(model["d_model"]))
     training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
     training.setdefault("evaluate_every", max(20, steps // 12))
+    if device.type == "cuda" and "compile" not in training:
+        run, batch = probe_run(model, training, device), batches[len(batches) // 2]
+        training["compile"] = compiling_pays(run.model, partial(update, run, [batch]))
     layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
     say(
         f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
@@ -199,10 +204,7 @@ def measured_pace(
     Wall time on a GPU, whatever the budget. Ends after so many seconds, but not before `fewest` updates; the first is
     not counted if there is another.
     """
-    settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
-    network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
-    config = section(TrainingConfig, {"training": settings}, "training", "the settings")
-    run = Run(network, _NO_TASK, config, CheckpointConfig(), None)
+    run = probe_run(model, training, device)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
     paces: list[float] = []
     began = clock()
@@ -213,6 +215,14 @@ def measured_pace(
         if clock() - began > seconds and len(paces) >= fewest:
             break
     return float(np.median(paces[1:] or paces)) * training.get("accumulation", 1)
+
+
+def probe_run(model: dict[str, Any], training: dict[str, Any], device: torch.device) -> Run:
+    """A run to try updates with, of these [model] and [training] tables, that nobody keeps."""
+    settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
+    network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
+    config = section(TrainingConfig, {"training": settings}, "training", "the settings")
+    return Run(network, _NO_TASK, config, CheckpointConfig(), None)
 
 
 def _seconds(training: dict[str, Any]) -> float | None:

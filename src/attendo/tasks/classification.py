@@ -67,9 +67,13 @@ class LabelledMaterial:
         """Tokens of each text that an epoch reads."""
         return self.store.lengths.capped(self.long_texts.max_tokens)
 
-    @cached_property
+    @property
     def n_tokens(self) -> int:
         """Tokens of an epoch, with the start of each text."""
+        return self._n_tokens
+
+    @cached_property
+    def _n_tokens(self) -> int:
         return self.lengths.sum() + self.n_rows
 
     @property

@@ -2,68 +2,44 @@
 
 from __future__ import annotations
 
-from typing import cast
+from functools import cache
+from typing import TypeVar, cast
 
-from jaxtyping import Float
 from torch import Tensor, is_grad_enabled, nn
 from torch.utils.checkpoint import checkpoint
 
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.nn.masks import Mask
 
-
-class RecomputedEncoderBlock(EncoderBlock):
-    """An encoder block with the parts of another, whose inner values are not kept for the backward pass."""
-
-    def __init__(self, plain: EncoderBlock):
-        _take_over(self, plain)
-
-    def forward(
-        self, x: Float[Tensor, "batch len d_model"], mask: Mask | None = None
-    ) -> Float[Tensor, "batch len d_model"]:
-        """As the plain block; random numbers are drawn again as they were."""
-        if not is_grad_enabled():
-            return super().forward(x, mask)
-        return cast(Tensor, checkpoint(super().forward, x, mask, use_reentrant=False))
-
-
-class RecomputedDecoderBlock(DecoderBlock):
-    """A decoder block with the parts of another, whose inner values are not kept for the backward pass."""
-
-    def __init__(self, plain: DecoderBlock):
-        _take_over(self, plain)
-
-    def forward(
-        self,
-        x: Float[Tensor, "batch len d_model"],
-        memory: Float[Tensor, "batch src_len d_memory"] | None,
-        mask: Mask | None = None,
-        memory_mask: Mask | None = None,
-    ) -> Float[Tensor, "batch len d_model"]:
-        """As the plain block; random numbers are drawn again as they were."""
-        if not is_grad_enabled():
-            return super().forward(x, memory, mask, memory_mask)
-        return cast(Tensor, checkpoint(super().forward, x, memory, mask, memory_mask, use_reentrant=False))
+BlockT = TypeVar("BlockT", bound=nn.Module)
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Replaces the blocks of a model in place; names and parameters stay, and so do all gradients.
+    """Changes the blocks of a model in place; names and parameters stay, and so do all gradients.
 
     Chen et al. 2016: the memory of a block's inner values for one more forward pass, about a third of a step's time.
+    Random numbers are drawn again as they were.
     """
-    for path, module in list(model.named_modules()):
-        if type(module) is EncoderBlock:
-            model.set_submodule(path, RecomputedEncoderBlock(module))
-        elif type(module) is DecoderBlock:
-            model.set_submodule(path, RecomputedDecoderBlock(module))
+    for module in model.modules():
+        if type(module) in (EncoderBlock, DecoderBlock):
+            module.__class__ = recomputed(type(module))
 
 
-def _take_over(block: nn.Module, plain: nn.Module) -> None:
-    """Makes a block of the parts of another one."""
-    nn.Module.__init__(block)
-    for name, part in plain.named_children():
-        block.add_module(name, part)
-    for name, value in vars(plain).items():  # a part that is None stands among the plain attributes
-        if name not in vars(block):
-            setattr(block, name, value)
-    block.train(plain.training)
+@cache
+def recomputed(kind: type[BlockT]) -> type[BlockT]:
+    """A kind of block that is another one but for this: while gradients are wanted, only its inputs are kept.
+
+    >>> issubclass(recomputed(EncoderBlock), EncoderBlock), recomputed(EncoderBlock) is recomputed(EncoderBlock)
+    (True, True)
+    """
+
+    class Recomputed(kind):
+        def forward(self, *inputs: Tensor | Mask | None) -> Tensor:
+            if not is_grad_enabled():
+                return super().forward(*inputs)
+            again = checkpoint(super().forward, *inputs, use_reentrant=False)
+            assert isinstance(again, Tensor)
+            return again
+
+    Recomputed.__name__ = Recomputed.__qualname__ = f"Recomputed{kind.__name__}"
+    return cast(type[BlockT], Recomputed)

@@ -14,7 +14,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attendo.files import (
-    DamagedFile,
     manifest_files,
     manifest_hash,
     mend_folder,
@@ -160,7 +159,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
         try:
             verify_manifest(path)
             return path, damaged
-        except DamagedFile as error:
+        except OSError as error:  # a DamagedFile, or what the system itself cannot read
             damaged.append(f"passed over {path.name}: {error}")
     return None, damaged
 
@@ -171,9 +170,17 @@ def checkpoints(folder: Path) -> list[Path]:
     return [path for _, path in sorted(found)]
 
 
-def prune_checkpoints(folder: Path, keep: int, best_step: int = 0) -> None:
-    """Removes all but the `keep` newest and that of the best evaluation."""
-    for path in checkpoints(folder)[:-keep]:
+def regular_checkpoints(folder: Path, every: int) -> list[Path]:
+    """Those where one was due, every so many steps, and the newest: the same whether a run was stopped or not."""
+    found = checkpoints(folder)
+    return [path for path in found[:-1] if int(path.name.removeprefix("step-")) % every == 0] + found[-1:]
+
+
+def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 1) -> None:
+    """Removes all but that of the best evaluation and `keep` others: the newest regular ones first, see above."""
+    kept = regular_checkpoints(folder, every)[-keep:]
+    others = [path for path in checkpoints(folder) if path not in kept]
+    for path in others[: len(others) - (keep - len(kept))]:
         if path.name != f"step-{best_step}":
             remove_folder(path)
 
@@ -193,22 +200,31 @@ def sweep(folder: Path) -> None:
         mend_folder(folder)
 
 
+def place_of(progress: Progress) -> tuple[int, int, bool]:
+    """What is to be done next: its epoch, its batch, and whether an evaluation comes before."""
+    return progress.epoch, progress.batch, progress.evaluation_due
+
+
 class Saver:
     """Writes a run's checkpoints and removes old ones, beside the training or before it goes on.
 
-    What goes wrong in the background is raised by the next call, so that no run goes on without being saved.
+    What goes wrong in the background is raised by the next call, so that no run goes on without being saved. last: the
+    place in the run of what was handed over last.
     """
 
     def __init__(self, folder: Path, run: Run):
         self.folder, self.background = folder, run.checkpoint.background
         self.keep = max(run.checkpoint.keep_last, run.training.average_last)
+        self.every = run.save_every
         self.ranks = run.ranks.beside()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self.last: tuple[int, int, bool] | None = None
 
     def save(self, taken: Snapshot) -> None:
         """Writes one; in the background it is there after the next `wait`."""
         self.wait()
+        self.last = place_of(Progress.from_json(taken.progress))
         if not self.background:
             self._write(taken)
             return
@@ -232,7 +248,7 @@ class Saver:
     def _write(self, taken: Snapshot) -> None:
         write_checkpoint(self.folder, taken, self.ranks)
         if self.ranks.is_first:
-            prune_checkpoints(self.folder, self.keep, taken.progress["best_step"])
+            prune_checkpoints(self.folder, self.keep, taken.progress["best_step"], self.every)
 
     def _write_noting(self, taken: Snapshot) -> None:
         try:

@@ -15,13 +15,14 @@ Step = Callable[[], object]
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Has torch compile each block when it is first called, for any length; names and parameters stay.
+    """Has torch compile each block when it is first called; names and parameters stay.
 
-    Block by block, since all blocks of a stack are the same code: it is compiled once, not once a layer.
+    Block by block, since all blocks of a stack are the same code: it is compiled once, not once a layer. Lengths that
+    change make it compile once more, for any length.
     """
     for module in model.modules():
         if isinstance(module, EncoderBlock | DecoderBlock):
-            module.compile(dynamic=True)
+            module.compile()
 
 
 def compiling_pays(model: nn.Module, step: Step, repeats: int = 5) -> bool:
@@ -30,7 +31,7 @@ def compiling_pays(model: nn.Module, step: Step, repeats: int = 5) -> bool:
     step: forward and backward pass of the model on a batch. Always False on a CPU, where it was measured to lose,
     after most of a minute of compiling.
     """
-    if next(model.parameters()).device.type != "cuda":
+    if not _on_gpu(model):
         return False
     eager = _seconds(step, repeats)
     compile_blocks(model)
@@ -44,6 +45,10 @@ def forget_compiled(model: nn.Module) -> None:
     """Undoes `compile_blocks`."""
     for module in model.modules():
         module._compiled_call_impl = None
+
+
+def _on_gpu(model: nn.Module) -> bool:
+    return next(model.parameters()).device.type == "cuda"
 
 
 def _seconds(step: Step, repeats: int) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
 
 from attendo.data.batches import Batch
-from attendo.training.checkpoints import Saver, average_weights, checkpoints, snapshot
+from attendo.training.checkpoints import Saver, average_weights, place_of, regular_checkpoints, snapshot
 from attendo.training.distributed import Ranks
 from attendo.training.ending import due, plan_end, share_done
 from attendo.training.finite import require_finite
@@ -28,17 +28,18 @@ def train(run: Run) -> Iterator[Report]:
     """
     saver = None if run.folder is None else Saver(run.folder, run)
     try:
-        run.clock.resume(run.progress)
-        if saver is not None or run.ranks.world > 1:
-            try_largest(run)
-        run.agree(0.0)
-        yield from steps(run, saver)
-        if run.progress.ended and run.folder and run.training.average_last > 1:
-            yield from evaluate_average(run, run.folder, saver)
+        with suppress(Interrupted):
+            run.clock.resume(run.progress)
+            if saver is not None or run.ranks.world > 1:
+                try_largest(run)
+            run.agree(0.0)
+            yield from steps(run, saver)
+            if run.progress.ended and run.folder and run.training.average_last > 1:
+                yield from evaluate_average(run, run.folder, saver)
         if run.progress.ended:
             yield Report("end", run.progress, note=run.progress.ended, done=1.0)
-    except Interrupted:
-        yield from save(run, saver)
+        elif saver is not None and saver.last != place_of(run.progress):
+            yield from save(run, saver)
     finally:
         if saver is not None:
             saver.wait()
@@ -61,8 +62,6 @@ def steps(run: Run, saver: Saver | None) -> Iterator[Report]:
                     saver.check()
                 if report.kind == "step":
                     yield from what_is_due(run, saver)
-                elif run.stopping:
-                    yield from save(run, saver)
                 if progress.ended or run.stopping:
                     return
         progress.epoch, progress.batch = progress.epoch + 1, 0
@@ -79,8 +78,7 @@ def what_is_due(run: Run, saver: Saver | None) -> Iterator[Report]:
         yield report
     if not progress.evaluation_due:
         progress.ended = ended or plan_end(run)
-    every = run.checkpoint.every_steps or config.evaluate_every
-    if due(progress.step, every) or is_best or progress.ended or run.stopping:
+    if due(progress.step, run.save_every) or is_best or progress.ended:
         yield from save(run, saver)
 
 
@@ -139,7 +137,7 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
     """
     if saver is not None:
         saver.wait()
-    folders = checkpoints(folder)[-run.training.average_last :]
+    folders = regular_checkpoints(folder, run.save_every)[-run.training.average_last :]
     if len(folders) < 2:
         return
     own = {name: tensor.clone() for name, tensor in weights_of(run.engine.model).items()}

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attendo.training.products import OneDnnLinear, onednn_product
 
-# one chunk's logits stay in a core's cache: about 256 rows at a vocabulary of 8,000
+# one chunk's logits stay in a processor's cache: about 250 rows at a vocabulary of 8,000
 CHUNK_VALUES = 2_000_000
 
 
@@ -47,7 +47,9 @@ class _LinearCrossEntropy(torch.autograd.Function):
         vocab = weight.shape[0]
         rows = max(1, CHUNK_VALUES // vocab)
         total = torch.zeros((), dtype=weight.dtype, device=hidden.device)
-        grad_hidden, grad_weight = torch.empty_like(hidden), torch.zeros_like(weight)
+        grad_hidden = torch.empty_like(hidden)
+        # by columns, as in `weight_gradient`: hidden states are narrower than a vocabulary
+        grad_columns = torch.zeros(weight.shape[::-1], dtype=weight.dtype, device=weight.device)
         with torch.autocast(device, enabled=False):
             matrix = weight.to(compute)
             for start in range(0, hidden.shape[0], rows):
@@ -61,7 +63,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 probs.scatter_add_(-1, t, torch.full_like(t, smoothing - 1.0, dtype=probs.dtype))
                 grad = probs.to(compute)
                 grad_hidden[start : start + rows] = _product(grad, matrix.mT, onednn)
-                _add_product(grad_weight, grad, h, factor, onednn)
+                _add_product(grad_columns, h, grad, factor, onednn)
+            grad_weight = grad_columns.mT.contiguous()
             if smoothing:
                 mean_row, hidden_sum = weight.mean(0), hidden.to(weight.dtype).sum(0)
                 total -= smoothing * (hidden_sum @ mean_row)
@@ -74,7 +77,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         grad_hidden, grad_weight = ctx.saved_tensors
         (upstream,) = grads
-        return grad_hidden * upstream.to(grad_hidden.dtype), grad_weight * upstream, None, None, None, None
+        # in place: a second backward pass through the same loss is refused by torch
+        return grad_hidden.mul_(upstream), grad_weight.mul_(upstream), None, None, None, None
 
 
 def _product(left: Tensor, right: Tensor, onednn: bool) -> Tensor:
@@ -83,6 +87,7 @@ def _product(left: Tensor, right: Tensor, onednn: bool) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, factor: float, onednn: bool) -> None:
+    """total += factor · leftᵀ · right."""
     if total.dtype == left.dtype and not onednn:
         total.addmm_(left.mT, right, alpha=factor)
     else:

@@ -86,7 +86,7 @@ class Engine:
         """
         total = nn.utils.get_total_norm([p.grad for p in self.model.parameters() if p.grad is not None])
         norm = float(cast(Any, total).full_tensor() if self.is_sharded else total)
-        if max_norm and math.isfinite(norm):
+        if max_norm and math.isfinite(norm) and norm > max_norm:
             nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, total)
         return norm
 

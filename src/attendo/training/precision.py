@@ -26,7 +26,7 @@ def set_tf32(precision: Precision, device: torch.device) -> None:
     Holds for the whole process, backward passes included. On a CPU it changes nothing.
     """
     if device.type == "cuda":
-        torch.backends.cuda.matmul.fp32_precision = "tf32" if precision == "tf32" else "ieee"
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:

@@ -30,6 +30,15 @@ def has_onednn() -> bool:
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
+def weight_gradient(
+    grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]
+) -> Float[Tensor, "d_out d_in"]:
+    """dW = Gᵀ X by oneDNN, which copies its first factor where that is transposed: here the narrower of the two."""
+    if x.shape[1] < grad.shape[1]:
+        return onednn_product(x.mT, grad.mT).mT.contiguous()
+    return onednn_product(grad.mT, x.mT)
+
+
 class _OneDnn(torch.autograd.Function):
     """The product with its gradients: dX = G W, dW = Gᵀ X, db = Σ G."""
 
@@ -44,7 +53,7 @@ class _OneDnn(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         grad = grads[0].contiguous()
         grad_x = onednn_product(grad, weight.mT) if ctx.needs_input_grad[0] else None
-        return grad_x, onednn_product(grad.mT, x.mT), grad.sum(0) if ctx.has_bias else None
+        return grad_x, weight_gradient(grad, x), grad.sum(0) if ctx.has_bias else None
 
 
 class OneDnnLinear(nn.Linear):

@@ -130,6 +130,11 @@ class Run:
             yield
 
     @property
+    def save_every(self) -> int:
+        """Steps between two checkpoints."""
+        return self.checkpoint.every_steps or self.training.evaluate_every
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
