@@ -15,6 +15,10 @@ from attendo import files
 from attendo.files import (
     DamagedFile,
     atomic_folder,
+    locked,
+    manifest_hash,
+    mend_folder,
+    remove_folder,
     sha256_file,
     verify_manifest,
     write_atomic,
@@ -43,7 +47,7 @@ os.write, os.fsync, os.replace, os.rename = map(counted, (os.write, os.fsync, os
 if what == "file":
     write_atomic(path, "the new text")
 else:
-    with atomic_folder(path) as folder:
+    with atomic_folder(path, replace=what == "replace") as folder:
         (folder / "a.txt").write_text("whole")
         (folder / "b.txt").write_text("whole")
 """
@@ -268,3 +272,119 @@ def _same(whole, changed):
         return json.loads(whole) == json.loads(bytes(changed))
     except (ValueError, RecursionError):
         return False
+
+
+# ---- folders that are replaced, removed and mended, and locks
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5, 6])
+def test_a_kill_while_a_folder_is_replaced_loses_neither(tmp_path, call):
+    """The calls in order: fsync of a.txt, b.txt and their folder; two renames; fsync of the parent."""
+    path = tmp_path / "step-1"
+    path.mkdir()
+    (path / "a.txt").write_text("old")
+    assert killed(path, call, "replace") == -signal.SIGKILL
+    mend_folder(tmp_path)
+    assert listed(tmp_path) == ["step-1"]
+    texts = [(path / name).read_text() for name in listed(path)]
+    assert texts == (["whole", "whole"] if call == 6 else ["old"])
+
+
+def test_that_was_every_call_of_a_replacement(tmp_path):
+    (tmp_path / "step-1").mkdir()
+    assert killed(tmp_path / "step-1", 7, "replace") == 0
+    assert listed(tmp_path) == ["step-1"] and listed(tmp_path / "step-1") == ["a.txt", "b.txt"]
+
+
+def test_a_replacement_that_fails_leaves_what_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "step-1"
+    path.mkdir()
+    (path / "a.txt").write_text("old")
+    with pytest.raises(KeyError), atomic_folder(path, replace=True):
+        raise KeyError
+    assert listed(tmp_path) == ["step-1"] and (path / "a.txt").read_text() == "old"
+    rename, calls = os.rename, []
+
+    def second_fails(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        rename(*arguments)
+
+    monkeypatch.setattr(os, "rename", second_fails)
+    with pytest.raises(OSError, match="No space left"), atomic_folder(path, replace=True) as new:
+        (new / "a.txt").write_text("new")
+    monkeypatch.undo()
+    assert listed(tmp_path) == ["step-1"] and (path / "a.txt").read_text() == "old"
+
+
+def test_mending_takes_away_what_is_unfinished_and_nothing_else(tmp_path):
+    (tmp_path / ".step-2.0123456789ab.tmp").mkdir()
+    (tmp_path / ".step-2.0123456789ab.tmp" / "a.txt").touch()
+    (tmp_path / ".card.json.0123456789ab.tmp").touch()
+    (tmp_path / ".step-1.0123456789ab.old").mkdir()
+    (tmp_path / ".step-3.0123456789ab.old").mkdir()
+    kept = [".git", ".lock", ".x.0123.tmp", "a.0123456789ab.tmp", "card.json", "step-1"]
+    for name in kept:
+        (tmp_path / name).mkdir()
+    mend_folder(tmp_path)
+    assert listed(tmp_path) == sorted([*kept, "step-3"])
+    mend_folder(tmp_path)
+    assert listed(tmp_path) == sorted([*kept, "step-3"])
+
+
+def test_mending_follows_no_link(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").touch()
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / ".step-2.0123456789ab.tmp").symlink_to(tmp_path / "mine")
+    mend_folder(tmp_path / "here")
+    assert listed(tmp_path / "here") == [] and listed(tmp_path / "mine") == ["a.txt"]
+
+
+def test_a_removed_folder_is_never_seen_in_part(tmp_path, monkeypatch):
+    path = tmp_path / "step-1"
+    path.mkdir()
+    (path / "a.txt").touch()
+    monkeypatch.setattr(files.shutil, "rmtree", lambda *_, **__: None)  # the process dies here
+    remove_folder(path)
+    monkeypatch.undo()
+    (left,) = listed(tmp_path)
+    assert left.startswith(".step-1.")
+    mend_folder(tmp_path)
+    assert listed(tmp_path) == []
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+    path = tmp_path / ".lock"
+    with locked(path) as first:
+        assert first
+        with locked(path) as second:
+            assert not second
+        with locked(path) as third:
+            assert not third  # the second gave back nothing that it did not hold
+    with pytest.raises(KeyError), locked(path) as again:
+        assert again
+        raise KeyError
+    with locked(path) as last:
+        assert last
+
+
+def test_the_hash_of_a_folder_is_that_of_its_files(folder):
+    before = manifest_hash(folder)
+    write_manifest(folder, {"other": 1})
+    assert manifest_hash(folder) == before  # what else the manifest says does not count
+    (folder / "a.bin").write_bytes(b"changed")
+    assert manifest_hash(folder) == before  # the files are not read
+    write_manifest(folder, {})
+    assert manifest_hash(folder) != before
+    without = manifest_hash(folder, without=["a.bin"])
+    (folder / "a.bin").write_bytes(b"changed again")
+    write_manifest(folder, {})
+    assert manifest_hash(folder, without=["a.bin"]) == without
+    (folder / "a.bin").rename(folder / "b.bin")
+    write_manifest(folder, {})
+    assert manifest_hash(folder, without=["a.bin"]) != without  # a name counts as well
+    (folder / "manifest.json").write_text("{}")
+    with pytest.raises(DamagedFile):
+        manifest_hash(folder)

@@ -10,14 +10,17 @@ from collections.abc import Sequence
 import typer
 from typer.exceptions import TyperException
 
+from attendo.cli.comparing import add_compare_command
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
 from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.figure import add_figure_command
 from attendo.cli.lesson import add_lesson_command
+from attendo.cli.planning import add_plan_command
 from attendo.cli.reporting import say
 from attendo.cli.shortlist import add_shortlist_command
 from attendo.cli.theory import add_theory_commands
+from attendo.cli.tracking import add_report_command
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
 from attendo.cli.using_texts import add_text_commands
@@ -36,9 +39,12 @@ def build_app() -> typer.Typer:
     app.callback()(options)
     add_demo(app)
     add_training_commands(app)
+    add_plan_command(app)
     add_using_commands(app)
     add_shortlist_command(app)
     add_evaluate_command(app)
+    add_compare_command(app)
+    add_report_command(app)
     add_text_commands(app)
     add_data_commands(app)
     add_theory_commands(app)
@@ -73,6 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     # threads that spin while they wait burn the CPU time that a budget counts; torch reads this when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # batches come in many shapes, and oneDNN would keep 1,024 kernels compiled for some of them
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     _speak_utf8()
     arguments, debug = _without_debug(list(sys.argv[1:] if arguments is None else arguments))
     try:

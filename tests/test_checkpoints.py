@@ -1,0 +1,225 @@
+"""Checkpoints on their way to the disk: in the background, in the place of others, and which of them are kept."""
+
+import json
+import threading
+
+import pytest
+import torch
+from tiny_task import TinyTask, tiny_run
+
+from attendo.errors import AttendoError
+from attendo.files import verify_manifest
+from attendo.training import checkpoints as module
+from attendo.training.checkpoints import (
+    Saver,
+    checkpoints,
+    file_hashes,
+    load_checkpoint,
+    newest_checkpoint,
+    prune_checkpoints,
+    read_progress,
+    regular_checkpoints,
+    snapshot,
+    state_hash,
+    sweep,
+    write_checkpoint,
+)
+from attendo.training.loop import train
+from attendo.training.state import CheckpointConfig
+from attendo.training.update import update
+
+
+def trained(folder, n=1, background=True):
+    run = tiny_run(folder)
+    run.checkpoint = CheckpointConfig(background=background, keep_last=2, every_steps=1)
+    for batch in run.task.batches(1, 0, 0)[:n]:
+        update(run, [batch])
+    return run
+
+
+def test_a_snapshot_is_a_copy_that_further_steps_do_not_touch(tmp_path):
+    run = trained(tmp_path)
+    taken = snapshot(run)
+    first = write_checkpoint(tmp_path / "a", taken)
+    update(run, run.task.batches(1, 0, 1)[:1])
+    again = write_checkpoint(tmp_path / "b", taken)
+    assert state_hash(first) == state_hash(again) and taken.step == 1
+    assert state_hash(write_checkpoint(tmp_path / "c", snapshot(run))) != state_hash(first)
+
+
+def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
+    run = trained(tmp_path)
+    first = write_checkpoint(tmp_path / "a", snapshot(run))
+    run.progress.cpu_seconds += 7.0
+    run.progress.wall_seconds += 9.0
+    second = write_checkpoint(tmp_path / "b", snapshot(run))
+    assert state_hash(first) == state_hash(second)
+    assert file_hashes(first)["clock.json"] != file_hashes(second)["clock.json"]
+    assert read_progress(second).cpu_seconds == read_progress(first).cpu_seconds + 7.0
+    changes = {
+        "batch": lambda: setattr(run.progress, "batch", 99),
+        "random": lambda: torch.rand(1),
+        "weight": lambda: next(run.model.parameters()).data.view(-1)[:1].add_(1e-3),
+        "moment": lambda: next(iter(run.optimizer.state.values()))["exp_avg"].view(-1)[:1].add_(1e-3),
+    }
+    hashes = {state_hash(first)}
+    for name, change in changes.items():
+        change()
+        hashes.add(state_hash(write_checkpoint(tmp_path / name, snapshot(run))))
+    assert len(hashes) == 1 + len(changes)
+
+
+def test_only_safetensors_and_json(tmp_path):
+    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
+    assert {file.suffix for file in path.iterdir()} == {".safetensors", ".json"}
+    assert verify_manifest(path) == {"format": 1, "step": 1}
+    assert list(json.loads((path / "manifest.json").read_text()))[-1] == "digest"
+
+
+def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
+    run = trained(tmp_path)
+    write_checkpoint(tmp_path, snapshot(run))
+    run.progress.ended = "all done"
+    path = write_checkpoint(tmp_path, snapshot(run))
+    assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and read_progress(path).ended == "all done"
+
+
+def test_the_best_is_kept_with_the_newest(tmp_path):
+    run = trained(tmp_path)
+    for step in (2, 4, 6, 8, 10):
+        run.progress.step = step
+        write_checkpoint(tmp_path, snapshot(run))
+    prune_checkpoints(tmp_path, 2, best_step=4)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-8", "step-10"]
+    prune_checkpoints(tmp_path, 2, best_step=10)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-10"]
+
+
+def test_those_of_a_stop_make_room_for_no_others(tmp_path):
+    run, left = trained(tmp_path), []
+    for step in (3, 4, 6, 9, 10, 12, 14):
+        run.progress.step = step
+        write_checkpoint(tmp_path, snapshot(run))
+        prune_checkpoints(tmp_path, 3, best_step=4, every=3)
+        left.append([int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)])
+    assert left == [[3], [3, 4], [3, 4, 6], [3, 4, 6, 9], [4, 6, 9, 10], [4, 6, 9, 12], [4, 9, 12, 14]]
+    assert [p.name for p in regular_checkpoints(tmp_path, 3)] == ["step-9", "step-12", "step-14"]
+    prune_checkpoints(tmp_path, 2, best_step=4, every=13)  # none is due: then the newest
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-12", "step-14"]
+    prune_checkpoints(tmp_path, 1, best_step=12, every=3)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-12", "step-14"]
+
+
+def test_a_run_keeps_its_best_and_its_newest(tmp_path):
+    run = tiny_run(tmp_path, TinyTask(values=[1.0, 3.0, 2.0]), steps=20, keep_last=2)
+    list(train(run))
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-8", "step-16", "step-20"]
+    assert run.progress.best_step == 8
+
+
+def test_what_killed_processes_left_is_swept(tmp_path):
+    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
+    path.rename(tmp_path / ".step-1.0123456789ab.old")
+    (tmp_path / ".step-2.0123456789ab.tmp").mkdir()
+    assert newest_checkpoint(tmp_path) == (None, [])
+    sweep(tmp_path)
+    assert newest_checkpoint(tmp_path) == (path, []) and [p.name for p in tmp_path.iterdir()] == ["step-1"]
+    sweep(tmp_path / "nothing")
+
+
+def test_what_the_system_cannot_read_is_passed_over(tmp_path, monkeypatch):
+    run = trained(tmp_path)
+    older = write_checkpoint(tmp_path, snapshot(run))
+    run.progress.step = 2
+    newest = write_checkpoint(tmp_path, snapshot(run))
+    verify = module.verify_manifest
+
+    def unreadable(path):
+        if path == newest:
+            raise OSError(5, "Input/output error", str(path / "model.safetensors"))
+        return verify(path)
+
+    monkeypatch.setattr(module, "verify_manifest", unreadable)
+    found, said = newest_checkpoint(tmp_path)
+    assert found == older and len(said) == 1
+    assert said[0].startswith("passed over step-2: ") and "Input/output error" in said[0]
+
+
+class Gate:
+    """Stands in for the disk: writing waits until it is opened, or fails."""
+
+    def __init__(self, monkeypatch):
+        self.open, self.error, self.written = threading.Event(), None, []
+        monkeypatch.setattr(module, "write_checkpoint", self.write)
+
+    def write(self, folder, taken, ranks):
+        assert self.open.wait(60)
+        if self.error is not None:
+            raise self.error
+        self.written.append(taken.step)
+        return write_checkpoint(folder, taken, ranks)
+
+
+def test_saving_in_the_background_stops_nothing_but_the_next_save(tmp_path, monkeypatch):
+    gate, run = Gate(monkeypatch), trained(tmp_path)
+    saver = Saver(tmp_path, run)
+    saver.save(snapshot(run))
+    update(run, run.task.batches(1, 0, 1)[:1])  # goes on while nothing is on the disk yet
+    saver.check()
+    assert gate.written == [] and not checkpoints(tmp_path) and saver.last == (0, 1, False)
+    gate.open.set()
+    saver.save(snapshot(run))
+    assert gate.written[:1] == [1]
+    saver.wait()
+    assert gate.written == [1, 2] and [p.name for p in checkpoints(tmp_path)] == ["step-1", "step-2"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint"]
+
+
+@pytest.mark.parametrize("how", ["save", "wait", "check"])
+def test_an_error_in_the_background_is_raised_once_by_the_next_call(tmp_path, monkeypatch, how):
+    gate, run = Gate(monkeypatch), trained(tmp_path)
+    gate.error = OSError(28, "No space left on device")
+    gate.open.set()
+    saver = Saver(tmp_path, run)
+    saver.save(snapshot(run))
+    if how == "check":
+        saver._thread.join()
+    with pytest.raises(OSError, match="No space left"):
+        getattr(saver, how)(*([snapshot(run)] if how == "save" else []))
+    saver.wait()
+    assert not checkpoints(tmp_path)
+
+
+def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
+    gate, run = Gate(monkeypatch), tiny_run(tmp_path, checkpoint_every=2)
+    gate.error = OSError(28, "No space left on device")
+    gate.open.set()
+    steps = []
+    with pytest.raises(OSError, match="No space left"):
+        for report in train(run):
+            steps.append(run.progress.step)
+            if report.kind == "checkpoint":
+                while threading.active_count() > 1:
+                    pass
+    assert max(steps) == 3  # the next step, and no more
+
+
+def test_without_a_background_it_is_there_at_once(tmp_path):
+    run = trained(tmp_path, background=False)
+    Saver(tmp_path, run).save(snapshot(run))
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-1"]
+
+
+def test_another_models_optimizer_is_refused(tmp_path):
+    path = write_checkpoint(tmp_path, snapshot(trained(tmp_path)))
+    other = tiny_run(tmp_path)
+    other.optimizer = torch.optim.AdamW([other.model.output_proj.weight])
+    load_checkpoint(path, other)  # it has what that one needs
+    run = trained(tmp_path)
+    del run.optimizer.state[next(iter(run.optimizer.state))]
+    run.progress.step = 5
+    path = write_checkpoint(tmp_path, snapshot(run))
+    with pytest.raises(
+        AttendoError, match=r"step-5 holds another model's optimizer; resume with the run's own"
+    ):
+        load_checkpoint(path, tiny_run(tmp_path))
