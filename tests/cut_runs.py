@@ -39,11 +39,11 @@ def _in_batch(run, n, act):
     """Acts just before the loss of the n-th batch is computed; those that are only tried count too."""
     engine, loss, left = run.run.engine, run.run.engine.loss, [n]
 
-    def watched(batch, factor, is_last):
+    def watched(*arguments):
         left[0] -= 1
         if left[0] == 0:
             act()
-        return loss(batch, factor, is_last)
+        return loss(*arguments)
 
     engine.loss = watched
     try:

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from search_definition import find, trace
 from search_table import EOS, Table, search
@@ -54,12 +54,14 @@ def test_the_first_group_is_plain_and_without_a_penalty_so_are_all(seed, levels,
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS, levels=LEVELS, vocab=st.integers(4, 8), groups=st.integers(1, 6), size=st.integers(1, 2))
+@example(seed=1, levels=None, vocab=5, groups=4, size=2)
 def test_strongly_repelled_groups_start_with_different_tokens(seed, levels, vocab, groups, size):
     beam = size * groups
     config = DecodingConfig(beam=beam, n_best=beam, beam_groups=groups, diversity_penalty=1e6)
     texts = find(Table(seed, vocab, levels), [(1,)], [4], config)[0]
     first = {(*ids, EOS)[0] for ids, _, _, _ in texts}
-    assert len(first) >= min(groups, vocab - 1)  # all but the begin id can stand first
+    # all but the begin id can stand first; a group begins with `size` of them and may end with texts of one
+    assert len(first) >= min(groups, (vocab - 1) // size)
     plain = find(Table(seed, vocab, levels), [(1,)], [4], DecodingConfig(beam=beam, n_best=beam))[0]
     if size == 1:
         assert len(first) >= len({(*ids, EOS)[0] for ids, _, _, _ in plain})
