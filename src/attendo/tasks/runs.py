@@ -54,8 +54,11 @@ class TrainingRun:
     def reports(self) -> Iterator[Report]:
         """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
 
-        Raises AttendoError where another process trains in the folder, and where nothing can be written.
+        Of a run that has ended there is nothing to report. Raises AttendoError where another process trains in the
+        folder, and where nothing can be written.
         """
+        if self.has_ended:
+            return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
             if not free:
