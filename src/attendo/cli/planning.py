@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 GIB, LABEL = 2**30, 12
 BESIDE = "and 0.3 GiB of Python and torch; malloc may keep 0.4 of it more"
-COMPILED = "and up to 1.1 GiB of products that oneDNN compiles, one for each length"
+COMPILED = "and up to 0.5 GiB of products that oneDNN compiles, one a length"
 HOUR, DAY = 3600.0, 86_400.0
 FEWEST_TOKENS = 4096
 """On each accelerator: below that, products are small for one."""
@@ -203,7 +203,7 @@ def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
         ("", f"{plan.share_of_peak:.0%} of the {si(pace.peak)}FLOP/s of a product of 2,048³ (measured)"),
         ("end", f"{plan.training.planned_end}: {plural(plan.updates, 'update')}, {plan.epochs:.1f} epochs"),
         ("time", f"{span(plan.seconds)} {_time_of(plan)}"),
-        ("", "reading, evaluating and saving come on top"),
+        ("", f"{span(plan.preparation)} of preparation (measured); evaluating, saving on top"),
     ]
 
 

@@ -29,6 +29,7 @@ from attendo.tasks.choice import (
 from attendo.tasks.family import Family, Say
 from attendo.tasks.runs import pick_device
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
+from attendo.training.clock import Clock
 from attendo.training.costs import (
     Load,
     load_of,
@@ -79,7 +80,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Plan:
-    """What training would do. load: the mean of its batches; cells: of the largest; flops: of an update."""
+    """What training would do. load: the mean of its batches; cells: of the largest; flops: of an update.
+
+    preparation: seconds that reading, the tokenizer and the choice took, on the clock of the budget.
+    """
 
     task: str
     n_rows: int
@@ -96,6 +100,7 @@ class Plan:
     machine_memory: float
     threads: int
     device: str
+    preparation: float
     pace: Pace
 
     @property
@@ -110,11 +115,12 @@ class Plan:
 
     @property
     def updates(self) -> int:
-        """Until the end that was asked for; of a budget of time, what the pace makes of the share left for updates."""
+        """Until the end that was asked for; of a budget of time, as many as the pace makes of what is left for them."""
         if self.training.steps is not None:
             return self.training.steps
         if self.training.seconds is not None:
-            return max(1, int(self.training.seconds * UPDATING_SHARE / self.pace.seconds))
+            left = (self.training.seconds - self.preparation) * UPDATING_SHARE
+            return max(1, int(left / self.pace.seconds))
         return max(1, math.ceil(math.ceil(self.updates_per_epoch) * (self.training.epochs or 1)))
 
     @property
@@ -149,6 +155,7 @@ def plan_run(
 
     Raises AttendoError for wrong settings and unusable data.
     """
+    clock = Clock()
     check_tables(family, tables, "the settings")
     tables = joined(family.defaults(), with_absolute_files(tables))
     data = section(family.data, tables, "data", "the settings")
@@ -158,6 +165,7 @@ def plan_run(
     material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, _quiet)
     config = RunConfig.from_tables(family, tables, "the settings")
+    cpu, wall = clock.elapsed()
     training, model = config.training, on_paper(config.model)
     batches = material.batches(training.batch_tokens, training.seed, 0)
     load, cells = sampled(batches)
@@ -180,6 +188,7 @@ def plan_run(
         there,
         torch.get_num_threads(),
         where.type,
+        cpu if training.minutes is None else wall,
         tried_pace(tables, batches, where, flops, memory.peak < there, probe_seconds),
     )
 
