@@ -26,6 +26,9 @@ import numpy as np
 from training_peers import EOS, SIZES, marian_model
 
 PIECES = 10_000
+LONGEST = 62
+"""Pieces of a sentence for JoeyNMT, as it documents; here of an output too: without a cache of keys, its documented
+100 take hours where a model that is not trained far comes to no end."""
 SAVE_EVERY = 180.0
 """CPU seconds between two states to go on from; what lies behind the last one is done, and counted, again."""
 
@@ -63,7 +66,7 @@ def uncounted(spent):
 def joey_config(plan, out, texts):
     """JoeyNMT's configuration."""
     small = plan["settings"] == "small"
-    side = {"max_length": 62, "lowercase": False, "normalize": False, "level": "bpe", "voc_min_freq": 1}
+    side = {"max_length": LONGEST, "lowercase": False, "normalize": False, "level": "bpe", "voc_min_freq": 1}
     side |= {"tokenizer_type": "sentencepiece", "tokenizer_cfg": {"model_file": str(out / "pieces.model")}}
     side |= {"voc_file": str(out / "vocab.txt")}
     part = {"type": "transformer", "num_layers": 3 if small else 6, "num_heads": 4, "hidden_size": 256}
@@ -80,7 +83,12 @@ def joey_config(plan, out, texts):
             "src": {"lang": "src", **side},
             "trg": {"lang": "trg", **side},
         },
-        "testing": {"beam_size": 5, "beam_alpha": 1.0, "eval_metrics": ["bleu"], "max_output_length": 100},
+        "testing": {
+            "beam_size": 5,
+            "beam_alpha": 1.0,
+            "eval_metrics": ["bleu"],
+            "max_output_length": LONGEST,
+        },
         "training": {
             "optimizer": "adam",
             "normalization": "tokens",
@@ -210,6 +218,7 @@ def train_joeynmt(rows, plan, out):
         )
         return found[2], json.loads((out / f"at-{mark:g}.json").read_text())
 
+    config["training"].pop("load_model", None)  # where it went on from says nothing of the settings
     sizes = {"parameters": sum(p.numel() for p in model.parameters()), "pieces": len(model.src_vocab)}
     return translations, {**sizes, "config": {k: config[k] for k in ("training", "model", "testing")}}
 
