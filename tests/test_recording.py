@@ -152,9 +152,15 @@ def test_scale_and_bias_of_a_leaf_are_kept():
         def forward(self, x, bias):
             return self.attend(x, x, x, None, bias)
 
-    leaf, x, bias = nn.ModuleDict({"layer": Leaf()}), torch.randn(1, 2, 3, 4), torch.randn(1, 1, 3, 3)
-    with recording(leaf, keep=["layer.*"]) as record:
+    leaf, x, bias = (
+        nn.ModuleDict({"layer": Leaf(), "attend": Attention(4, 2)}),
+        torch.randn(1, 2, 3, 4),
+        torch.randn(1, 1, 3, 3),
+    )
+    with recording(leaf, keep=["layer.*", "attend.weights"]) as record:
         found = record.model["layer"](x, bias)
+        record.model["attend"](x[:, 0], x[:, 0])
+    assert record["attend"].weights.shape == (1, 2, 3, 3)
     assert torch.allclose(found, leaf["layer"](x, bias), atol=1e-6)
     assert torch.allclose(record["layer"].scores, 0.3 * x @ x.mT + bias, atol=1e-6)
 
@@ -289,3 +295,32 @@ def test_a_recording_keeps_the_temperature_of_its_leaf(inverse_temperature):
     x = torch.randn(1, 3, 8)
     with recording(layer) as record:
         torch.testing.assert_close(record.model(x, x), layer(x, x))
+
+
+def test_outputs_of_blocks_and_stacks_are_there_in_cached_steps(model, batch):
+    src, tgt, lengths = batch
+    keep = ["decoder.output", "decoder.blocks.?.output", "target_embedding.output"]
+    with torch.no_grad(), recording(model, keep) as record:
+        whole = record.model(src, tgt, lengths)
+        cache = record.model.start(src, lengths, 1, 5)
+        steps = torch.cat([record.model.step(tgt[:, i : i + 1], cache) for i in range(5)], 1)
+    assert torch.allclose(steps, whole, rtol=0, atol=1e-12)
+    for path in ("target_embedding", "decoder.blocks.0", "decoder.blocks.1", "decoder"):
+        full, *parts = record.calls(path)
+        stepped = torch.cat([part.output for part in parts], 1)
+        assert torch.allclose(stepped, full.output, rtol=0, atol=1e-12)
+
+
+def test_weights_that_nobody_asks_for_are_not_computed(model, batch, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("computed")
+
+    monkeypatch.setattr("attendo.inspecting.recording.masked_softmax", refuse)
+    keep = ["*.query", "*.key", "*.value", "*.mixed", "*.output"]
+    with torch.no_grad(), recording(model, keep) as record:
+        found = record.model(*batch)
+    assert torch.equal(found, model(*batch))
+    assert record[LAYERS[3]].parts == ("query", "key", "value", "mixed", "output")
+    with recording(model, ()) as record:
+        assert len(record) == 0
+        assert not any(module._forward_hooks for module in record.model.modules())

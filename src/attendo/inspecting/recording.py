@@ -1,29 +1,37 @@
-"""What attention layers compute, by module path, recorded on a view of the model.
+"""What a model computes, by module path, recorded on a view of it: attention, and what each block gives.
 
-    with recording(model) as record:
+    with recording(model, keep=["*.weights", "*.output"]) as record:
         record.model(src, tgt)
     record["decoder.blocks.0.cross_attention"].weights  # [batch, heads, q_len, k_len]
+    record["encoder.blocks.0"].output  # [batch, len, d_model]
 
 `view` copies the tree of modules and shares the parameters, so the model itself is never touched: it keeps
 its modules, gets no hooks, and others may run or record it at the same time.
 """
 
-import copy
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Generic, Literal, TypeVar, get_args
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from attendo.errors import AttendoError
-from attendo.nn.attention import Attend, attention_scores, masked_softmax, share_heads
+from attendo.inspecting.edits import Edit, LayerEdits, resolve
+from attendo.nn.attention import Attend, Attention, attention_scores, masked_softmax, share_heads
+from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
+from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.feedforward import FeedForward
 from attendo.nn.masks import Mask
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
-Part = Literal["weights", "scores", "query", "key", "value"]
+Part = Literal["weights", "scores", "query", "key", "value", "mixed", "output"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
@@ -43,11 +51,10 @@ def view(model: ModelT) -> ModelT:
 
     def twin_of(module: nn.Module) -> nn.Module:
         if module not in twins:
-            twin = twins[module] = copy.copy(module)
-            # copy.copy shares the tables of parameters, modules and hooks; the twin needs its own
-            for name, table in vars(module).items():
-                if isinstance(table, dict | set | list):
-                    vars(twin)[name] = copy.copy(table)
+            twin = twins[module] = object.__new__(type(module))  # copy.copy takes five times as long
+            # the tables of parameters, modules and hooks: the twin needs its own
+            for name, value in vars(module).items():
+                vars(twin)[name] = value.copy() if isinstance(value, dict | set | list) else value
             for name, child in module._modules.items():
                 twin._modules[name] = None if child is None else twin_of(child)
         return twins[module]
@@ -57,12 +64,14 @@ def view(model: ModelT) -> ModelT:
     return twin
 
 
-class AttentionRecord:
-    """What one attention layer computed in one call; only the parts asked for are there.
+class LayerRecord:
+    """What one module computed in one call; only the parts asked for are there.
 
-    `query`, `key`, `value`: `[batch, heads, len, head_dim]`, key and value heads as the layer has them.
-    `scores`: `[batch, heads, q_len, k_len]`, scaled, with bias, before mask and softmax. `weights`: after
-    both, rows sum to 1 over the keys allowed. Asking for a part that was not kept raises AttendoError.
+    Attention layers have `query`, `key`, `value`: `[batch, heads, len, head_dim]`, key and value heads as the layer
+    has them; `scores`: `[batch, heads, q_len, k_len]`, scaled, with bias, before β, mask and softmax; `weights`: after
+    them, rows sum to 1 over the keys allowed; `mixed`: `[batch, heads, q_len, value_dim]`, the weighted values of each
+    head. They, feed-forward nets, blocks, stacks and embeddings have `output`: `[batch, len, d]`. All are as the edits
+    leave them. Asking for a part that was not kept raises AttendoError.
     """
 
     def __init__(self, path: str, parts: dict[Part, Tensor]) -> None:
@@ -102,13 +111,23 @@ class AttentionRecord:
         return self._part("key")
 
     @property
-    def value(self) -> Float[Tensor, "batch kv_heads k_len head_dim"]:
+    def value(self) -> Float[Tensor, "batch kv_heads k_len value_dim"]:
         """The projected values."""
         return self._part("value")
 
+    @property
+    def mixed(self) -> Float[Tensor, "batch heads q_len value_dim"]:
+        """Weights · values: what each head hands to the projection back."""
+        return self._part("mixed")
+
+    @property
+    def output(self) -> Float[Tensor, "batch len d_out"]:
+        """What the module gives: of a sub-layer before the residual, of a stack behind its last norm."""
+        return self._part("output")
+
 
 class Recording(Generic[ModelT]):
-    """Records by path of the attention layer; `record[path]` is its latest call, `calls(path)` all of them.
+    """Records by module path; `record[path]` is the latest call there, `calls(path)` all of them.
 
     `model` is the view to run. What was recorded can be read after the `with` has ended, too.
     """
@@ -116,16 +135,16 @@ class Recording(Generic[ModelT]):
     def __init__(self, model: ModelT, paths: Sequence[str]) -> None:
         self.model = model
         self.paths = tuple(paths)
-        self._calls: dict[str, list[AttentionRecord]] = {path: [] for path in paths}
+        self._calls: dict[str, list[dict[Part, Tensor]]] = {path: [] for path in paths}
 
-    def calls(self, path: str) -> tuple[AttentionRecord, ...]:
-        """All calls of this layer, in order."""
+    def calls(self, path: str) -> tuple[LayerRecord, ...]:
+        """All calls of this module, in order."""
         if path not in self._calls:
             raise AttendoError(f"{path} is not recorded; recorded are: {', '.join(self.paths)}")
-        return tuple(self._calls[path])
+        return tuple(LayerRecord(path, parts) for parts in self._calls[path])
 
-    def __getitem__(self, path: str) -> AttentionRecord:
-        """The latest call of this layer; AttendoError if it is not recorded or has not run."""
+    def __getitem__(self, path: str) -> LayerRecord:
+        """The latest call of this module; AttendoError if it is not recorded or has not run."""
         calls = self.calls(path)
         if not calls:
             raise AttendoError(f"{path} has not run yet; call record.model(...) within the with block")
@@ -136,24 +155,39 @@ class Recording(Generic[ModelT]):
         return iter(self.paths)
 
     def __len__(self) -> int:
-        """How many layers are recorded."""
+        """How many modules are recorded."""
         return len(self.paths)
 
     def add(self, path: str, parts: dict[Part, Tensor]) -> None:
-        """Note one call of the layer at this path."""
-        self._calls[path].append(AttentionRecord(path, parts))
+        """Note a call of the module at this path, or more parts of its latest call."""
+        calls = self._calls[path]
+        if calls and not parts.keys() & calls[-1].keys():
+            calls[-1].update(parts)
+        else:
+            calls.append(parts)
 
 
 class RecordingAttend(nn.Module):
-    """Stands at an `Attend` leaf of a view: the readable computation, with every step at hand."""
+    """Stands at an `Attend` leaf of a view: the readable computation, with every step at hand.
+
+    Where neither weights nor scores are kept or edited, the fused leaf computes, as always.
+    """
 
     def __init__(
-        self, plain: Attend, keep: Sequence[Part], note: Callable[[dict[Part, Tensor]], None]
+        self,
+        plain: Attend,
+        keep: Sequence[Part],
+        note: Callable[[dict[Part, Tensor]], None],
+        edits: LayerEdits | None = None,
     ) -> None:
         super().__init__()
+        self.plain = plain
         self.scale, self.dropout = plain.scale, plain.dropout
         self.inverse_temperature = plain.inverse_temperature
         self.keep, self.note = keep, note
+        self.edits = LayerEdits("", ()) if edits is None else edits
+        seen = bool({"weights", "scores"} & set(keep))
+        self.readable = seen or self.edits.tempers(plain.inverse_temperature)
         self.train(plain.training)
 
     def forward(
@@ -164,65 +198,143 @@ class RecordingAttend(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, "..."] | None = None,
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """As `Attend`; equal to it up to rounding."""
-        n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
-        dense = None if mask is None else mask.dense(q_len, k_len, query.device)
-        scores = attention_scores(query, share_heads(key, n_heads), self.scale, bias)
-        weights = masked_softmax(scores, dense, self.inverse_temperature)
-        found: dict[Part, Tensor] = {
-            "weights": weights,
-            "scores": scores,
-            "query": query,
-            "key": key,
-            "value": value,
-        }
-        self.note({part: found[part] for part in self.keep})
-        dropped = nn.functional.dropout(weights, self.dropout, self.training)
-        return dropped @ share_heads(value, n_heads)
+        """As `Attend`, but for the edits; without any equal to it up to rounding."""
+        found: dict[Part, Tensor] = {"query": query, "key": key, "value": value}
+        if self.readable:
+            n_heads, q_len, k_len = query.shape[1], query.shape[2], key.shape[2]
+            dense = None if mask is None else mask.dense(q_len, k_len, query.device)
+            scores = attention_scores(query, share_heads(key, n_heads), self.scale, bias)
+            weights = masked_softmax(scores, dense, self.inverse_temperature)
+            weights = self.edits.weights(weights, scores, dense)
+            found |= {"weights": weights, "scores": scores}
+            dropped = nn.functional.dropout(weights, self.dropout, self.training)
+            mixed = dropped @ share_heads(value, n_heads)
+        else:
+            mixed = self.plain(query, key, value, mask, bias)
+        found["mixed"] = self.edits.mixed(mixed)
+        if self.keep:
+            self.note({part: found[part] for part in self.keep})
+        return found["mixed"]
 
 
 @contextmanager
-def recording(model: ModelT, keep: str | Sequence[str] = "*.weights") -> Iterator[Recording[ModelT]]:
-    """Record the attention layers whose names match, on a view; run `record.model` within the `with`.
+def recording(
+    model: ModelT, keep: str | Sequence[str] = "*.weights", edits: Sequence[Edit] = ()
+) -> Iterator[Recording[ModelT]]:
+    """Record and edit what matches, on a view; run `record.model` within the `with`.
 
-    `keep`: one or more shell patterns over `<path of the layer>.<part>`, for instance
-    `decoder.blocks.*.cross_attention.*`; the parts are weights, scores, query, key, value. A layer of which
-    nothing is asked runs fused, as always. Raises AttendoError for a pattern that matches nothing.
+    `keep`: one or more shell patterns over `<path>.<part>`, for instance `decoder.blocks.*.cross_attention.*`. The
+    parts of attention layers are weights, scores, query, key, value, mixed and output; of feed-forward nets, blocks,
+    stacks and embeddings output. A layer of which nothing is asked runs fused, as always; `keep=()` keeps nothing.
+    `edits`: see `attendo.inspecting.edits`; they hold in the steps of a search on the view, too.
+    Raises AttendoError for a pattern or an edit that matches nothing.
     Tensors are kept as they are, on their device and with their graph: run under `torch.no_grad` to spare
     the graph.
+
+    >>> import torch
+    >>> layer = nn.ModuleDict({"self": Attention(4, 2)})
+    >>> with recording(layer, "self.weights") as record:
+    ...     output = record.model["self"](torch.ones(1, 2, 4), torch.ones(1, 2, 4))
+    >>> record["self"].weights[0, 1].detach()
+    tensor([[0.5000, 0.5000],
+            [0.5000, 0.5000]])
     """
     twin = view(model)
-    leaves = {path.removesuffix(".attend"): path for path, leaf in _attend_leaves(twin)}
-    if not leaves:
-        raise AttendoError(
-            f"{type(model).__name__} has no attention layer of attendo; nothing can be recorded"
-        )
-    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
-    for pattern in patterns:
-        if not any(fnmatchcase(f"{path}.{part}", pattern) for path in leaves for part in PARTS):
-            raise AttendoError(
-                f"keep {pattern!r} matches no layer and part; layers: {', '.join(leaves)}; "
-                f"parts: {', '.join(PARTS)}"
-            )
-    wanted: dict[str, list[Part]] = {
-        path: [part for part in PARTS if any(fnmatchcase(f"{path}.{part}", pattern) for pattern in patterns)]
-        for path in leaves
-    }
-    record = Recording(twin, [path for path in leaves if wanted[path]])
-    replaced: dict[str, Attend] = {}
-    for path in record.paths:
-        leaf = twin.get_submodule(leaves[path])
-        assert isinstance(leaf, Attend)
-        replaced[leaves[path]] = leaf
-        twin.set_submodule(leaves[path], RecordingAttend(leaf, wanted[path], partial(record.add, path)))
+    places = _places(twin)
+    wanted = _wanted(keep, places, type(model).__name__)
+    edited = resolve(edits, {path: place.n_heads for path, place in places.items() if place.editable})
+    record = Recording(twin, [path for path in places if wanted[path]])
+    leaves: dict[str, nn.Module] = {}
+    handles: list[RemovableHandle] = []
+    for path, place in places.items():
+        own, note = edited.get(path, LayerEdits(path, ())), partial(record.add, path)
+        inner: list[Part] = [part for part in wanted[path] if part != "output"]
+        if isinstance(place.leaf, Attend) and (inner or own.edits):
+            leaves[place.leaf_path] = place.leaf
+            twin.set_submodule(place.leaf_path, RecordingAttend(place.leaf, inner, note, own))
+        if "output" in wanted[path] or own.on_output:
+            kept = note if "output" in wanted[path] else None
+            handles.append(place.source.register_forward_hook(partial(_seen_output, own, kept)))
     try:
         yield record
     finally:
-        for path, leaf in replaced.items():
-            twin.set_submodule(path, leaf)
+        for where, leaf in leaves.items():
+            twin.set_submodule(where, leaf)
+        for handle in handles:
+            handle.remove()
 
 
-def _attend_leaves(model: nn.Module) -> Iterator[tuple[str, Attend]]:
+@dataclass(frozen=True)
+class _Place:
+    """A module that can be recorded. source: whose output is the module's, in a whole pass and in a cached step."""
+
+    source: nn.Module
+    leaf: Attend | None = None
+    leaf_path: str = ""
+    n_heads: int | None = None
+    editable: bool = False
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return ("output",) if self.leaf is None else PARTS
+
+
+def _places(model: nn.Module) -> dict[str, _Place]:
+    """By path, in the order of the model."""
+    found: dict[str, _Place] = {}
     for path, module in model.named_modules():
-        if isinstance(module, Attend):
-            yield path, module
+        leaf_path = f"{path}.attend".removeprefix(".")
+        match module:
+            case Attention():
+                if isinstance(module.attend, Attend):
+                    place = _Place(module.out_proj, module.attend, leaf_path, module.n_heads, editable=True)
+                    found[path or leaf_path] = place
+            case EncoderBlock() | DecoderBlock():
+                found[path] = _Place(module.feed_forward_residual)  # `step` calls it, as `forward` does
+            case Encoder() | Decoder():
+                found[path] = _Place(module.norm)
+            case FeedForward():
+                found[path] = _Place(module, editable=True)
+            case InputEmbedding():
+                found[path] = _Place(module)
+            case _:
+                leaf = module._modules.get("attend")
+                if isinstance(leaf, Attend):
+                    found[path or leaf_path] = _Place(module, leaf, leaf_path)
+    return found
+
+
+def _wanted(keep: str | Sequence[str], places: dict[str, _Place], name: str) -> dict[str, list[Part]]:
+    """The parts asked for, by path."""
+    if not places:
+        raise AttendoError(f"{name} has no attention layer of attendo; nothing can be recorded")
+    patterns = (keep,) if isinstance(keep, str) else tuple(keep)
+    wanted: dict[str, list[Part]] = {path: [] for path in places}
+    matched: set[str] = set()
+    for path, place in places.items():
+        for part in place.parts:
+            fitting = [pattern for pattern in patterns if fnmatchcase(f"{path}.{part}", pattern)]
+            matched.update(fitting)
+            if fitting:
+                wanted[path].append(part)
+    for pattern in patterns:
+        if pattern not in matched:
+            raise AttendoError(
+                f"keep {pattern!r} matches no layer and part; layers: {', '.join(places)}; "
+                f"parts: {', '.join(PARTS)} (of attention layers; of others output)"
+            )
+    return wanted
+
+
+def _seen_output(
+    edits: LayerEdits,
+    note: Callable[[dict[Part, Tensor]], None] | None,
+    module: nn.Module,
+    given: Any,
+    output: Tensor,
+) -> Tensor:
+    """The form of a forward hook: what the module gives from now on."""
+    output = edits.output(output)
+    if note is not None:
+        note({"output": output})
+    return output

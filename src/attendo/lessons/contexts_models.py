@@ -12,7 +12,7 @@ from numpy import ndarray
 from attendo.data.masking import hidden_tokens
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
-from attendo.inspecting.states import noted_states
+from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import NO_TARGET, ArrayTask, Examples, Training, seeded, trained
 from attendo.lessons.contexts_words import FRAMES, Clause, CueSet, Noun, Sentence, clauses, drawn, words
 from attendo.model_config import ModelConfig
@@ -118,17 +118,17 @@ def noun_vectors(
     rows = np.arange(len(sentences))
     source = np.array([sentence.source_place(0) for sentence in sentences])
     target = np.array([sentence.target_place(0) for sentence in sentences])
-    with noted_states(model.eval()) as states:
+    with recording(model.eval(), ["*embedding.output", "*.blocks.?.output"]) as record:
         if isinstance(model, MaskedLM):
             inputs, embedding = english(sentences, tokens), model.embedding
         else:
             inputs, embedding = pairs(sentences, tokens).inputs, model.source_embedding
-        states.model.hidden(**inputs)
+        record.model.hidden(**inputs)
         found = [embedding.tokens(inputs["src"])[rows, source]]
-        found += [states[f"encoder.blocks.{layer}"][rows, source] for layer in range(N_LAYERS)]
+        found += [record[f"encoder.blocks.{layer}"].output[rows, source] for layer in range(N_LAYERS)]
         if isinstance(model, EncoderDecoder):
             paths = ["target_embedding", *(f"decoder.blocks.{layer}" for layer in range(N_LAYERS))]
-            found += [states[path][rows, target] for path in paths]
+            found += [record[path].output[rows, target] for path in paths]
     return {name: vectors.double().numpy() for name, vectors in zip(layers(model), found, strict=True)}
 
 

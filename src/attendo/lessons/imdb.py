@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from attendo.data.labelled import LabelledRow
-from attendo.inspecting.states import noted_states
+from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import ArrayTask, curve, measures, seeded, trained
 from attendo.lessons.imdb_reviews import (
     PAD_ID,
@@ -145,9 +145,9 @@ def linear_run(data: Reviews) -> Result:
 
 def pooled_from(model: EncoderClassifier, src: Int[Tensor, " len"]) -> Int[np.ndarray, " d_model"]:
     """Which position the maximum over time takes each feature of the text's vector from."""
-    with torch.no_grad(), noted_states(model.eval()) as states:
-        states.model.hidden(src[None])
-        return states["encoder"][0].argmax(0).numpy()
+    with torch.no_grad(), recording(model.eval(), "encoder.output") as record:
+        record.model.hidden(src[None])
+        return record["encoder"].output[0].argmax(0).numpy()
 
 
 def chosen_words(model: EncoderClassifier, row: LabelledRow, ids: dict[str, int]) -> list[tuple[str, int]]:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import nn
 
+from attendo.data.weather import entropy
 from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import (
     ArrayTask,
@@ -39,7 +40,6 @@ from attendo.lessons.ladder_tasks import (
     count_distribution,
     counting,
     difference_distribution,
-    entropy,
     signals,
     text,
     unordered_signal_limit,

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.data.weather import entropy
 from attendo.lessons.arrays import Draw, Examples
 
 SYMBOLS = " ABC^"
@@ -85,21 +86,11 @@ def text(x: Float[Tensor, "length symbols"]) -> str:
     return "".join(SYMBOLS[first + int(i)] for i in x.argmax(-1))
 
 
-def entropy(probs: Float[np.ndarray, " outcomes"]) -> float:
-    """-Σ p ln p in nats: the least mean loss of one who knows the distribution and nothing else.
-
-    >>> round(entropy(np.array([0.5, 0.5, 0.0])), 4)
-    0.6931
-    """
-    some = probs[probs > 0]
-    return float(-(some * np.log(some)).sum())
-
-
 def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"]:
     """P(n = 0..length): how often a letter stands among `length` letters that each are it with P = share (binomial).
 
     >>> p = count_distribution(10, 1 / 4)
-    >>> round(entropy(p), 3), round(float(p.max()), 3), round(entropy(count_distribution(5, 1 / 4)), 3)
+    >>> float(entropy(p).round(3)), round(float(p.max()), 3), float(entropy(count_distribution(5, 1 / 4)).round(3))
     (1.714, 0.282, 1.342)
     """
     return np.array(
@@ -134,7 +125,7 @@ def unordered_signal_limit(length: int) -> tuple[float, float]:
         for count in counts:
             if count:
                 answers[count - 1] += count / (length + 1)
-        loss += p * entropy(answers)
+        loss += p * float(entropy(answers))
         accuracy += p * float(answers.max())
     return loss, accuracy
 

@@ -22,8 +22,8 @@ from attendo.lessons.words_text import CONTEXT, LINE
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
-from attendo.tasks.generator import Window
 from attendo.tasks.language import LanguageModelTask
+from attendo.tasks.windows import Window
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run

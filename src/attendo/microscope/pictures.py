@@ -1,4 +1,4 @@
-"""An attention map as a PNG, by matplotlib."""
+"""An attention map as a matplotlib figure, and as a PNG or SVG of it."""
 
 from __future__ import annotations
 
@@ -12,71 +12,152 @@ from jaxtyping import Float
 
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.microscope.attention_map import AttentionMap
+from attendo.microscope.attention_map import AttentionMap, visible
 from attendo.microscope.labels import fitted
+from attendo.microscope.shades import MANY
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.colorbar import Colorbar
+    from matplotlib.figure import Figure
 
 LONGEST_LABEL = 24
 CELL_WIDTH, CELL_HEIGHT = 0.42, 0.32  # inches
-LARGEST_SIDE = 40.0  # inches; more pieces make the cells smaller, not the picture larger
+LARGEST_SIDE = 24.0  # inches; more pieces make the cells smaller, not the picture larger
 DOTS_PER_INCH = 130
-MOST_DETAILED = 48  # pieces on a side up to which cells have borders and their percentages
 LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
+SUFFIXES = (".png", ".svg")
+LOOKED_AT = {
+    "encoder": Words("key: looked at", "キー（見られる側）"),
+    "decoder": Words("key: looked at", "キー（見られる側）"),
+    "cross": Words("source", "入力文"),
+}
+LOOKING = {
+    "encoder": Words("query: looks", "クエリ（見る側）"),
+    "decoder": Words("query: looks", "クエリ（見る側）"),
+    "cross": Words("translation", "訳文"),
+}
 
 
-def write_png(seen: AttentionMap, path: Path, layer: int | None = None) -> None:
-    """Draws the mean over heads of a layer (the sharpest if None) as a heat map: targets down, sources across.
+def write_picture(
+    shown: AttentionMap,
+    path: Path,
+    layer: int | None = None,
+    head: int | None = None,
+    language: Language = "en",
+) -> None:
+    """Writes `map_figure` as a .png or .svg file, the same bytes every time.
+
+    Raises AttendoError for another suffix, and as `map_figure` does.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise AttendoError(f"{path} must end in .png or .svg; name it {path.with_suffix('.png').name}")
+    figure = map_figure(shown, layer, head, language)
+    import matplotlib
+
+    metadata = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": "attendo"}
+    picture = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "attendo"}):
+        figure.savefig(picture, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata)
+    write_atomic(path, picture.getvalue())
+
+
+def map_figure(
+    shown: AttentionMap, layer: int | None = None, head: int | None = None, language: Language = "en"
+) -> Figure:
+    """A heat map of a head, or of the mean over heads if None: queries down, keys across. layer: the sharpest if None.
 
     Labels are in installed fonts that have their characters; a piece of which no font here has all is shown by its
-    number, and a line below says so. Raises AttendoError without matplotlib.
+    number, and a line below says so. The words are English where no font has the Japanese ones. Raises AttendoError
+    without matplotlib, and for a layer or head that isn't there.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise AttendoError('a PNG needs matplotlib: pip install "attendo[plots]"') from None
-    from attendo.microscope.fonts import fonts_for
-
-    layer = seen.sharpest_layer if layer is None else layer
-    weights = seen.mean(layer)
+        raise AttendoError('a picture needs matplotlib: pip install "attendo[plots]"') from None
+    weights = shown.shown(layer, head)
+    said = _words(shown, layer, head, language)
+    fonts, drawable = _fonts("".join(map(visible, shown.key_pieces + shown.query_pieces)), said)
+    if language != "en" and not set("".join(said)) <= drawable:
+        said = _words(shown, layer, head, "en")
     n_rows, n_columns = weights.shape
-    fonts, drawable = fonts_for("".join(seen.source_pieces + seen.target_pieces))
-    sources, targets = labels_for(seen.source_pieces, drawable), labels_for(seen.target_pieces, drawable)
     width, height = 2.4 + CELL_WIDTH * max(10, n_columns), 2.0 + CELL_HEIGHT * n_rows
     size = (min(LARGEST_SIDE, width), min(LARGEST_SIDE, height))
     figure = Figure(figsize=size, facecolor="white", layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    image = axes.imshow(weights, cmap="GnBu", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
-    _label(axes, sources, targets, fonts)
-    bar = figure.colorbar(image, ax=axes, shrink=0.6, aspect=25, pad=0.02)
-    bar.ax.tick_params(labelsize=8, labelcolor=FAINT, length=0)
-    bar.outline.set_visible(False)
-    bar.set_label("weight", fontsize=8, color=FAINT)
-    if max(n_rows, n_columns) <= MOST_DETAILED:
+    bar = heat_map(axes, weights, "GnBu", 0.0, shown.darkest(layer, head))
+    _label(axes, labels_for(shown.key_pieces, drawable), labels_for(shown.query_pieces, drawable), fonts)
+    caption, across, down, measured, in_cells = said
+    axes.set_xlabel(across, fontsize=9, color=FAINT, family=fonts)
+    axes.set_ylabel(down, fontsize=9, color=FAINT, family=fonts)
+    detailed = max(n_rows, n_columns) <= MANY  # cells have borders and their percentages
+    if detailed:
         _number(axes, weights)
-        bar.set_label("weight (in the cells: %)", fontsize=8, color=FAINT)
-    figure.suptitle(seen.caption(layer), fontsize=11, color=INK)
-    if missing := numbering_note(seen.source_pieces + seen.target_pieces, drawable):
+    bar.ax.tick_params(labelsize=8, labelcolor=FAINT, length=0)
+    bar.set_label(in_cells if detailed else measured, fontsize=8, color=FAINT, family=fonts)
+    figure.suptitle(caption, fontsize=11, color=INK, family=fonts)
+    if missing := numbering_note(shown.key_pieces + shown.query_pieces, drawable):
         figure.supxlabel(missing, fontsize=8, color=FAINT)
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=DOTS_PER_INCH)
-    write_atomic(path, picture.getvalue())
+    return figure
 
 
-def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str]) -> None:
+def heat_map(
+    axes: Axes,
+    values: Float[np.ndarray, "rows columns"],
+    colors: str,
+    least: float,
+    largest: float,
+    *,
+    upward: bool = False,
+    ticks: Sequence[float] | None = None,
+) -> Colorbar:
+    """Draws values as cells of one color each, and gives the bar that tells what the colors mean.
+
+    colors: a colormap's name. upward: the first row is the lowest.
+
+    >>> from matplotlib.figure import Figure
+    >>> float(heat_map(Figure().add_subplot(), np.eye(2), "GnBu", 0.0, 0.5).vmax)
+    0.5
+    """
+    origin = "lower" if upward else "upper"
+    image = axes.imshow(
+        values, cmap=colors, vmin=least, vmax=largest, aspect="auto", origin=origin, interpolation="nearest"
+    )
+    bar = axes.figure.colorbar(image, ax=axes, ticks=ticks, aspect=28, pad=0.02)
+    bar.outline.set_visible(False)
+    return bar
+
+
+def _words(shown: AttentionMap, layer: int | None, head: int | None, language: Language) -> list[str]:
+    """The caption, the names of both sides, and what the bar measures, without and with numbers in the cells."""
+    words = (
+        LOOKED_AT[shown.stack],
+        LOOKING[shown.stack],
+        Words("weight", "重み"),
+        Words("weight (in the cells: %)", "重み（マスの数字は %）"),
+    )
+    return [shown.caption(layer, head, language), *(word.in_language(language) for word in words)]
+
+
+def _fonts(pieces: str, said: list[str]) -> tuple[list[str], set[str]]:
+    from attendo.microscope.fonts import fonts_for
+
+    return fonts_for("".join([pieces, "…", *said]))
+
+
+def _label(axes: Axes, across: list[str], down: list[str], fonts: list[str]) -> None:
     """The pieces along both sides; of very many, as many as there is room for."""
     step_across, step_down = (
         1 + int(len(labels) * cell / LARGEST_SIDE)
-        for labels, cell in ((sources, CELL_WIDTH), (targets, CELL_HEIGHT))
+        for labels, cell in ((across, CELL_WIDTH), (down, CELL_HEIGHT))
     )
-    axes.set_xticks(range(0, len(sources), step_across), sources[::step_across])
-    axes.set_yticks(range(0, len(targets), step_down), targets[::step_down])
-    axes.set_xlabel("source", fontsize=9, color=FAINT)
-    axes.set_ylabel("translation", fontsize=9, color=FAINT)
+    axes.set_xticks(range(0, len(across), step_across), across[::step_across])
+    axes.set_yticks(range(0, len(down), step_down), down[::step_down])
     axes.xaxis.set_label_position("top")
     axes.xaxis.tick_top()
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
@@ -87,7 +168,7 @@ def _label(axes: Axes, sources: list[str], targets: list[str], fonts: list[str])
     axes.spines[:].set_visible(False)
 
 
-def _number(axes: Axes, weights: Float[np.ndarray, "targets sources"]) -> None:
+def _number(axes: Axes, weights: Float[np.ndarray, "queries keys"]) -> None:
     """Borders between the cells, and in each cell that counts its percentage."""
     axes.set_xticks([s - 0.5 for s in range(1, len(weights[0]))], minor=True)
     axes.set_yticks([t - 0.5 for t in range(1, len(weights))], minor=True)
@@ -107,8 +188,8 @@ def labels_for(pieces: Sequence[str], drawable: Collection[str]) -> list[str]:
     ['▁rain', 'no. 2']
     """
     return [
-        fitted(piece, LONGEST_LABEL) if set(piece) <= set(drawable) else f"no. {number}"
-        for number, piece in enumerate(pieces, 1)
+        fitted(seen, LONGEST_LABEL) if set(seen) <= set(drawable) else f"no. {number}"
+        for number, seen in enumerate(map(visible, pieces), 1)
     ]
 
 
@@ -118,7 +199,7 @@ def numbering_note(pieces: Sequence[str], drawable: Collection[str]) -> str:
     >>> numbering_note(("▁rain", "雨"), drawable="▁rain")
     'no. = which piece it is, counted from 1: no font installed here has its characters (U+96E8 …)'
     """
-    missing = sorted(set("".join(pieces)) - set(drawable))
+    missing = sorted(set("".join(map(visible, pieces))) - set(drawable))
     if not missing:
         return ""
     return (

@@ -4,50 +4,123 @@ from __future__ import annotations
 
 from itertools import zip_longest
 
+import numpy as np
+from jaxtyping import Float
+
 from attendo.errors import AttendoError
-from attendo.microscope.attention_map import AttentionMap
-from attendo.microscope.labels import clusters, columns, fitted, isolated, padded, wrapped
+from attendo.microscope.attention_map import AttentionMap, visible
+from attendo.microscope.flow import flowed
+from attendo.microscope.labels import clusters, columns, fitted, isolated, padded
+from attendo.words import Language, Words
 
 SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
 """The smallest weight of each shade; a smaller one leaves the cell blank."""
 CELL = 2
 """Columns of a cell: a wide character fits, and cells are about square."""
 NARROWEST = 40
+MOST_BLOCKS = 4
+"""Of columns, side by side with every key piece named; of more keys, neighbors share a cell."""
+LONGEST = 16
+"""Columns of a label."""
+READ = {
+    "encoder": Words(
+        "Down: the piece that looks. Across: at what. Right: where it looked most.",
+        "縦は見ているトークン、横は見られているトークン、右端は最もよく見ている先。",
+    ),
+    "decoder": Words(
+        "Down: the piece read last. Across: what was read. Right: where it looked most.",
+        "縦は最後に読んだトークン、横はそれ自身とそれより前、右端は最もよく見ている先。",
+    ),
+    "cross": Words(
+        "Down: what was written. Across: the source. Right: where it looked most.",
+        "縦は出力されたトークン、横は入力文、右端は最もよく見ている先。",
+    ),
+}
 
 
-def map_text(seen: AttentionMap, width: int = 80, layer: int | None = None) -> str:
-    """The map as lines of at most `width` columns: target pieces down, source pieces across, read downward.
+def map_text(
+    shown: AttentionMap,
+    width: int = 80,
+    layer: int | None = None,
+    head: int | None = None,
+    language: Language = "en",
+) -> str:
+    """The map as lines of at most `width` columns: query pieces down, key pieces across, read downward.
 
-    Each cell is a shade of the weight, and each row ends with the source piece it looked at most. A sentence that is
-    too wide comes in blocks of columns. layer: the sharpest if None; the mean over its heads is drawn. No color is
-    needed. Raises AttendoError for a width below 40 columns.
+    Each cell is a shade of the weight, and each row ends with the key piece it looked at most. A text that is too wide
+    comes in blocks of columns; one that is too wide for MOST_BLOCKS of them in one block, in which neighboring keys
+    share a cell, shaded by the largest of their weights. layer: the sharpest if None; head: the mean of all if None,
+    both from 0. No color is needed. Raises AttendoError for a width below 40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
-    layer = seen.sharpest_layer if layer is None else layer
-    weights = seen.mean(layer)
-    longest = width // 5
-    labels = [fitted(piece, longest) for piece in seen.target_pieces]
-    names = [fitted(piece, longest) for piece in seen.source_pieces]
+    weights = shown.shown(layer, head)
+    longest = min(LONGEST, width // 5)
+    labels = [fitted(visible(piece), longest) for piece in shown.query_pieces]
+    names = [fitted(visible(piece), longest) for piece in shown.key_pieces]
     left = max(map(columns, labels))
     strongest = weights.argmax(-1)
-    ends = [f" {isolated(names[s])} {row[s]:.0%}" for s, row in zip(strongest, weights, strict=True)]
+    ends = [
+        f" {isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
+        for key, row in zip(strongest, weights, strict=True)
+    ]
     room = (width - left - 1 - max(map(columns, ends))) // CELL
     lines = [
-        *wrapped(seen.caption(layer), width),
-        *wrapped("Down: what was written. Across: the source. Right: where it looked most.", width),
-        *wrapped(shade_legend(), width),
+        line
+        for text in (shown.caption(layer, head, language), READ[shown.stack].in_language(language))
+        for line in flowed(text, width)
     ]
+    scale = shown.darkest(layer, head)
+    lines += flowed(shade_legend(language, scale), width)
+    weights = weights / scale
+    if len(names) > MOST_BLOCKS * room:
+        ends = [f"{end} no. {key + 1}" if end else "" for key, end in zip(strongest, ends, strict=True)]
+        room = width - left - 1 - max(map(columns, ends))
+        return "\n".join([*lines, *_together(weights, labels, ends, room, width, language)])
     for start in range(0, len(names), room):
         block = range(start, min(start + room, len(names)))
         lines.append("")
         if len(block) < len(names):
-            lines.append(f"source pieces {block.start + 1} to {block.stop} of {len(names)}")
+            lines.append(_part(block, len(names), language))
         lines += [f"{'':{left}} {line}".rstrip() for line in standing(names[block.start : block.stop])]
         for label, row, best, end in zip(labels, weights, strongest, ends, strict=True):
-            cells = "".join(shade(float(row[s])) * CELL for s in block)
+            cells = "".join(shade(float(row[key])) * CELL for key in block)
             lines.append(f"{padded(label, left)} {cells}{end if best in block else ''}".rstrip())
     return "\n".join(lines)
+
+
+def _part(block: range, n: int, language: Language) -> str:
+    first, last = block.start + 1, block.stop
+    return Words(
+        f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）"
+    ).in_language(language)
+
+
+def _together(
+    weights: Float[np.ndarray, "queries keys"],
+    labels: list[str],
+    ends: list[str],
+    room: int,
+    width: int,
+    language: Language,
+) -> list[str]:
+    """One block in which neighboring keys share a cell of one column."""
+    n, left = weights.shape[1], max(map(columns, labels))
+    each = -(-n // room)
+    said = Words(
+        f"Each cell: the largest weight of {each} neighboring key pieces, {n} in all.",
+        f"1 つのマスは、隣り合う {each} トークン（全 {n}）の重みの最大値。",
+    )
+    starts = range(0, n, each)
+    largest = np.maximum.reduceat(weights, [*starts], axis=1)
+    cells = ["".join(map(shade, row)) for row in largest.tolist()]
+    rows = zip(labels, cells, ends, strict=True)
+    return [
+        *flowed(said.in_language(language), width),
+        "",
+        f"{'':{left}} 1{n:>{len(starts) - 1}}",
+        *(f"{padded(label, left)} {line}{end}".rstrip() for label, line, end in rows),
+    ]
 
 
 def standing(labels: list[str]) -> list[str]:
@@ -78,11 +151,13 @@ def shade(weight: float) -> str:
     return next((mark for least, mark in SHADES if weight >= least), " ")
 
 
-def shade_legend() -> str:
-    """Which weight each shade begins at.
+def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
+    """Which weight each shade begins at; scale: the weight that counts as 1.
 
     >>> shade_legend()
     'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'
     """
-    marks = [f"{mark * CELL} {least * 100:.0f} %" for least, mark in reversed(SHADES)]
+    marks = [f"{mark * CELL} {least * scale * 100:.2g} %" for least, mark in reversed(SHADES)]
+    if language == "ja":
+        return "濃淡：" + "、".join(marks) + " 以上"
     return "Shades: " + ", ".join(marks).replace(" ", " from ", 1)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from attendo.microscope.attention_map import entropy
+from attendo.inspecting.measures import entropy
 from attendo.nn.attention import attention_weights, masked_softmax
 
 SCORES = (1.0, 0.5, 0.2)
@@ -82,7 +82,7 @@ def entropies(
         random = np.random.default_rng((seed, d))
         query = torch.from_numpy(random.standard_normal((draws, 1, d)))
         key = torch.from_numpy(random.standard_normal((draws, n_keys, d)))
-        unscaled.append(entropy(attention_weights(query, key, scale=1.0)[:, 0].numpy()))
-        scaled.append(entropy(attention_weights(query, key)[:, 0].numpy()))
-    uniform = float(entropy(np.full(n_keys, 1 / n_keys)))
+        unscaled.append(entropy(attention_weights(query, key, scale=1.0)).numpy())
+        scaled.append(entropy(attention_weights(query, key)).numpy())
+    uniform = float(entropy(torch.full((1, n_keys), 1 / n_keys, dtype=torch.float64)))
     return EntropyByDimension(np.array(dimensions), np.stack(unscaled), np.stack(scaled), uniform)

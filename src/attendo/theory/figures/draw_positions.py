@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float
 
+from attendo.microscope.pictures import heat_map
 from attendo.theory.figures.positions import PositionCurves, PositionProducts
 from attendo.theory.figures.style import (
     BLUE,
@@ -43,9 +44,7 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     d_model, max_len = table.shape
     lay_out(figure, top=0.985)
     axes = figure.add_subplot()
-    image = axes.imshow(
-        table, cmap="viridis", vmin=-1, vmax=1, aspect="auto", origin="lower", interpolation="nearest"
-    )
+    bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
     sizes = f"max_len={max_len}, d_model={d_model}"
     title = Words(f"Sinusoidal Positional Encoding ({sizes})", f"正弦波による位置符号化（{sizes}）")
     axes.set_title(title.in_language(language), fontsize=16, fontweight=emphasis(language), pad=12)
@@ -53,8 +52,6 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
     axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
     axes.grid(visible=False)
-    bar = figure.colorbar(image, ax=axes, ticks=[-1, -0.5, 0, 0.5, 1], aspect=28, pad=0.02)
-    bar.outline.set_visible(False)
     bar.set_label(Words("Value", "値").in_language(language))
 
 

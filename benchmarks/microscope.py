@@ -1,0 +1,251 @@
+"""How quick the microscope is, in the system's Chromium: first map, hover, slider, re-run, and the page's memory.
+
+    python benchmarks/microscope.py [--rounds 20]
+
+Two models of random weights: a translator of 6+6 layers and 8 heads (d 512) on 30 tokens, by greedy search and by
+beam 4, and a language model of 12 layers and 12 heads (d 768) on 512. Each figure is the median of so many rounds on
+texts that the program has not seen, on two threads; run it on a quiet machine.
+
+first map: from the navigation to the drawn map of the first head, in the page's own clock; with the plain forward of
+the same model and text beside it. hover, slider: the time that the page's only thread is busy for one event, with what
+it does in the next frames; the events are made by a script, at random places. re-run: from asking for another β for all
+attention until the new look is drawn, its search included. memory: what the renderer's process holds for itself
+alone, after every layer has been opened; of a saved page, too.
+"""
+
+import os
+import random
+import re
+import statistics
+import threading
+import time
+from pathlib import Path
+from urllib.parse import quote
+
+from turns import shared_options, store
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command has it
+KINDS = {
+    "30 tokens, 6 layers x 8 heads": {
+        "family": "translation",
+        "search": "greedy",
+        "n_tokens": 30,
+        "shape": {"d_model": 512, "d_ff": 2048, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6},
+    },
+    "the same, beam 4": {
+        "family": "translation",
+        "search": "beam",
+        "n_tokens": 30,
+        "shape": {"d_model": 512, "d_ff": 2048, "n_heads": 8, "n_encoder_layers": 6, "n_decoder_layers": 6},
+    },
+    "512 tokens, 12 layers x 12 heads": {
+        "family": "language-model",
+        "search": "greedy",
+        "n_tokens": 512,
+        "shape": {"d_model": 768, "d_ff": 3072, "n_heads": 12, "n_encoder_layers": 0, "n_decoder_layers": 12},
+    },
+}
+WATCH = """
+const frame = window.requestAnimationFrame.bind(window);
+window.busy = 0;
+window.requestAnimationFrame = act => frame(now => {
+    const began = performance.now();
+    act(now);
+    document.body && document.body.getBoundingClientRect();
+    window.busy += performance.now() - began;
+});
+const look = () => window.attendo?.drawn?.heat ? (window.firstMap = performance.now()) : frame(look);
+frame(look);
+"""
+HOVER = """async places => {
+    const canvas = document.querySelector('canvas[data-name="heat"]');
+    const box = canvas.getBoundingClientRect();
+    const frames = () => new Promise(done => setTimeout(done, 50));
+    const costs = [];
+    for (const [x, y] of places) {
+        const before = window.busy, began = performance.now();
+        const place = { clientX: box.x + x * box.width, clientY: box.y + y * box.height, bubbles: true };
+        canvas.dispatchEvent(new PointerEvent("pointermove", place));
+        canvas.getBoundingClientRect();
+        const own = performance.now() - began;
+        await frames();
+        costs.push(own + window.busy - before);
+    }
+    return costs;
+}"""
+SLIDE = """async values => {
+    const slider = document.getElementById("beta");
+    const frames = () => new Promise(done => setTimeout(done, 120));
+    const costs = [];
+    for (const value of values) {
+        const before = window.busy, began = performance.now();
+        slider.value = Number(slider.min || 0) + value * (Number(slider.max || 1) - Number(slider.min || 0));
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        slider.getBoundingClientRect();
+        const own = performance.now() - began;
+        await frames();
+        costs.push(own + window.busy - before);
+    }
+    return costs;
+}"""
+RERUN = """async beta => {
+    const { app } = window.attendo, drawn = window.attendo.drawn.heat, began = performance.now();
+    app.state.set({ edits: [{ kind: "beta", path: "*", head: null, beta }] });
+    await app.relook();
+    while (window.attendo.drawn.heat === drawn) await new Promise(done => setTimeout(done, 1));
+    return performance.now() - began;
+}"""
+OPEN_ALL = """async () => {
+    const { app } = window.attendo;
+    for (const stack of app.look.stacks) for (const layer of stack.layers) for (const head of [0, layer.heads - 1]) {
+        app.choose(layer.path, head);
+        await app.numbers(layer.path);
+        await new Promise(done => setTimeout(done, 60));
+    }
+}"""
+
+
+def session_of(kind):
+    """A session around a model of random weights."""
+    import torch
+
+    from attendo.data import forecasts
+    from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    from attendo.decoding.options import DecodingConfig
+    from attendo.microscope.session import Session
+    from attendo.models import ModelConfig, build_model
+    from attendo.tasks import Generator, Translator
+
+    texts = [source for source, _ in forecasts.pairs(400, "train")]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(kind="word", vocab_size=400))
+    translates = kind["family"] == "translation"
+    torch.manual_seed(1)
+    architecture = "encoder-decoder" if translates else "decoder"
+    config = ModelConfig(
+        architecture=architecture, vocab_size=tokenizer.vocab_size, dropout=0.0, max_len=600, **kind["shape"]
+    )
+    model = build_model(config).eval()
+    search = DecodingConfig(
+        max_length_ratio=1.0, max_length_extra=1
+    )  # random weights come to no end by themselves
+    user = Translator(model, tokenizer, search) if translates else Generator(model, tokenizer)
+    return Session(user.prepare())  # as `attendo look --serve` does
+
+
+def text_of(n_words, seed):
+    """Another text of so many words for each seed."""
+    from attendo.data import forecasts
+
+    words = sorted({word for source, _ in forecasts.pairs(60, "train") for word in source.split()})
+    return " ".join(random.Random(seed).choices(words, k=n_words))
+
+
+def forward_seconds(session, look):
+    """A plain forward of the same model on the same tokens."""
+    import torch
+
+    seen = session._seen_of(look["key"])
+    with torch.inference_mode():
+        began = time.perf_counter()
+        seen.model(**seen.inputs)
+        return time.perf_counter() - began
+
+
+def private_megabytes(name):
+    """What the largest renderer among this machine's processes holds for itself alone, in MB."""
+    found = [0.0]
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+            if "--type=renderer" in command and name in command:
+                rollup = (folder / "smaps_rollup").read_text()
+                found.append(sum(map(int, re.findall(r"^Private_\w+:\s+(\d+) kB", rollup, re.M))) / 1000)
+        except OSError:
+            continue  # it has ended, or is not ours
+    return max(found)
+
+
+def measured(browser, kind, rounds):
+    """The figures of one model."""
+    from attendo.microscope.server import LookServer
+
+    session = session_of(kind)
+    server = LookServer(session)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    n_words = kind["n_tokens"] - 1
+    found = {name: [] for name in ("first map", "forward", "beside the forward", "hover", "slider", "re-run")}
+    for seed in range(rounds + 1):
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.add_init_script(WATCH)
+        state = f"#text={quote(text_of(n_words, seed))}&view=slider&max_tokens=0&search={kind['search']}"
+        page.goto(server.address + state)
+        while not page.evaluate("!!(window.attendo?.ready && window.firstMap)"):
+            page.wait_for_timeout(20)
+        first = page.evaluate("window.firstMap")
+        forward = 1000 * forward_seconds(session, page.evaluate("window.attendo.app.look"))
+        if seed:  # the first is to warm up
+            found["first map"].append(first)
+            found["forward"].append(forward)
+            found["beside the forward"].append(first - forward)
+        if seed == rounds:
+            found |= events(page, rounds)
+            page.evaluate(OPEN_ALL)
+            found["memory"] = [private_megabytes("chrom")]
+            found["JS heap"] = [page.evaluate("performance.memory.usedJSHeapSize") / 1e6]
+        page.close()
+    server.shutdown()
+    server.server_close()
+    return {name: summary(values) for name, values in found.items()}
+
+
+def events(page, rounds):
+    """Hover, slider and re-run on an open page."""
+    draw = random.Random(0)
+    page.evaluate("document.querySelector('canvas[data-name=\"heat\"]').scrollIntoView()")
+    hover = page.evaluate(
+        HOVER, [[draw.uniform(0.4, 0.95), draw.uniform(0.4, 0.95)] for _ in range(3 * rounds)]
+    )
+    slider = page.evaluate(SLIDE, [draw.random() for _ in range(rounds)])
+    page.wait_for_timeout(2000)
+    rerun = [page.evaluate(RERUN, round(draw.uniform(0.5, 2.0), 4)) for _ in range(rounds)]
+    return {"hover": hover, "slider": slider, "re-run": rerun}
+
+
+def summary(values):
+    """Median, quartiles and the largest, in milliseconds or megabytes."""
+    if len(values) < 4:
+        return {"median": round(statistics.median(values), 2)}
+    low, _, high = statistics.quantiles(values, n=4)
+    ends = {"lower quartile": low, "upper quartile": high, "largest": max(values)}
+    return {"median": round(statistics.median(values), 2), **{name: round(x, 2) for name, x in ends.items()}}
+
+
+def main():
+    """Measures both models."""
+    options = shared_options(__doc__, rounds=20).parse_args()
+    import shutil
+
+    import torch
+    from playwright.sync_api import sync_playwright
+
+    torch.set_num_threads(2)
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        raise SystemExit("no Chromium on this machine: install it (apt install chromium)")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--enable-precise-memory-info"]
+        )
+        version = browser.version
+        found = {name: measured(browser, kind, options.rounds) for name, kind in KINDS.items()}
+        browser.close()
+    for name, figures in found.items():
+        print(name)
+        for figure, told in figures.items():
+            print(f"  {figure:<20} {told}")
+    result = {"rounds": options.rounds, "threads": 2, "chromium": version, "figures": found}
+    store("microscope", result, options.out)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""attendo look --over: which heads a model needs, measured over the rows of a file."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from attendo.cli.reporting import say
+from attendo.cli.tables import WIDTH, table_lines
+from attendo.cli.using_options import FileScreen
+
+if TYPE_CHECKING:
+    from attendo.microscope.importance import Importance
+    from attendo.microscope.seen import User
+    from attendo.words import Language, Words
+
+
+def rank(
+    user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
+) -> int:
+    """Switches off every head alone, over the rows of a file, and prints what that does; gives the exit code."""
+    from attendo.microscope.importance import importance
+    from attendo.microscope.layers import attention_paths
+    from attendo.tasks import Translator
+    from attendo.tasks.bulk import Progress
+
+    if alignments is not None and not isinstance(user, Translator):
+        raise typer.BadParameter("--alignments is for translation models; leave it out")
+    rows = _rows(user, folder, file)
+    links = None if alignments is None else _links(alignments, rows)
+    screen = FileScreen("batches")
+    try:
+        found = importance(
+            user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
+        )
+    finally:
+        screen.live.clear()
+    names = layer_names(attention_paths(user.model))
+    print(
+        json.dumps(dataclasses.asdict(found))
+        if as_json
+        else "\n".join(_ranking(user, found, names, language))
+    )
+    return 0
+
+
+def _rows(user: User, folder: Path, file: Path) -> list[Any]:
+    """The usable rows of a file, read as in training; says how many."""
+    from attendo.cli.using import pairs_of
+    from attendo.data.accounting import Account
+    from attendo.data.corpora import read_lines
+    from attendo.data.labelled import read_labelled
+    from attendo.data.lines import require_file
+    from attendo.tasks import Classifier, Translator
+    from attendo.tasks.families import CLASSIFICATION
+    from attendo.tasks.settings import data_of
+
+    require_file(file)
+    match user:
+        case Translator():
+            numbered, account = pairs_of(folder, [file], None, None)
+            rows: list[Any] = [(source, target) for _, source, target in numbered]
+        case Classifier():
+            source = data_of(CLASSIFICATION, folder).source(file, None, None)
+            account = Account(source.name)
+            rows = [(row.text, row.label) for row in read_labelled(source, account=account)]
+        case _:
+            account = Account(str(file))
+            rows = [line for _, line in read_lines(file, account=account)]
+    say(account.line())
+    return rows
+
+
+def _links(file: Path, rows: list[Any]) -> list[Any]:
+    from attendo.data.corpora import read_lines
+    from attendo.inspecting.alignment_error import parse_links
+
+    lines = [line for _, line in read_lines(file, keep_empty=True)]
+    lengths = [(len(source.split()), len(target.split())) for source, target in rows]
+    return parse_links(lines, str(file), lengths)
+
+
+def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
+    from attendo.microscope.flow import flowed
+    from attendo.words import Words
+
+    has_errors = any(head.alignment_error is not None for head in found.heads)
+    rows: list[list[str | float]] = []
+    for head in found.heads:
+        effect = f"{head.effect:+.4f} ± {head.standard_error:.4f}"
+        error = "" if head.alignment_error is None else f"{head.alignment_error:.3f}"
+        rows.append(
+            [f"{names[head.path]}.{head.head + 1}", effect, *([error] if has_errors else []), head.path]
+        )
+    change = Words("change, nats", "変化（ナット）")
+    heads = Words("head", "ヘッド"), change, Words("AER", "AER"), Words("path", "パス")
+    columns = [word.in_language(language) for i, word in enumerate(heads) if has_errors or i != 2]
+    first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
+    legend = [
+        *_legend(user, found, has_errors),
+        Words(
+            f"To see what the model does without {rows[0][0]}: attendo look DIR TEXT --off {first}",
+            f"{rows[0][0]} なしのモデルを見るには：attendo look DIR TEXT --off {first}",
+        ),
+    ]
+    told = "\n".join(one.in_language(language) for one in legend)
+    return [*flowed(told, WIDTH), "", *table_lines(columns, rows)]
+
+
+def _legend(user: User, found: Importance, has_errors: bool) -> list[Words]:
+    """What the numbers of the table are."""
+    from attendo.microscope.reading import family_name
+    from attendo.words import Words
+
+    of = {
+        "translation": Words("a row's translation", "1 行の訳文"),
+        "classification": Words("a row's label", "1 行のラベル"),
+        "language-model": Words("a row's text", "1 行のテキスト"),
+        "masked-language-model": Words("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
+    }[family_name(user)]
+    n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
+    told = [
+        Words(
+            f"The log-probability of {of.en}, all heads on: {log_prob} nats, the mean of {n} rows.",
+            f"すべてのヘッドがあるときの、{of.ja}の対数確率：{n} 行の平均で {log_prob} ナット。",
+        ),
+        Words(
+            "change: what it gains when this head alone is off. Below 0, the model needs the head; the most needed"
+            " come first. ±: the standard error over the rows; a change smaller than twice that may be chance."
+            " Changes of several heads do not add up.",
+            "変化：そのヘッドだけをオフにしたときの増減。負なら、モデルはそのヘッドを必要としている。最も必要なヘッドが"
+            "先頭。±：行についての標準誤差。その 2 倍より小さい変化は偶然かもしれない。複数のヘッドの変化は足し合わせら"
+            "れない。",
+        ),
+    ]
+    if has_errors:
+        told.append(
+            Words(
+                "AER: the alignment error rate of what the head looks at most, from 0, none wrong, to 1.",
+                "AER：ヘッドが最もよく見ている先の、単語対応の誤り率。0（誤りなし）から 1 まで。",
+            )
+        )
+    if found.n_cut:
+        told.append(
+            Words(
+                f"Of {found.n_cut:,} rows only the beginning was read: the model holds no more.",
+                f"{found.n_cut:,} 行は、モデルが読める長さまでしか読んでいない。",
+            )
+        )
+    return told
+
+
+def layer_names(stacks: dict[str, list[str]]) -> dict[str, str]:
+    """A short name of each attention layer: its stack, and its number there from 1.
+
+    >>> layer_names({"cross": ["decoder.blocks.0.cross_attention"]})
+    {'decoder.blocks.0.cross_attention': 'cross 1'}
+    """
+    return {path: f"{stack} {n}" for stack, paths in stacks.items() for n, path in enumerate(paths, 1)}

@@ -1,0 +1,192 @@
+"""What `attendo look` prints of one text: the text, the answer and a map, or a table of the heads, or JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Literal
+
+from attendo.cli.head_ranking import layer_names
+from attendo.cli.lines import one_line
+from attendo.cli.tables import WIDTH, table_lines
+
+if TYPE_CHECKING:
+    from attendo.microscope.view import View
+    from attendo.words import Language, Words
+
+Stack = Literal["encoder", "decoder", "cross"]
+SHORT = {
+    "entropy": "entr",
+    "maximum": "max",
+    "distance": "dist",
+    "previous": "prev",
+    "next": "next",
+    "first": "1st",
+    "diagonal": "diag",
+    "duplicate": "dupl",
+    "induction": "induc",
+    "alignment": "align",
+}
+"""What stands above a column."""
+MOST_LABELS = 4
+MOST_COLUMNS = 4 * WIDTH
+"""Of a text in a terminal; the rest is counted."""
+
+
+def text_lines(
+    view: View, stack: Stack | None, layer: int | None, head: int | None, heads: bool, language: Language
+) -> list[str]:
+    """Text, answer, what the edits change, and the map, or the table of the heads; in 80 columns."""
+    from attendo.microscope.terminal import map_text
+
+    shown = view.map(stack)
+    lines = _marked("  ", _plain(shown.text, language))
+    lines += _marked("→ ", _plain(shown.answer, language))
+    lines += [f"    {line}" for line in _facts(view, language)]
+    if view.seen.note:
+        lines += _marked("  ", f"({view.seen.note})")
+    if heads:
+        return [*lines, "", *_heads_table(view, stack, layer, head, language)]
+    return [*lines, "", map_text(shown, 80, layer, head, language)]
+
+
+def _marked(mark: str, text: str) -> list[str]:
+    """A text behind its mark, in lines."""
+    from attendo.microscope.labels import isolated, wrapped
+
+    first, *rest = wrapped(text, WIDTH - 5)
+    return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
+
+
+def _plain(text: str, language: Language) -> str:
+    """A text for a terminal: single spaces, what commands a screen as its code, and of a long text the beginning."""
+    from attendo.microscope.attention_map import visible
+    from attendo.microscope.labels import fitted
+    from attendo.words import Words
+
+    whole = " ".join(visible(word) for word in one_line(text).split())
+    cut = fitted(whole, MOST_COLUMNS)
+    if cut == whole:
+        return whole
+    left = len(whole) - len(cut) + 1  # the ellipsis is none of its characters
+    return cut + Words(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").in_language(language)
+
+
+def _facts(view: View, language: Language) -> list[str]:
+    """How probable the answer is, and what the edits have changed."""
+    from attendo.microscope.flow import flowed
+    from attendo.words import Words
+
+    found, change, lines = view.outcome, view.change, []
+    if "labels" in found:
+        others = [
+            f"{_plain(row['label'], language)} {row['probability']:.1%}"
+            for row in found["labels"][1:MOST_LABELS]
+        ]
+        lines += [", ".join(others)] if others else []
+    else:
+        lines.append(_probability(found).in_language(language))
+    if change is not None and "labels" in change:
+        best = change["labels"][0]
+        label = _plain(best["label"], language)
+        lines.append(
+            Words(
+                f"without the changes: {label} ({best['probability']:.1%}); they change its probability by"
+                f" {100 * change['total']:+.1f} points",
+                f"変更なしの場合：{label}（{best['probability']:.1%}）。変更により確率は"
+                f" {100 * change['total']:+.1f} ポイント変わる",
+            ).in_language(language)
+        )
+    elif change is not None:
+        text = _plain(change["text"], language)
+        lines.append(
+            Words(
+                f"without the changes: {text} ({change['log_prob']:.2f}); they change its"
+                f" log-probability by {change['total']:+.2f}",
+                f"変更なしの場合：{text}（{change['log_prob']:.2f}）。変更によりその対数確率は"
+                f" {change['total']:+.2f} 変わる",
+            ).in_language(language)
+        )
+    return [part for line in lines for part in flowed(line, WIDTH - 4)]
+
+
+def _probability(found: dict[str, Any]) -> Words:
+    """How probable an answer is, and of a masked language model what the answer is."""
+    from attendo.words import Words
+
+    en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
+    if "score" in found:
+        return Words(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
+    n = found.get("filled")
+    if n is None:
+        return Words(en, ja)
+    if n == 0:
+        return Words(
+            "the likeliest token at each place, since the text has no <mask> to fill in;"
+            f" {en} of the text as it is",
+            f"テキストに <mask> がないので、各位置で最も確率の高いトークン。元のテキストの{ja}",
+        )
+    what = "the token" if n == 1 else f"the {n} tokens"
+    return Words(f"{en} of {what} filled in", f"補った {n} トークンの{ja}")
+
+
+def _heads_table(
+    view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language
+) -> list[str]:
+    """A row for each head; of those of a stack, a layer or a number if these are chosen."""
+    from attendo.microscope.flow import flowed
+    from attendo.microscope.layers import attention_paths
+    from attendo.words import Words
+
+    stacks = attention_paths(view.seen.model)
+    names = layer_names(stacks)
+    chosen = [
+        path
+        for name, paths in stacks.items()
+        for number, path in enumerate(paths)
+        if stack in (None, name) and layer in (None, number)
+    ]
+    rows = [row for row in view.heads() if row["path"] in chosen and head in (None, row["head"])]
+    if not rows:
+        view.map(stack).shown(layer, head)  # raises
+    measures = {name: short for name, short in SHORT.items() if any(name in row for row in rows)}
+    cells: list[list[str | float]] = [
+        [f"{names[row['path']]}.{row['head'] + 1}", *(_measure(row.get(name)) for name in measures)]
+        for row in rows
+    ]
+    path = rows[0]["path"]
+    said = Words(
+        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: tokens away, the mean;"
+        " then the share of the weight on the token before, the next, the first, the same place, the same token"
+        f" elsewhere, the one behind an earlier same token{', near the diagonal' if 'alignment' in measures else ''}.",
+        f"{names[path]}.1 は {path} のヘッド 1。entr：エントロピー（ナット）、max：最大の重み、"
+        "dist：平均距離（トークン数）。続く列は重みの割合：直前、直後、先頭、同じ位置、別の位置の同じトークン、"
+        f"以前の同じトークンの次{'、対角線の近く' if 'alignment' in measures else ''}。",
+    )
+    return [*table_lines(["", *measures.values()], cells), "", *flowed(said.in_language(language), WIDTH)]
+
+
+def _measure(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
+
+
+def json_text(view: View, stack: Stack | None, layer: int | None, head: int | None) -> str:
+    """All that --json tells; layers and heads count from 0."""
+    shown = view.map(stack)
+    layer = shown.sharpest_layer if layer is None else layer
+    weights = [[round(weight, 6) for weight in row] for row in shown.shown(layer, head).tolist()]
+    facts = {
+        "text": shown.text,
+        "outcome": view.outcome,
+        "change": view.change,
+        "note": view.seen.note,
+        "map": {
+            "stack": shown.stack,
+            "layer": layer,
+            "head": head,
+            "queries": shown.query_pieces,
+            "keys": shown.key_pieces,
+            "weights": weights,
+        },
+        "heads": view.heads(),
+    }
+    return json.dumps(facts, ensure_ascii=False)

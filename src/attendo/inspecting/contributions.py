@@ -1,0 +1,84 @@
+"""What each head adds to the stream, beyond its weights: norms of the weighted values, and its matrix W^(h)."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attendo.nn.attention import Attention, head_contributions, share_heads
+
+
+def value_norms(
+    attention: Attention, value: Float[Tensor, "batch kv_heads k_len value_dim"]
+) -> Float[Tensor, "batch heads k_len"]:
+    """‖v_j W_hᵒ‖: how long the vector is that a head would add if all its weight were on key j.
+
+    value: as the layer projects them, or a recording has them. Kobayashi et al. 2020, ‖f(x)‖.
+
+    >>> layer = Attention(4, 2)
+    >>> value_norms(layer, layer.keys_values(torch.ones(1, 3, 4))[1]).shape
+    torch.Size([1, 2, 3])
+    """
+    return head_contributions(share_heads(value, attention.n_heads), _out_weight(attention)).norm(dim=-1)
+
+
+def weighted_norms(
+    attention: Attention,
+    weights: Float[Tensor, "batch heads q_len k_len"],
+    value: Float[Tensor, "batch kv_heads k_len value_dim"],
+) -> Float[Tensor, "batch heads q_len k_len"]:
+    """‖α_ij v_j W_hᵒ‖: what key j adds to query i through head h.
+
+    A large weight on a short vector adds little. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+
+    >>> layer = Attention(4, 2)
+    >>> weighted_norms(layer, torch.zeros(1, 2, 3, 3), layer.keys_values(torch.ones(1, 3, 4))[1]).sum().item()
+    0.0
+    """
+    return weights * value_norms(attention, value)[:, :, None]
+
+
+def contribution_norms(
+    attention: Attention, mixed: Float[Tensor, "batch heads q_len value_dim"]
+) -> Float[Tensor, "batch heads q_len"]:
+    """‖Σ_j α_ij v_j W_hᵒ‖: the length of what each head adds directly to each query's output."""
+    return head_contributions(mixed, _out_weight(attention)).norm(dim=-1)
+
+
+def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_most"]:
+    """The singular values of each W^(h) = W_hᵒ W_hᵛ that may differ from 0, largest first; value_dim at most.
+
+    In float64, by the two small triangles of QR: W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂ give W^(h) the singular values of
+    R₁R₂ᵀ. Their root sum of squares is ‖W^(h)‖_F.
+
+    >>> layer = Attention(4, 2)
+    >>> _ = torch.nn.init.eye_(layer.v_proj.weight), torch.nn.init.eye_(layer.out_proj.weight)
+    >>> head_singular_values(layer)
+    tensor([[1., 1.],
+            [1., 1.]], dtype=torch.float64)
+    """
+    out = _out_weight(attention).detach().double().unflatten(1, (attention.n_heads, -1)).transpose(0, 1)
+    value = attention.v_proj.weight.detach().double().unflatten(0, (1, attention.n_kv_heads, -1))
+    value = share_heads(value, attention.n_heads)[0].mT
+    # numpy's does these small ones in one thread; torch wakes all for each, and they may have to wait for a core
+    left, right = (np.linalg.qr(part.cpu().numpy()).R for part in (out, value))
+    return torch.from_numpy(np.linalg.svd(left @ right.swapaxes(-1, -2), compute_uv=False))
+
+
+def head_ranks(attention: Attention) -> Int[Tensor, " heads"]:
+    """The numerical rank of each W^(h): its singular values above max(d_out, d_memory) · ε · the largest.
+
+    ε: of the parameters' own precision. Bishop & Bishop 2024, exercise 12.5: value_dim at most.
+
+    >>> head_ranks(Attention(8, 4))
+    tensor([2, 2, 2, 2])
+    """
+    found, weight = head_singular_values(attention), attention.v_proj.weight
+    share = max(_out_weight(attention).shape[0], weight.shape[1]) * torch.finfo(weight.dtype).eps
+    return ((found > share * found[:, :1]) & (found > 0)).sum(-1)
+
+
+def _out_weight(attention: Attention) -> Float[Tensor, "d_out heads_times_value_dim"]:
+    return attention.out_proj.get_parameter("weight")

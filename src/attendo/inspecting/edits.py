@@ -1,0 +1,282 @@
+"""Edits of what a model computes, by module path: heads switched off or averaged, weights tempered or replaced.
+
+    with recording(model, edits=[Off("decoder.blocks.0.cross_attention", heads=(2,))]) as record:
+        record.model(src, tgt)
+
+They hold on the view of `recording` alone, in a whole pass and in the steps of a search, and end with the `with`. A
+path is exact or a shell pattern; edits of one layer are made in the order given. heads: None means all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attendo.errors import AttendoError
+from attendo.nn.attention import masked_softmax
+
+Heads = tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Off:
+    """These heads of an attention layer add nothing: the values they mixed are 0.
+
+    heads=None: the output of the whole layer, or of a feed-forward net, is 0, the bias of its last projection too.
+    Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (ξ_h = 0).
+    """
+
+    path: str
+    heads: Heads = None
+
+
+@dataclass(frozen=True, eq=False)
+class OffByRow:
+    """As Off, row by row of a batch: where `off[row, head]` is True. A sweep over heads is then one batch.
+
+    rows: those of the layer's batch. In a search they are the decoder's rows; a search that moves rows (a beam) does
+    not move these.
+    """
+
+    path: str
+    off: Bool[Tensor, "rows heads"]
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """What these heads mixed is replaced by a fixed vector at every query, for instance their mean over a file.
+
+    mean: `[heads, value_dim]` of all heads of the layer, of which those in `heads` are taken; or `[d_model]`, in place
+    of the output of the whole layer or feed-forward net.
+    """
+
+    path: str
+    mean: Float[Tensor, "*heads dim"]
+    heads: Heads = None
+
+
+@dataclass(frozen=True)
+class Temper:
+    """softmax(β · scores), in place of the layer's own β; 0 weighs all keys alike, `math.inf` is hard attention."""
+
+    path: str
+    inverse_temperature: float
+    heads: Heads = None
+
+
+@dataclass(frozen=True, eq=False)
+class Replace:
+    """Weights given in place of the computed; they broadcast to `[batch, heads, q_len, k_len]` of each call.
+
+    With `heads`, theirs are taken out of the broadcast weights.
+    """
+
+    path: str
+    weights: Float[Tensor, "*batch q_len k_len"]
+    heads: Heads = None
+
+
+Edit = Off | OffByRow | Mean | Temper | Replace
+
+
+class LayerEdits:
+    """The edits of one attention layer or feed-forward net, in order, as functions of what it computes."""
+
+    def __init__(self, path: str, edits: Sequence[Edit]) -> None:
+        self.path = path
+        self.edits = tuple(edits)
+
+    def tempers(self, inverse_temperature: float) -> bool:
+        """Whether the weights are others than softmax(inverse_temperature · scores)."""
+        return any(
+            isinstance(edit, Replace)
+            or (isinstance(edit, Temper) and edit.inverse_temperature != inverse_temperature)
+            for edit in self.edits
+        )
+
+    @property
+    def on_output(self) -> bool:
+        """Whether the layer's output is given by an edit."""
+        return any(_whole(edit) for edit in self.edits)
+
+    def weights(
+        self,
+        weights: Float[Tensor, "batch heads q_len k_len"],
+        scores: Float[Tensor, "batch heads q_len k_len"],
+        allowed: Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"] | None,
+    ) -> Float[Tensor, "batch heads q_len k_len"]:
+        """The weights under Temper and Replace; `weights` are the layer's own."""
+        for edit in self.edits:
+            if isinstance(edit, Temper):
+                new = self._tempered(edit, scores, allowed)
+            elif isinstance(edit, Replace):
+                new = self._given(edit, weights)
+            else:
+                continue
+            if edit.heads is None:
+                weights = new
+            else:
+                weights = weights.clone()
+                weights[:, list(edit.heads)] = new
+        return weights
+
+    def mixed(
+        self, mixed: Float[Tensor, "batch heads q_len value_dim"]
+    ) -> Float[Tensor, "batch heads q_len value_dim"]:
+        """The values that the heads have mixed under Off, OffByRow and Mean."""
+        n_heads = mixed.shape[1]
+        for edit in self.edits:
+            if _whole(edit):
+                continue
+            if isinstance(edit, Off):
+                mixed = mixed.masked_fill(_chosen(edit.heads, n_heads, mixed.device), 0.0)
+            elif isinstance(edit, OffByRow):
+                mixed = mixed.masked_fill(self._rows_off(edit, mixed), 0.0)
+            elif isinstance(edit, Mean):
+                chosen = _chosen(edit.heads, n_heads, mixed.device)
+                mixed = torch.where(
+                    chosen, self._mean(edit, (n_heads, mixed.shape[3]), mixed)[:, None], mixed
+                )
+        return mixed
+
+    def output(self, output: Float[Tensor, "*batch d_out"]) -> Float[Tensor, "*batch d_out"]:
+        """What the layer gives under an Off or Mean of the whole."""
+        for edit in self.edits:
+            if not _whole(edit):
+                continue
+            if isinstance(edit, Mean):
+                output = self._mean(edit, (output.shape[-1],), output).expand_as(output)
+            else:
+                output = torch.zeros_like(output)
+        return output
+
+    def _tempered(self, edit: Temper, scores: Tensor, allowed: Tensor | None) -> Tensor:
+        if edit.heads is not None:
+            heads = list(edit.heads)
+            scores = scores[:, heads]
+            allowed = allowed if allowed is None or allowed.shape[1] == 1 else allowed[:, heads]
+        return masked_softmax(scores, allowed, edit.inverse_temperature)
+
+    def _given(self, edit: Replace, weights: Tensor) -> Tensor:
+        try:
+            new = edit.weights.to(weights).expand_as(weights)
+        except RuntimeError:
+            raise AttendoError(
+                f"Replace {edit.path!r}: weights {list(edit.weights.shape)} do not fit those of {self.path}, "
+                f"{list(weights.shape)} [batch, heads, queries, keys]; give a shape that broadcasts to it"
+            ) from None
+        return new if edit.heads is None else new[:, list(edit.heads)]
+
+    def _rows_off(self, edit: OffByRow, mixed: Tensor) -> Bool[Tensor, "batch heads queries_or_1 1"]:
+        (rows, _), (batch, _, q_len, _) = edit.off.shape, mixed.shape
+        off = edit.off.to(mixed.device)
+        if rows == batch:
+            return off[:, :, None, None]
+        # the steps of a search lay the rows of a source side by side as queries (DecoderCache.fold)
+        per_source = rows // batch if batch and rows % batch == 0 else 0
+        if not per_source or q_len % per_source or not self.path.endswith("cross_attention"):
+            raise AttendoError(
+                f"OffByRow {edit.path!r}: off has {rows} rows, {self.path} is run on {batch}; give one a row"
+            )
+        folded = off.unflatten(0, (batch, per_source)).transpose(1, 2)  # [sources, heads, rows of each]
+        return folded.repeat_interleave(q_len // per_source, dim=2)[..., None]
+
+    def _mean(self, edit: Mean, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        if tuple(edit.mean.shape) != shape:
+            raise AttendoError(
+                f"Mean {edit.path!r}: mean is {list(edit.mean.shape)}, {self.path} wants {list(shape)}"
+            )
+        return edit.mean.to(like)
+
+
+def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str, LayerEdits]:
+    """The edits of each place that has any, by its path.
+
+    places: heads by path of attention layer, None for a feed-forward net. Raises AttendoError for an edit whose path
+    matches none, for a head that is not there and for a β below 0.
+
+    >>> places = {"blocks.0.self_attention": 4, "blocks.0.feed_forward": None}
+    >>> [*resolve([Temper("*", 2.0)], places)], [*resolve([Off("*")], places)]
+    (['blocks.0.self_attention'], ['blocks.0.self_attention', 'blocks.0.feed_forward'])
+    >>> resolve([Off("blocks.0.self_attention", heads=(4,))], places)
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: Off 'blocks.0.self_attention': there is no head 4; blocks.0.self_attention has 0 to 3
+    """
+    found: dict[str, list[Edit]] = {path: [] for path in places}
+    for edit in edits:
+        for path in _matched(edit, places):
+            _check(edit, path, places[path])
+            found[path].append(edit)
+    return {path: LayerEdits(path, of_place) for path, of_place in found.items() if of_place}
+
+
+def paths_in_short(paths: Iterable[str]) -> str:
+    """Paths as a short list: those that differ in their first number alone are told together.
+
+    >>> paths_in_short(["blocks.0.norm", "blocks.0.feed_forward", "blocks.1.norm", "blocks.1.feed_forward"])
+    'blocks.0-1.norm, blocks.0-1.feed_forward'
+    """
+    numbers: dict[tuple[str, str], list[str]] = {}
+    for path in paths:
+        before, number, behind = [*re.split(r"\b(\d+)\b", path, maxsplit=1), "", ""][:3]
+        numbers.setdefault((before, behind), []).append(number)
+    return ", ".join(
+        f"{before}{found[0] if len(found) == 1 else f'{found[0]}-{found[-1]}'}{behind}"
+        for (before, behind), found in numbers.items()
+    )
+
+
+def _whole(edit: Edit) -> bool:
+    """Whether the edit is one of the output, not of heads."""
+    return (isinstance(edit, Off) and edit.heads is None) or (isinstance(edit, Mean) and edit.mean.ndim == 1)
+
+
+def _chosen(heads: Heads, n_heads: int, device: torch.device) -> Bool[Tensor, "heads 1 1"]:
+    chosen = torch.full((n_heads, 1, 1), heads is None, device=device)
+    if heads is not None:
+        chosen[list(heads)] = True
+    return chosen
+
+
+def _matched(edit: Edit, places: Mapping[str, int | None]) -> list[str]:
+    name, whole = type(edit).__name__, _whole(edit)
+    fitting = [path for path, n_heads in places.items() if whole or n_heads is not None]
+    # a path in full is that place, whatever a pattern would make of it
+    matched = [path for path in places if path == edit.path] or [
+        path for path in fitting if fnmatchcase(path, edit.path)
+    ]
+    if not matched:
+        kinds = "attention layer or feed-forward net" if whole else "attention layer"
+        raise AttendoError(f"{name} {edit.path!r} matches no {kinds}; there are: {paths_in_short(fitting)}")
+    return matched
+
+
+def _check(edit: Edit, path: str, n_heads: int | None) -> None:
+    named = f"{type(edit).__name__} {edit.path!r}"
+    if n_heads is None:
+        if not _whole(edit) or (isinstance(edit, Mean) and edit.heads is not None):
+            raise AttendoError(
+                f"{named}: a feed-forward net has no heads; only its whole output can be edited"
+            )
+        return
+    if isinstance(edit, OffByRow):
+        if edit.off.ndim != 2 or edit.off.shape[1] != n_heads or edit.off.dtype != torch.bool:
+            raise AttendoError(
+                f"{named}: off is {edit.off.dtype} {list(edit.off.shape)}; {path} wants bool [rows, {n_heads}]"
+            )
+        return
+    if isinstance(edit, Temper) and not edit.inverse_temperature >= 0:
+        raise AttendoError(f"{named}: inverse_temperature={edit.inverse_temperature} must be 0 or more")
+    if isinstance(edit, Mean) and edit.mean.ndim == 1 and edit.heads is not None:
+        raise AttendoError(
+            f"{named}: a mean of the whole output takes no heads; give it as [heads, value_dim]"
+        )
+    for head in edit.heads or ():
+        if not 0 <= head < n_heads:
+            raise AttendoError(f"{named}: there is no head {head}; {path} has 0 to {n_heads - 1}")

@@ -1,0 +1,319 @@
+// `app`: what the views share, that is the state, the model, the latest look, the numbers of its layers, and
+// what is pointed at.
+import { say } from "./words.js";
+import { formatted } from "./dom.js";
+import { makeLate } from "./late.js";
+import { layerNumbers, numbersBytes } from "./numbers.js";
+import { shownMatrix } from "./shown.js";
+import { misfitsOfLook } from "./misfits.js";
+
+const MANY_TOKENS = 200; // beyond, to list them takes time that the map need not wait for
+const MANY_BYTES = 1e6; // of a layer's numbers
+const KEPT_BYTES = 16e6; // of all numbers, with the matrices of one head each
+
+// Everything the views share
+export function makeApp(source, state, model) {
+  const listeners = {};
+  const numbersKept = new Map(); // "key path" → { promise, value }
+  let turn = 0; // of the latest look that was asked for
+  let settled = 0; // the latest turn that is over
+  let gone = false;
+  let pointedAt = null;
+  let status = null;
+
+  const app = {
+    state,
+    source,
+    model,
+    look: null,
+    sliding: false,
+    on: (event, fn) => void (listeners[event] ??= []).push(fn),
+    emit: (event) => (listeners[event] ?? []).forEach((fn) => guarded(app, fn)),
+    showStatus: (element) => (status = element),
+    layer: (path) => layersOf(app).find((layer) => layer.path === path),
+    openLayer: () => app.look && app.layer(state.get("layer")),
+    tokensOf: (side) => app.look[side],
+    // What the rows of a layer are called: across to the source, what is written there; else what is read there
+    rowTokens: (layer) =>
+      layer.queries === layer.keys
+        ? app.tokensOf(layer.queries)
+        : app.tokensOf(layer.queries).map((token) => token.out ?? { piece: "…" }),
+    // of a layer of many numbers, those of the open head alone
+    numbers: (path) => numbersOf(path).promise,
+    numbersNow: (path) => (app.look && numbersKept.get(JSON.stringify(numbersWanted(path)))?.value) ?? null,
+    late: makeLate((fn) => !gone && guarded(app, fn)),
+    drew: (name) => {
+      window.attendo.drawn[name] = (window.attendo.drawn[name] ?? 0) + 1;
+      if (name === "heat") app.late.release();
+    },
+  };
+  const emitLate = (event) => (listeners[event] ?? []).forEach(app.late.add);
+
+  // The question for the numbers of a layer, or of its open head where the whole layer would be long to send
+  function numbersWanted(path) {
+    const layer = app.layer(path);
+    const { key } = app.look;
+    return layer && numbersBytes(layer).end > MANY_BYTES
+      ? { key, path, head: Math.min(state.get("head"), layer.heads - 1) }
+      : { key, path };
+  }
+
+  function numbersOf(path) {
+    const layer = app.layer(path);
+    const wanted = numbersWanted(path);
+    const name = JSON.stringify(wanted);
+    const found = numbersKept.get(name) ?? { value: null };
+    found.promise ??= source
+      .ask("tensor", wanted, "head" in wanted ? numbersBytes(layer).of(wanted.head) : undefined)
+      .then((buffer) => {
+        found.bytes = buffer.byteLength + 8 * layer.q_len * layer.k_len;
+        return (found.value = layerNumbers(layer, buffer, wanted.head));
+      });
+    found.promise.catch(() => numbersKept.delete(name));
+    numbersKept.delete(name);
+    numbersKept.set(name, found);
+    forget();
+    return found;
+  }
+  // The oldest go; the latest stays, and the one before it while that may still be on the screen
+  function forget() {
+    const bytes = () => [...numbersKept.values()].reduce((sum, one) => sum + (one.bytes ?? 0), 0);
+    while (numbersKept.size > 2 && bytes() > KEPT_BYTES) numbersKept.delete(numbersKept.keys().next().value);
+  }
+
+  // The numbers of the open head: "map" for the map alone, then "numbers" for all that shows them
+  let opening = null;
+  app.openOther = () => app.look && !app.numbersNow(state.get("layer")) && app.openNumbers();
+  app.openNumbers = () => {
+    const path = state.get("layer");
+    if (!app.look || !app.layer(path)) return;
+    const name = JSON.stringify(numbersWanted(path));
+    if (opening === name) return;
+    opening = name;
+    app.late.hold();
+    const over = (act) => (value) => {
+      if (opening === name) opening = null;
+      act(value);
+    };
+    const came = () => {
+      if (!app.look || name !== JSON.stringify(numbersWanted(state.get("layer")))) return;
+      if (app.look.target.length + app.look.source.length < MANY_TOKENS) answer();
+      app.emit("map");
+      emitLate("numbers");
+    };
+    const failed = (error) => {
+      app.late.release();
+      app.fail(error);
+    };
+    app.numbers(path).then(over(came), over(failed));
+  };
+
+  let working = 0;
+  app.busy = async (promise, text) => {
+    working += 1;
+    app.root.setAttribute("aria-busy", "true");
+    if (text) tell(text, false);
+    try {
+      return await promise;
+    } finally {
+      working -= 1;
+      if (!gone) app.root.setAttribute("aria-busy", String(working > 0));
+      if (!working && text && status?.textContent === text) tell("", false);
+    }
+  };
+  app.fail = (error) => tell(error.message, true);
+  app.tell = (text) => tell(text, false);
+  function tell(text, failed) {
+    status.textContent = text;
+    status.classList.toggle("failed", failed);
+  }
+
+  let asked = ""; // the latest question
+  app.relookIfOther = () => (JSON.stringify(askOf(app)) === asked ? null : app.relook());
+  app.relook = async () => {
+    if (gone) return window.attendo.app.relook();
+    const mine = ++turn;
+    asked = JSON.stringify(askOf(app));
+    if (!saysSomething(app)) {
+      settled = mine;
+      return tell(say("no-text"), false);
+    }
+    try {
+      const look = await app.busy(source.ask("look", JSON.parse(asked)), say("looking"));
+      if (mine !== turn) return;
+      settled = mine;
+      take(look);
+    } catch (error) {
+      if (mine !== turn) return;
+      settled = mine;
+      if (!app.look && (state.get("edits").length || state.get("prefix").length)) {
+        state.amend({ edits: [], prefix: [] }); // an address with edits that this model can't have
+        await app.relook();
+      }
+      app.fail(error);
+    }
+  };
+
+  function take(look) {
+    app.look = look;
+    pointedAt = null;
+    const layer = app.openLayer() ?? sharpest(look);
+    const head =
+      layer.path === state.get("layer") ? Math.min(state.get("head"), layer.heads - 1) : sharpestHead(layer);
+    // a saved page's slider changes no edits, so its address alone has its β
+    const keep = app.sliding || (!source.live && state.says("beta"));
+    state.settle({ layer: layer.path, head, ...(keep ? {} : { beta: layer.beta[head] }) });
+    state.amend(misfitsOfLook(look, layer, state.get));
+    app.show();
+    const [q, k] = look.source.length
+      ? [look.source.length, look.target.length]
+      : [look.prompt_tokens, look.target.length - look.prompt_tokens];
+    const done = say(k ? "done" : "done-in", { q, k, seconds: formatted(look.seconds, 2) });
+    const unfit = state.takeUnfit().join(", ");
+    tell(unfit ? `${done} · ${say("address-unfit", { unfit })}` : done, false);
+  }
+  // The page is built anew: what is under way here comes to nothing. Whether a look was
+  app.retire = () => {
+    const looking = turn !== settled;
+    turn += 1;
+    gone = true;
+    app.look = null;
+    return looking;
+  };
+  // "answer" is for what stands before the map and comes with it, "look" for all others
+  let answered = null;
+  const answer = () => {
+    if (answered === app.look || !app.look) return;
+    answered = app.look;
+    app.emit("answer");
+  };
+  app.show = () => {
+    app.openNumbers();
+    app.late.add(answer);
+    emitLate("look");
+    app.busy(app.late.settled());
+  };
+
+  app.choose = (path, head) => {
+    const layer = app.look && app.layer(path);
+    if (layer) state.set({ layer: path, head, beta: layer.beta[head] });
+  };
+  // A head, or all of a part (null)
+  const isOf = (path, head) => (edit) =>
+    edit.kind === "off" && edit.path === path && (edit.head ?? null) === head;
+  app.isOff = (path, head) => state.get("edits").some(isOf(path, head));
+  app.setOff = (path, head, off, how = "zero") => {
+    if (!source.live) return app.fail(new Error(say("not-live")));
+    const others = state.get("edits").filter((edit) => !isOf(path, head)(edit));
+    state.set({ edits: off ? [...others, { kind: "off", path, head, how }] : others });
+    app.relook();
+  };
+
+  addPointing(
+    app,
+    () => pointedAt,
+    (spot) => (pointedAt = spot),
+  );
+  return app;
+}
+
+// What is pointed at for the moment, or held, or was chosen last: a query and a key of the open head
+function addPointing(app, pointedAt, setPointed) {
+  const { state } = app;
+  app.point = (spot) => {
+    if (state.get("locked") || JSON.stringify(spot) === JSON.stringify(pointedAt())) return;
+    setPointed(spot);
+    app.emit("point");
+  };
+  app.pointed = pointedAt;
+  app.strongestKey = (query) => {
+    const shown = shownMatrix(app);
+    if (!shown) return 0;
+    const { layer, weights, hidden } = shown;
+    let best = 0;
+    for (let j = 1; j < layer.k_len; j++) {
+      if (!hidden.has(j) && weights[query * layer.k_len + j] > weights[query * layer.k_len + best]) best = j;
+    }
+    return best;
+  };
+  app.chosen = () => {
+    const layer = app.openLayer();
+    if (!layer) return { query: 0, key: 0 };
+    const query = Math.min(state.get("query") ?? layer.q_len >> 1, layer.q_len - 1);
+    const key = state.get("key") ?? app.strongestKey(query);
+    return { query, key: Math.min(key, layer.k_len - 1) };
+  };
+  app.spot = () => pointedAt() ?? app.chosen();
+  app.hold = ({ query, key }) => {
+    setPointed(null);
+    state.set({ query, key, locked: true });
+  };
+  app.letGo = () => state.set({ locked: false });
+  // Positions where a text begins or ends and no word stands
+  app.ends = (side) => {
+    const last = app.look.source.length - 1;
+    return new Set(side === "source" && app.look.family === "translation" ? [last] : [0]);
+  };
+}
+
+export function guarded(app, fn) {
+  try {
+    fn();
+  } catch (error) {
+    console.error(error);
+    app.fail(error);
+  }
+}
+
+function layersOf(app) {
+  return app.look.stacks.flatMap((stack) => stack.layers);
+}
+
+// How the answer is found: as the reader chose, or as the command does it
+export function searchOf({ state, model }) {
+  return state.get("search") || model.search;
+}
+
+// Whether there is anything to look at; a language model begins with nothing before it, if need be
+function saysSomething({ state, model }) {
+  return state.get("text").trim() !== "" || model.family === "language-model";
+}
+
+// The first question of all, put before the page is built
+export function askAhead(app) {
+  if (saysSomething(app)) app.source.ahead("look", askOf(app));
+}
+
+function askOf(app) {
+  const { state, source, model } = app;
+  const [search, first] = [searchOf(app), source.first];
+  const free = model.family === "translation" || model.family === "language-model";
+  const other = (beam) => (beam === model.beam ? 0 : beam); // the model's own goes by no number
+  const beam = other(state.get("beam"));
+  const asFirst = first && other(first.beam ?? 0) === beam;
+  return {
+    text: state.get("text"),
+    search: free ? search : "greedy",
+    beam: asFirst ? first.beam : (search === "beam" && free && beam) || null,
+    target: search === "forced" && free ? state.get("target") : null,
+    prefix_ids: state.get("prefix"),
+    max_tokens: state.get("max_tokens"),
+    edits: state.get("edits"),
+  };
+}
+
+export function meanOf(numbers) {
+  return numbers.reduce((sum, x) => sum + x, 0) / numbers.length;
+}
+
+// Where to begin: the layer with the least entropy, across from one text to the other where there are two
+function sharpest(look) {
+  const stack = look.stacks.find((one) => one.name === "cross") ?? look.stacks.at(-1);
+  return stack.layers.reduce((best, layer) =>
+    meanOf(layer.measures.entropy) < meanOf(best.measures.entropy) ? layer : best,
+  );
+}
+
+function sharpestHead(layer) {
+  return layer.measures.entropy.indexOf(Math.min(...layer.measures.entropy));
+}

@@ -1,0 +1,162 @@
+// Elements, numbers and tokens as text. Text goes in as text nodes, never as HTML.
+const graphemes = new Intl.Segmenter(undefined, { granularity: "grapheme" });
+const shownPieces = new Map(); // piece -> how it is shown
+const LONGEST_PIECE = 40; // graphemes
+const SVG = "http://www.w3.org/2000/svg";
+
+// el("p", { class: "note", onclick: f, "aria-label": "…", style: { width: "3px" } }, "text", node)
+export function el(name, properties = {}, ...children) {
+  return filled(document.createElement(name), properties, children);
+}
+
+export function svgEl(name, attributes = {}, ...children) {
+  const made = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
+}
+
+function filled(made, properties, children) {
+  for (const [name, value] of Object.entries(properties)) {
+    if (value === undefined || value === null) continue;
+    if (name === "class") made.className = value;
+    else if (name === "style" || name === "dataset") Object.assign(made[name], value);
+    else if (name in made && !name.startsWith("aria")) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
+  return made;
+}
+
+export function clear(node) {
+  node.replaceChildren();
+  return node;
+}
+
+export function button(text, onclick, properties = {}) {
+  return el("button", { type: "button", onclick, ...properties }, text);
+}
+
+// A <section> with its heading; the heading's text can be changed through section.heading
+export function panel(id, title) {
+  const heading = el("h2", { id: `${id}-name` }, title);
+  const section = el("section", { id, class: "panel", "aria-labelledby": `${id}-name` }, heading);
+  section.heading = heading;
+  return section;
+}
+
+// A <label> around a control
+export function field(text, control, properties = {}) {
+  return el("label", { class: "field", ...properties }, el("span", {}, text), control);
+}
+
+// select([["value", "text"]…], chosen, onchange(value))
+export function select(options, chosen, onchange, properties = {}) {
+  const made = el("select", { onchange: () => onchange(made.value), ...properties });
+  made.append(...options.map(([value, text]) => el("option", { value }, text)));
+  made.value = chosen;
+  return made;
+}
+
+// -0.0000 would be a sign without a number
+export function formatted(number, digits = 4) {
+  if (number === Infinity) return "∞";
+  if (number === null || number === undefined || !Number.isFinite(number)) return "–";
+  const text = number.toFixed(digits);
+  return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");
+}
+
+// Where a sign matters: +0.1200, −0.3000
+export function signed(number, digits = 4) {
+  const text = formatted(number, digits);
+  return number > 0 && Number(text) !== 0 ? `+${text}` : text;
+}
+
+// Spaces, line breaks, control and bidirectional marks become visible
+function visible(text) {
+  return text
+    .replace(/ /g, "␠")
+    .replace(/\n/g, "⏎")
+    .replace(/\t/g, "⇥")
+    .replace(
+      /[\p{Cc}\p{Zs}\p{Zl}\p{Zp}\p{Cs}\u061C\u200B\u200E\u200F\u202A-\u202E\u2060-\u2069\uFEFF]/gu,
+      escaped,
+    );
+}
+
+function escaped(character) {
+  return `\\u{${character.codePointAt(0).toString(16).toUpperCase()}}`;
+}
+
+// The piece of a token as it is shown: marks made visible, cut to 40 graphemes
+export function pieceText(token) {
+  const piece = token.piece ?? token.text ?? "";
+  let shown = shownPieces.get(piece);
+  if (shown === undefined) {
+    shown = cutText(visible(piece), LONGEST_PIECE) || "∅";
+    shownPieces.set(piece, shown);
+  }
+  return shown;
+}
+
+export function cutText(text, longest) {
+  if (text.length <= longest) return text;
+  const start = [...graphemes.segment(text.slice(0, 20 * longest))].map((part) => part.segment);
+  return start.length > longest ? `${start.slice(0, longest - 1).join("")}…` : start.join("");
+}
+
+// The text, cut until it takes at most so many pixels of a pen
+export function fitText(pen, text, room) {
+  const whole = pen.measureText(text).width;
+  if (whole <= room) return text;
+  for (let longest = Math.ceil((text.length * room) / whole) + 2; longest > 1; longest--) {
+    const cut = cutText(text, longest);
+    if (pen.measureText(cut).width <= room) return cut;
+  }
+  return "…";
+}
+
+// The token as an element: right-to-left pieces stand right, the whole piece is the tooltip
+export function pieceElement(token, properties = {}) {
+  const id = token.id === undefined ? "" : `  #${token.id}`;
+  const title = visible(token.piece ?? "").slice(0, 2000) + id;
+  return el(
+    "bdi",
+    { dir: "auto", title, ...properties, class: `piece ${properties.class ?? ""}` },
+    pieceText(token),
+  );
+}
+
+// A canvas of css size width × height, sharp on the screen; at most 4,096 dots a side. Returns its pen.
+export function sized(canvas, width, height) {
+  const dots = Math.min(window.devicePixelRatio || 1, 4096 / Math.max(width, height, 1));
+  canvas.width = Math.max(1, Math.round(width * dots));
+  canvas.height = Math.max(1, Math.round(height * dots));
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(canvas.width / Math.max(1, width), 0, 0, canvas.height / Math.max(1, height), 0, 0);
+  return pen;
+}
+
+// fn runs once in the next frame however often it is asked for
+export function oncePerFrame(fn) {
+  let asked = false;
+  return () => {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(() => {
+      asked = false;
+      fn();
+    });
+  };
+}
+
+// fn runs when it hasn't been asked for during `wait` milliseconds
+export function afterPause(fn, wait) {
+  let timer = 0;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => fn(...values), wait);
+  };
+}

@@ -1,0 +1,245 @@
+// The film: one head on this text, as it was at each checkpoint of the training.
+import { addWords, say } from "./words.js";
+import { button, clear, el, formatted, pieceText, svgEl } from "./dom.js";
+import { floatsOf } from "./numbers.js";
+import { drawWhenShown, partName, questions } from "./views.js";
+import { cellMap, colorScale } from "./cells.js";
+import { lock } from "./locks.js";
+
+const FILM_PACE = 700; // ms a frame
+const FILM_CHART = { width: 180, height: 52, edge: 6 };
+
+export function makeFilm(app, root) {
+  addFilmWords();
+  const view = filmParts(app, root);
+  const update = drawWhenShown(root, () => updateFilm(app, view));
+  app.on("look", update);
+  app.on("theme", () => view.film && showFrame(app, view, view.frame));
+  app.state.on(["layer", "head", "frame"], (changed) => {
+    const same = view.film && changed.join() === "frame" && app.state.get("frame") === view.frame;
+    // another head has no film before it is asked for, unless an address says so
+    if (app.state.get("frame") !== null && !changed.includes("frame")) app.state.settle({ frame: null });
+    else if (!same) update();
+  });
+  update();
+}
+
+function filmParts(app, root) {
+  const view = { film: null, name: "", asked: "", frame: 0, timer: 0, map: cellMap("film") };
+  view.said = el("p", { class: "view-said" });
+  view.go = button(say("film-go"), () => loadFilm(app, view), { class: "main", id: "film-go" });
+  view.slider = el("input", {
+    type: "range",
+    id: "film-frame",
+    min: 0,
+    value: 0,
+    step: 1,
+    "aria-label": say("film-slider"),
+  });
+  view.slider.oninput = () => {
+    stopFilm(view);
+    showFrame(app, view, Number(view.slider.value));
+  };
+  view.play = button(say("film-play"), () => (view.timer ? stopFilm(view) : playFilm(app, view)), {
+    id: "film-play",
+  });
+  view.step = el("output", { class: "number film-step" });
+  const go = (by) => () => {
+    stopFilm(view);
+    showFrame(app, view, Math.max(0, Math.min(view.film.length - 1, view.frame + by)));
+  };
+  view.title = el("h3");
+  view.charts = el("div", { class: "film-charts" });
+  const bar = el(
+    "div",
+    { class: "view-controls film-bar" },
+    view.play,
+    button("←", go(-1), { "aria-label": say("film-earlier") }),
+    view.slider,
+    button("→", go(1), { "aria-label": say("film-later") }),
+    view.step,
+  );
+  view.scale = colorScale(false);
+  view.scale.set("0", "1", "0.25");
+  view.still = el("p", { class: "note" }, say("film-still"));
+  view.all = el(
+    "div",
+    {},
+    bar,
+    view.still,
+    el("div", { class: "view-columns" }, el("div", {}, view.scale.node, view.map.node), view.charts),
+  );
+  view.ask = questions(app, view.said, view.all);
+  root.append(view.title, el("div", { class: "view-controls" }, view.go), view.said, view.all);
+  return view;
+}
+
+function quietly() {
+  return window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+}
+
+function filmName(app) {
+  return `${app.look?.key} ${app.state.get("layer")} ${app.state.get("head")}`;
+}
+
+function updateFilm(app, view) {
+  const steps = app.model.checkpoints ?? [];
+  const ready = Boolean(app.look) && steps.length > 0;
+  view.go.hidden = !ready || view.name === filmName(app);
+  view.title.hidden = !ready;
+  view.title.textContent = ready ? partName(app.state.get("layer"), app.state.get("head")) : "";
+  const held = app.state.get("frame");
+  if (view.film && view.name === filmName(app))
+    return void showFrame(app, view, view.film[held] ? held : view.frame);
+  stopFilm(view);
+  if (view.film && held !== null) app.state.settle({ frame: null }); // it was a frame of another look
+  view.film = null;
+  view.name = "";
+  view.go.hidden = !ready;
+  view.all.hidden = true;
+  view.said.textContent = !app.look
+    ? say("view-nothing-yet")
+    : ready
+      ? say("film-press", { n: steps.length })
+      : say("film-none");
+  const [path, head] = [app.state.get("layer"), app.state.get("head")];
+  const has = ready && app.source.has("film", { key: app.look.key, path, head });
+  lock(view.go, ready && !has);
+  if (has && app.state.get("frame") !== null && view.asked !== filmName(app)) loadFilm(app, view);
+}
+
+async function loadFilm(app, view) {
+  const name = (view.asked = filmName(app));
+  const [path, head] = [app.state.get("layer"), app.state.get("head")];
+  const answer = await view.ask("film", { key: app.look.key, path, head });
+  if (answer) view.all.hidden = name !== filmName(app) || !answer.frames.length;
+  if (!answer || view.all.hidden) return;
+  view.name = name;
+  const layer = app.layer(path);
+  view.sides = [app.rowTokens(layer), app.tokensOf(layer.keys)];
+  view.shape = [answer.q_len, answer.k_len];
+  view.film = answer.frames.map((frame) => ({ ...frame, numbers: floatsOf(frame.weights) }));
+  view.slider.max = view.film.length - 1;
+  view.go.hidden = true;
+  view.play.hidden = quietly() || view.film.length < 2;
+  view.still.hidden = !quietly();
+  drawCharts(view);
+  const held = app.state.get("frame");
+  showFrame(app, view, view.film[held] ? held : view.film.length - 1);
+}
+
+function showFrame(app, view, at) {
+  view.frame = at;
+  if (app.state.get("frame") !== at) app.state.set({ frame: at });
+  const { step, final, numbers } = view.film[at];
+  const told = say(final ? "film-final" : "film-step", { n: step.toLocaleString("en") });
+  view.slider.value = at;
+  view.slider.setAttribute("aria-valuetext", told);
+  view.step.textContent = told;
+  const name = (tokens) => (i) => (tokens[i] ? `${i} ${pieceText(tokens[i])}` : String(i));
+  view.map.show({
+    rows: view.shape[0],
+    columns: view.shape[1],
+    data: numbers,
+    most: 1,
+    root: true,
+    square: true,
+    named: true,
+    rowName: name(view.sides[0]),
+    columnName: name(view.sides[1]),
+    label: `${view.title.textContent}, ${view.step.textContent}`,
+  });
+  for (const chart of view.charts.children) chart.show(at);
+  app.drew("film");
+}
+
+function playFilm(app, view) {
+  if (view.frame === view.film.length - 1) showFrame(app, view, 0);
+  view.play.textContent = say("film-pause");
+  view.timer = setInterval(() => {
+    const hidden = view.all.getClientRects().length === 0;
+    if (!view.film || hidden || view.frame >= view.film.length - 1) return void stopFilm(view);
+    showFrame(app, view, view.frame + 1);
+  }, FILM_PACE);
+}
+
+function stopFilm(view) {
+  clearInterval(view.timer);
+  view.timer = 0;
+  view.play.textContent = say("film-play");
+}
+
+// One small chart a measure: its line over the checkpoints, a dot at the one that is shown
+
+function drawCharts(view) {
+  const names = Object.keys(view.film[0].measures).filter((name) =>
+    view.film.some((frame) => Number.isFinite(frame.measures[name])),
+  );
+  clear(view.charts).append(...names.map((name) => filmChart(view, name)));
+}
+
+function filmChart(view, name) {
+  const { width, height, edge } = FILM_CHART;
+  const numbers = view.film.map((frame) => frame.measures[name]);
+  const steps = view.film.map((frame) => frame.step);
+  const known = numbers.filter(Number.isFinite);
+  const [low, high] = [Math.min(0, ...known), Math.max(...known, 1e-6)];
+  // even steps, as the slider has them: the trained weights may be older than the last checkpoint
+  const x = (i) => edge + (i / Math.max(1, numbers.length - 1)) * (width - 2 * edge);
+  const y = (number) => height - edge - ((number - low) / (high - low || 1)) * (height - 2 * edge);
+  const points = numbers
+    .map((number, i) => (Number.isFinite(number) ? `${x(i).toFixed(1)},${y(number).toFixed(1)}` : null))
+    .filter(Boolean);
+  const dot = svgEl("circle", { r: 4, class: "dot" });
+  const cursor = svgEl("line", { y1: edge, y2: height - edge, class: "rule" });
+  const picture = svgEl(
+    "svg",
+    { viewBox: `0 0 ${width} ${height}`, class: "film-chart plot", role: "img" },
+    svgEl("line", { x1: edge, x2: width - edge, y1: y(low), y2: y(low), class: "axis" }),
+    cursor,
+    svgEl("polyline", { points: points.join(" "), class: "curve" }),
+    dot,
+  );
+  const told = numbers.map((number, i) => `${steps[i]} ${formatted(number, 2)}`);
+  const said = `${say(`measure-${name}`)}: ${told.join(", ")}`;
+  picture.setAttribute("aria-label", said);
+  const number = el("span", { class: "number" });
+  const made = el(
+    "figure",
+    {},
+    el("figcaption", {}, el("span", {}, say(`measure-${name}`)), number),
+    picture,
+  );
+  made.show = (at) => {
+    number.textContent = formatted(numbers[at]);
+    for (const end of ["x1", "x2"]) cursor.setAttribute(end, x(at));
+    dot.setAttribute("cx", x(at));
+    dot.setAttribute("cy", Number.isFinite(numbers[at]) ? y(numbers[at]) : -9);
+  };
+  return made;
+}
+
+function addFilmWords() {
+  addWords({
+    "film-go": ["Load the checkpoints", "チェックポイントを読み込む"],
+    "film-press": [
+      "{n} checkpoints: each is loaded and reads this text.",
+      "{n} 個のチェックポイントを順に読み込み、このテキストを読ませます。",
+    ],
+    "film-none": [
+      "This model has no checkpoints of its training beside it, so there is no film.",
+      "学習途中のチェックポイントがないため、フィルムはありません。",
+    ],
+    "film-slider": ["Checkpoint", "チェックポイント"],
+    "film-step": ["step {n}", "ステップ {n}"],
+    "film-final": ["the trained model (step {n})", "学習済みモデル（ステップ {n}）"],
+    "film-play": ["Play", "再生"],
+    "film-pause": ["Pause", "一時停止"],
+    "film-earlier": ["Earlier checkpoint", "前のチェックポイント"],
+    "film-later": ["Later checkpoint", "次のチェックポイント"],
+    "film-still": [
+      "Your system asks for less motion: step through with the slider.",
+      "動きを減らす設定のため、スライダーで送ってください。",
+    ],
+  });
+}

@@ -1,0 +1,302 @@
+// The heat map of the open head: rows are queries, columns keys. What is pointed at is drawn on a second
+// canvas.
+import { addWords, pathName, say } from "./words.js";
+import { cutText, el, fitText, formatted, oncePerFrame, pieceText, sized, svgEl } from "./dom.js";
+import { cssColor, ink, palette, rgbText } from "./colors.js";
+import { cellColor, cellsPicture, shownMatrix } from "./shown.js";
+import { svgText } from "./saving.js";
+
+const LABEL = 15; // pixels between two labels
+export const HEAT_FONT = "13px system-ui, 'Hiragino Sans', 'Noto Sans JP', 'Noto Sans CJK JP', sans-serif";
+const TURN = Math.PI / 3; // of the labels above
+
+const HEAT_WORDS = {
+  "heat-name": [
+    "Heat map of {path}, head {n}. Arrow keys move, Enter holds, Escape lets go.",
+    "{path} ヘッド{n} のヒートマップ。矢印キーで移動、Enterで固定、Escapeで解除。",
+  ],
+  "heat-role": ["heat map", "ヒートマップ"],
+  "color-middle": ["(√: the middle is {x})", "（√：中央が{x}）"],
+  queries: ["query ↓", "クエリ ↓"],
+  keys: ["key →", "キー →"],
+};
+
+export function makeHeat(app, root) {
+  addWords(HEAT_WORDS);
+  const { state } = app;
+  const canvas = el("canvas", {
+    tabIndex: 0,
+    role: "application",
+    "aria-roledescription": say("heat-role"),
+    dataset: { name: "heat" },
+  });
+  const over = el("canvas", { class: "over", "aria-hidden": "true", dataset: { name: "heat-marks" } });
+  const stage = el("div", { class: "stage" }, canvas, over);
+  root.append(stage);
+  let shown = null;
+  let plan = null; // where things stand
+  let cells = null; // their picture
+  let overPen = null;
+
+  const draw = oncePerFrame(() => {
+    shown = shownMatrix(app);
+    if (!shown) return;
+    const room = stage.clientWidth;
+    if (plan?.layer !== shown.layer || plan.room !== room) plan = planOf(room, app, shown.layer);
+    cells = cellsPicture(cells, app, shown);
+    drawBase(sized(canvas, plan.width, plan.height), app, shown, plan, cells.canvas);
+    overPen = sized(over, plan.width, plan.height);
+    canvas.setAttribute(
+      "aria-label",
+      say("heat-name", { path: pathName(shown.layer.path), n: shown.head + 1 }),
+    );
+    mark();
+    app.drew("heat");
+  });
+
+  function mark() {
+    if (!overPen || !shown) return;
+    overPen.clearRect(0, 0, plan.width, plan.height);
+    const { query, key } = app.spot();
+    if (query < shown.layer.q_len && key < shown.layer.k_len) drawMarks(overPen, plan, query, key);
+  }
+
+  function cellAt(event) {
+    const key = Math.floor((event.offsetX - plan.left) / plan.wide);
+    const query = Math.floor((event.offsetY - plan.top) / plan.tall);
+    const inside = key >= 0 && query >= 0 && key < shown.layer.k_len && query < shown.layer.q_len;
+    return inside ? { query, key } : null;
+  }
+  canvas.addEventListener("pointermove", (event) => shown && app.point(cellAt(event)));
+  canvas.addEventListener("pointerleave", () => app.point(null));
+  canvas.addEventListener("click", (event) => {
+    const cell = shown && cellAt(event);
+    if (cell) app.hold(cell);
+  });
+  canvas.addEventListener("keydown", (event) => shown && onHeatKey(app, shown.layer, event));
+
+  // before there is anything to draw: what the first picture alone would wait for (fonts, colors, the pens)
+  app.late.add(() => {
+    if (plan) return;
+    for (const pen of [sized(canvas, 1, 1), sized(over, 1, 1)]) pen.clearRect(0, 0, 1, 1);
+    planWidths([{ piece: "Look" }], 40);
+    palette();
+  });
+  app.on("map", draw);
+  app.on("theme", draw);
+  app.on("point", mark);
+  state.on(["layer", "head", "shows", "beta", "hideEnds", "root"], draw);
+  state.on(["query", "key", "locked"], mark);
+  new ResizeObserver(() => plan && stage.clientWidth !== plan.room && draw()).observe(stage);
+  return { canvas, svg: () => shown && heatSvg(canvas, app, shown, plan) };
+}
+
+function onHeatKey(app, layer, event) {
+  const { query, key } = app.spot();
+  const to = {
+    ArrowUp: [query - 1, key],
+    ArrowDown: [query + 1, key],
+    ArrowLeft: [query, key - 1],
+    ArrowRight: [query, key + 1],
+    PageUp: [query - 10, key],
+    PageDown: [query + 10, key],
+    Home: [query, 0],
+    End: [query, layer.k_len - 1],
+  }[event.key];
+  if (to) {
+    app.point(null);
+    app.state.set({ query: clamped(to[0], layer.q_len), key: clamped(to[1], layer.k_len) });
+  } else if (event.key === "Enter" || event.key === " ") app.hold({ query, key });
+  else return;
+  event.preventDefault();
+}
+
+function clamped(i, n) {
+  return Math.min(n - 1, Math.max(0, i));
+}
+
+// The width of each token as a label, which may have so many pixels at most
+function planWidths(tokens, most) {
+  const pen = new OffscreenCanvas(1, 1).getContext("2d");
+  pen.font = HEAT_FONT;
+  return tokens.map((token) => Math.min(most, pen.measureText(cutText(pieceText(token), 16)).width));
+}
+
+// Where labels and cells stand: cells as wide and as tall as the room allows, square where both can be
+function planOf(room, app, layer) {
+  const [rows, columns] = [layer.q_len, layer.k_len];
+  const [rowTokens, columnTokens] = [app.rowTokens(layer), app.tokensOf(layer.keys)];
+  const left = Math.ceil(Math.max(20, ...planWidths(rowTokens, Math.min(112, room * 0.26)))) + 8;
+  const above = planWidths(columnTokens, 110);
+  const long = Math.max(20, ...above);
+  const top = Math.ceil(long * Math.sin(TURN)) + 26;
+  const about = (room - left) / (columns + 1); // a cell
+  const lean = Math.ceil(
+    Math.max(8, ...above.map((width, j) => width * Math.cos(TURN) + 10 - (columns - j - 0.5) * about)),
+  ); // over the right edge
+  const fitting = (size) => (size >= 4 ? Math.floor(size) : Math.max(0.5, size));
+  const [across, down] = [(room - left - lean) / columns, 640 / rows];
+  const wide = fitting(Math.min(across, 44, Math.max(down, LABEL + 1)));
+  const tall = fitting(Math.min(down, 44, Math.max(across, LABEL + 1)));
+  return {
+    layer,
+    room,
+    rows,
+    columns,
+    rowTokens,
+    columnTokens,
+    left,
+    top,
+    long,
+    wide,
+    tall,
+    width: Math.min(room, Math.ceil(left + wide * columns + lean)),
+    height: Math.ceil(top + tall * rows) + 2,
+  };
+}
+
+function drawBase(pen, app, shown, plan, cells) {
+  const { values, kind } = shown;
+  const { left, top, wide, tall, rows, columns } = plan;
+  pen.clearRect(0, 0, plan.width, plan.height);
+  pen.imageSmoothingEnabled = Math.min(wide, tall) < 1; // only where several cells share a dot
+  pen.drawImage(cells, left, top, columns * wide, rows * tall);
+  if (Math.min(wide, tall) >= 10) drawGaps(pen, plan);
+  if (wide >= 34 && tall >= LABEL)
+    drawValues(pen, values, cellColor(app, shown), plan, kind === "weights" ? 2 : 1);
+  pen.strokeStyle = cssColor("--line");
+  pen.strokeRect(left - 0.5, top - 0.5, columns * wide + 1, rows * tall + 1);
+  drawLabels(pen, plan);
+  pen.fillStyle = cssColor("--faint");
+  pen.textAlign = "left";
+  pen.fillText(say("queries"), 0, top - 26);
+  pen.fillText(say("keys"), 0, top - 11);
+}
+
+function drawGaps(pen, { left, top, wide, tall, rows, columns }) {
+  pen.fillStyle = cssColor("--panel");
+  for (let i = 1; i < rows; i++) pen.fillRect(left, top + i * tall - 1, columns * wide, 1);
+  for (let j = 1; j < columns; j++) pen.fillRect(left + j * wide - 1, top, 1, rows * tall);
+}
+
+function drawValues(pen, values, color, { left, top, wide, tall, rows, columns }, digits) {
+  pen.font = HEAT_FONT;
+  pen.textAlign = "center";
+  pen.textBaseline = "middle";
+  for (let i = 0; i < rows * columns; i++) {
+    const rgb = color(values[i], i);
+    if (!rgb || Math.abs(values[i]) < 0.005) continue;
+    pen.fillStyle = ink(rgb);
+    const text = formatted(values[i], digits).replace(/^0\./, ".");
+    pen.fillText(text, left + ((i % columns) + 0.5) * wide, top + (Math.floor(i / columns) + 0.5) * tall);
+  }
+}
+
+function drawLabels(pen, plan) {
+  const { rows, columns, wide, tall } = plan;
+  const [stepDown, stepAcross] = [tall, wide].map((size) => Math.max(1, Math.ceil(LABEL / size)));
+  pen.fillStyle = cssColor("--ink");
+  for (let i = 0; i < rows; i += stepDown) rowLabel(pen, plan, i);
+  for (let j = 0; j < columns; j += stepAcross) columnLabel(pen, plan, j);
+}
+
+function rowLabel(pen, plan, i) {
+  pen.font = HEAT_FONT;
+  pen.textAlign = "right";
+  pen.textBaseline = "middle";
+  pen.fillText(
+    fitText(pen, pieceText(plan.rowTokens[i]), plan.left - 6),
+    plan.left - 6,
+    plan.top + (i + 0.5) * plan.tall,
+  );
+}
+
+function columnLabel(pen, plan, j) {
+  pen.save();
+  pen.translate(plan.left + (j + 0.5) * plan.wide, plan.top - 5);
+  pen.rotate(-TURN);
+  pen.font = HEAT_FONT;
+  pen.textAlign = "left";
+  pen.textBaseline = "middle";
+  pen.fillText(fitText(pen, pieceText(plan.columnTokens[j]), plan.long), 0, 0);
+  pen.restore();
+}
+
+// The row, the column and the cell, and their two labels before the others
+function drawMarks(pen, plan, query, key) {
+  const { left, top, wide, tall, rows, columns } = plan;
+  const [x, y] = [left + key * wide, top + query * tall];
+  const [thick, high] = [Math.max(wide, 1), Math.max(tall, 1)];
+  pen.strokeStyle = cssColor("--accent");
+  pen.lineWidth = 1;
+  const small = Math.min(wide, tall) < 4;
+  pen.globalAlpha = small ? 0.45 : 0.6;
+  if (small) {
+    pen.fillStyle = cssColor("--accent");
+    pen.fillRect(left, y, columns * wide, high);
+    pen.fillRect(x, top, thick, rows * tall);
+  } else {
+    pen.strokeRect(left, y, columns * wide, high);
+    pen.strokeRect(x, top, thick, rows * tall);
+  }
+  pen.globalAlpha = 1;
+  pen.lineWidth = 2;
+  const [broad, long] = [Math.max(wide, 5), Math.max(tall, 5)];
+  pen.strokeRect(x + (wide - broad) / 2, y + (tall - long) / 2, broad, long);
+  pen.fillStyle = cssColor("--panel");
+  pen.fillRect(0, y + tall / 2 - 9, left - 2, 18);
+  if (wide < LABEL) {
+    pen.save();
+    pen.translate(x + wide / 2, top - 5);
+    pen.rotate(-TURN);
+    pen.fillRect(-2, -10, plan.long + 6, 20);
+    pen.restore();
+  }
+  pen.fillStyle = cssColor("--accent");
+  rowLabel(pen, plan, query);
+  columnLabel(pen, plan, key);
+}
+
+// The map as a drawing; a large one has its cells as one picture
+function heatSvg(canvas, app, shown, plan) {
+  const { width, height, left, top, wide, tall, rows, columns } = plan;
+  const made = svgEl("svg", {
+    xmlns: "http://www.w3.org/2000/svg",
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    "font-family": "sans-serif",
+    "font-size": 13,
+    fill: cssColor("--ink"),
+  });
+  made.append(svgEl("rect", { width, height, fill: cssColor("--paper") }));
+  const color = cellColor(app, shown);
+  if (rows * columns > 4096)
+    made.append(svgEl("image", { href: canvas.toDataURL("image/png"), width, height }));
+  else {
+    shown.values.forEach((value, i) => {
+      const rgb = color(value, i);
+      if (!rgb) return;
+      const at = { x: left + (i % columns) * wide, y: top + Math.floor(i / columns) * tall };
+      const rect = svgEl("rect", { ...at, width: wide, height: tall, fill: rgbText(rgb) });
+      const title = svgEl("title");
+      title.textContent = formatted(value);
+      rect.append(title);
+      made.append(rect);
+    });
+    plan.rowTokens.forEach((token, i) =>
+      made.append(
+        svgText(cutText(pieceText(token), 16), {
+          x: left - 6,
+          y: top + (i + 0.5) * tall + 4,
+          "text-anchor": "end",
+        }),
+      ),
+    );
+    plan.columnTokens.forEach((token, j) => {
+      const [x, y] = [left + (j + 0.5) * wide + 4, top - 5];
+      made.append(svgText(cutText(pieceText(token), 16), { x, y, transform: `rotate(-60 ${x} ${y})` }));
+    });
+  }
+  return made;
+}

@@ -1,0 +1,306 @@
+// The lens: what each layer would answer if it were the last, position by position; and rollout below it.
+import { addWords, inJapanese, say } from "./words.js";
+import { button, clear, el, formatted, pieceElement, pieceText } from "./dom.js";
+import { weightColor } from "./colors.js";
+import { drawWhenShown, questions, stackChoice } from "./views.js";
+import { colorScale, inkOf } from "./cells.js";
+import { makeRollout } from "./rollout.js";
+
+const LENS_WINDOW = 24; // positions shown at once
+
+export function makeLens(app, root) {
+  addLensWords();
+  const view = lensParts(app, root);
+  const load = drawWhenShown(root, () => loadLens(app, view));
+  view.load = load;
+  app.on("look", load);
+  app.on("theme", () => drawLens(app, view));
+  app.state.on(["query"], () => markQuery(app, view));
+  load();
+}
+
+function lensParts(app, root) {
+  const view = { answer: null, from: 0, rollout: makeRollout(app) };
+  view.stackPlace = el("span");
+  view.paging = el("div", { class: "view-controls paging" });
+  view.scale = colorScale(false);
+  view.table = el("div", { class: "view-scroll lens-scroll" });
+  view.read = el("output", { class: "cells-value" });
+  view.note = el("p", { class: "note" });
+  view.said = el("p", { class: "view-said" });
+  view.all = el(
+    "div",
+    {},
+    el("div", { class: "view-controls" }, view.stackPlace, view.scale.node),
+    view.note,
+    view.paging,
+    view.table,
+    view.read,
+  );
+  view.ask = questions(app, view.said, view.all);
+  root.append(view.said, view.all, view.rollout.node);
+  return view;
+}
+
+async function loadLens(app, view) {
+  const { look } = app;
+  view.rollout.node.hidden = !look;
+  if (!look) view.all.hidden = true;
+  if (!look) return void (view.said.textContent = say("view-nothing-yet"));
+  const names = look.stacks.map((stack) => stack.name).filter((name) => name !== "cross");
+  view.stack = app.state.get("lensStack");
+  if (!names.includes(view.stack)) view.stack = names.at(-1);
+  stackChoice(view.stackPlace, names, view.stack, (name) => {
+    app.state.set({ lensStack: name });
+    view.load();
+  });
+  view.rollout.load();
+  const answer = await view.ask("lens", { key: look.key, stack: view.stack });
+  if (!answer) return;
+  view.answer = answer;
+  view.read.textContent = say("lens-hint");
+  if (view.from >= answer.positions) view.from = 0;
+  drawLens(app, view);
+}
+
+// The tokens that stand above the columns, one a position
+function lensInputs(app, view) {
+  const { look } = app;
+  return view.stack === "decoder" && look.target.length
+    ? look.target
+    : look.source.length
+      ? look.source
+      : look.target;
+}
+
+function lensEnds(view) {
+  return [view.from, Math.min(view.answer.positions, view.from + LENS_WINDOW)];
+}
+
+function drawPaging(app, view) {
+  const { positions } = view.answer;
+  const [from, to] = lensEnds(view);
+  clear(view.paging);
+  if (positions <= LENS_WINDOW) return;
+  const go = (step) => () => {
+    view.from = Math.max(
+      0,
+      Math.min(Math.floor((positions - 1) / LENS_WINDOW) * LENS_WINDOW, view.from + step * LENS_WINDOW),
+    );
+    drawLens(app, view);
+    view.paging.querySelector(`[data-step="${step}"]`)?.focus();
+  };
+  const page = (step, key, end) =>
+    button(say(key), go(step), { class: "small", disabled: end, dataset: { step } });
+  view.paging.append(
+    page(-1, "lens-earlier", from === 0),
+    el("span", {}, say("lens-window", { from, to: to - 1, of: positions })),
+    page(1, "lens-later", to === positions),
+  );
+}
+
+function drawLens(app, view) {
+  const { answer } = view;
+  if (!answer || !app.look) return;
+  view.scale.set("0", "1");
+  view.note.textContent = say(
+    `lens-note-${{ vocabulary: "words", "nearest embedding": "near", classes: "classes" }[answer.kind]}`,
+  );
+  drawPaging(app, view);
+  const [from, to] = lensEnds(view);
+  const inputs = lensInputs(app, view);
+  const columns = Array.from({ length: to - from }, (_, i) => from + i);
+  const head = el(
+    "tr",
+    {},
+    el("th", { scope: "col", class: "corner" }, say("lens-reads")),
+    answer.pooled ? el("th", { scope: "col" }, say("lens-pooled")) : "",
+    columns.map((at) =>
+      el(
+        "th",
+        { scope: "col", dataset: { at } },
+        el("span", { class: "index" }, String(at)),
+        inputs[at] ? pieceElement(inputs[at]) : "",
+      ),
+    ),
+  );
+  const rows = answer.layers.map((name, layer) =>
+    lensRow(app, view, lensLayer(answer, layer), layer, columns),
+  );
+  const own = answer.kind === "vocabulary" && inputs.some((token) => token.out);
+  if (own) rows.push(ownRow(app, view, inputs, columns));
+  const table = el(
+    "table",
+    { class: "lens", role: "grid", "aria-label": say("lens-label") },
+    el("thead", {}, head),
+    el("tbody", {}, rows),
+  );
+  table.addEventListener("keydown", (event) => walkLens(event, table));
+  clear(view.table).append(table);
+  const first = table.querySelector("tbody td");
+  if (first) first.tabIndex = 0;
+  markQuery(app, view);
+  app.drew("lens");
+}
+
+// "embedding" and "block 3" come in English
+function lensLayer({ kind, layers }, layer) {
+  const english = layers[layer];
+  const block = /^block (\d+)$/.exec(english);
+  const translated = block ? say("layer", { n: block[1] }) : say("lens-embedding");
+  const name = inJapanese() ? translated : english;
+  return kind === "vocabulary" && layer === layers.length - 1 ? say("lens-last", { name }) : name;
+}
+
+function lensRow(app, view, name, layer, columns) {
+  const { tokens, pooled } = view.answer;
+  const cell = (at) => {
+    const token = tokens[layer]?.[at];
+    return token ? lensCell(app, view, token, token.p, () => lensSays(view, name, at, token), at) : el("td");
+  };
+  const whole = pooled ? Object.entries(pooled[layer]).sort((a, b) => b[1] - a[1]) : [];
+  const told = () => whole.map(([label, p]) => `${label} ${formatted(p)}`).join("  ");
+  const more = whole.slice(0, 1).map(([text, p]) => lensCell(app, view, { text }, p, told, null));
+  return el("tr", {}, el("th", { scope: "row" }, name), more, columns.map(cell));
+}
+
+function ownRow(app, view, inputs, columns) {
+  const cell = (at) => {
+    const out = inputs[at]?.out;
+    if (!out) return el("td", { role: "gridcell" }, "–");
+    const says = () =>
+      say("lens-own-says", {
+        at,
+        piece: pieceText(out),
+        p: formatted(Math.exp(out.log_prob)),
+        rank: out.rank,
+      });
+    return lensCell(app, view, out, Math.exp(out.log_prob), says, at);
+  };
+  return el(
+    "tr",
+    { class: "own" },
+    el(
+      "th",
+      { scope: "row" },
+      say(app.look.family === "masked-language-model" ? "lens-own-masked" : "lens-own"),
+    ),
+    columns.map(cell),
+  );
+}
+
+function lensCell(app, view, token, p, says, at) {
+  const show = () => (view.read.textContent = says());
+  const first = token.rank_of_final === 1;
+  return el(
+    "td",
+    {
+      role: "gridcell",
+      tabIndex: -1,
+      dataset: at === null ? {} : { at },
+      style: inkOf(weightColor(Math.max(0, p))),
+      class: first ? "first" : "",
+      onpointerenter: show,
+      onfocus: show,
+      onclick: () => at !== null && lensChoose(app, view, at),
+    },
+    pieceElement(token),
+  );
+}
+
+function lensSays(view, name, at, { rank_of_final: rank, p_of_final: final, p, ...token }) {
+  const words = { name, at, piece: pieceText(token), p: formatted(p), rank, final: formatted(final) };
+  const kind = view.answer.kind;
+  const start = say(kind === "nearest embedding" ? "lens-says-near" : "lens-says", words);
+  return rank === undefined || rank === null ? start : `${start}  ${say("lens-says-rank", words)}`;
+}
+
+// A column is a query where the chosen layer's queries are the same tokens
+function lensChoose(app, view, at) {
+  if (sameSide(app, view)) app.state.set({ query: at });
+}
+
+function sameSide(app, view) {
+  const layer = app.look && app.state.get("layer") ? app.layer(app.state.get("layer")) : null;
+  return layer ? app.look[layer.queries] === lensInputs(app, view) : false;
+}
+
+function markQuery(app, view) {
+  if (!view.answer || !app.look) return;
+  const query = sameSide(app, view) ? String(app.state.get("query")) : "";
+  view.table
+    .querySelectorAll("[data-at]")
+    .forEach((cell) => cell.classList.toggle("here", cell.dataset.at === query));
+}
+
+function walkLens(event, table) {
+  const cell = event.target.closest("td");
+  if (!cell || event.ctrlKey || event.altKey || event.metaKey) return;
+  const rows = [...table.tBodies[0].rows];
+  const [row, column] = [rows.indexOf(cell.parentElement), cell.cellIndex];
+  const last = rows[row].cells.length - 1;
+  const moves = {
+    ArrowUp: [row - 1, column],
+    ArrowDown: [row + 1, column],
+    ArrowLeft: [row, column - 1],
+    ArrowRight: [row, column + 1],
+    Home: [row, 1],
+    End: [row, last],
+  };
+  if (event.key === "Enter") return void cell.click();
+  if (!(event.key in moves)) return;
+  event.preventDefault();
+  const [down, across] = moves[event.key];
+  const next = rows[down]?.cells[Math.max(1, Math.min(last, across))];
+  if (!next) return;
+  cell.tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+function addLensWords() {
+  addWords({
+    "lens-label": ["Top token by layer and position", "層と位置ごとの最上位トークン"],
+    "lens-reads": ["layer ↓  token read →", "層 ↓  読んだトークン →"],
+    "lens-own": ["what follows", "実際の次"],
+    "lens-embedding": ["embedding", "埋め込み"],
+    "lens-last": ["{name} = the model", "{name} = モデル"],
+    "lens-pooled": ["pooled", "プール後"],
+    "lens-earlier": ["← earlier", "← 前へ"],
+    "lens-later": ["later →", "次へ →"],
+    "lens-window": ["positions {from}–{to} of {of} in all", "位置 {from}–{to}（全 {of} 個）"],
+    "lens-hint": [
+      "Point at a cell, or go in with Tab and move with the arrow keys.",
+      "マスを指すか、Tab で入って矢印キーで動かしてください。",
+    ],
+    "lens-says": ["{name}, position {at}: “{piece}” p {p}.", "{name}、位置 {at}: 「{piece}」 p {p}。"],
+    "lens-says-near": [
+      "{name}, position {at}: nearest is “{piece}”, cosine {p}.",
+      "{name}、位置 {at}: 最も近いのは「{piece}」、コサイン {p}。",
+    ],
+    "lens-says-rank": [
+      "The final token is rank {rank} here, with {final}.",
+      "最終的なトークンはここでは {rank} 位、値 {final}。",
+    ],
+    "lens-own-masked": ["what stands or is filled in there", "そこにある（補われた）トークン"],
+    "lens-own-says": [
+      "Position {at}, what the text has: “{piece}”, p {p}, rank {rank} for the model.",
+      "位置 {at} で実際に続くもの: 「{piece}」、モデルでは p {p}、{rank} 位。",
+    ],
+    "lens-note-words": [
+      "Each layer's vectors, sent through the last norm and the output layer as if that layer were the " +
+        "last. Underlined: already the final token.",
+      "各層のベクトルを、その層が最後であるかのように最後の正規化と出力層に通したもの。下線: すでに最終的なトークン。",
+    ],
+    "lens-note-near": [
+      "An encoder predicts no word. Shown is the nearest embedding by cosine: a hint at what a vector is " +
+        "like, not a prediction.",
+      "エンコーダは単語を予測しません。コサインで最も近い埋め込みを示します。予測ではなく、目安です。",
+    ],
+    "lens-note-classes": [
+      "Each position's vector, sent through the classifier alone: the likeliest label and its " +
+        "probability, layer by layer.",
+      "各位置のベクトルだけを分類器に通したもの。層ごとの最も確からしいラベルとその確率。",
+    ],
+  });
+}

@@ -1,0 +1,197 @@
+// The formula of attention on the numbers of one layer: scores = q·k·scale, weights = softmax(β·scores),
+// mixed = Σ weights·v. It stands here and nowhere else in the page.
+const KEPT_HEADS = 2;
+
+// JSON has no infinity: "inf" stands for argmax
+export function betaNumber(beta) {
+  return beta === "inf" ? Infinity : Number(beta);
+}
+
+export function betaJson(beta) {
+  return beta === Infinity ? "inf" : beta;
+}
+
+export function bytesOf(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  return Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
+}
+
+export function floatsOf(base64) {
+  const bytes = bytesOf(base64);
+  const view = new DataView(bytes.buffer);
+  return Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true));
+}
+
+// softmax(β·scores) over the keys with allowed(j) (null: all); the largest is subtracted first, so no β
+// overflows. β = Infinity: 1 at the first maximum. A key not allowed has exactly 0; with none allowed all
+// are 0.
+export function softmaxRow(scores, allowed, beta = 1, out = new Float32Array(scores.length)) {
+  let top = -1;
+  for (let j = 0; j < scores.length; j++) {
+    out[j] = 0;
+    if ((!allowed || allowed(j)) && (top < 0 || scores[j] > scores[top])) top = j;
+  }
+  if (top < 0) return out;
+  if (beta === Infinity) {
+    out[top] = 1;
+    return out;
+  }
+  let sum = 0;
+  for (let j = 0; j < scores.length; j++) {
+    if (allowed && !allowed(j)) continue;
+    const power = Math.exp(beta * (scores[j] - scores[top]));
+    out[j] = power;
+    sum += power;
+  }
+  for (let j = 0; j < scores.length; j++) out[j] /= sum;
+  return out;
+}
+
+// −Σ w ln w in nats; 0 ln 0 = 0
+export function entropy(row) {
+  let sum = 0;
+  for (let j = 0; j < row.length; j++) if (row[j] > 0) sum -= row[j] * Math.log(row[j]);
+  return sum;
+}
+
+export function dot(left, right) {
+  let sum = 0;
+  for (let d = 0; d < left.length; d++) sum += left[d] * right[d];
+  return sum;
+}
+
+// out[j] = scale · query·key j, the keys one after another; four sums at a time are quicker than one
+function products(query, keys, scale, out) {
+  const width = query.length;
+  const even = width - (width % 4);
+  for (let j = 0, k = 0; j < out.length; j++) {
+    let [a, b, c, e] = [0, 0, 0, 0];
+    let d = 0;
+    for (; d < even; d += 4, k += 4) {
+      a += query[d] * keys[k];
+      b += query[d + 1] * keys[k + 1];
+      c += query[d + 2] * keys[k + 2];
+      e += query[d + 3] * keys[k + 3];
+    }
+    for (; d < width; d++, k++) a += query[d] * keys[k];
+    out[j] = scale * (a + b + c + e);
+  }
+}
+
+// The parts of a buffer of little-endian float32, of so many numbers each
+function partsOf(path, buffer, sizes) {
+  const all = new Float32Array(buffer);
+  const wanted = sizes.reduce((sum, size) => sum + size, 0);
+  if (all.length !== wanted) throw new Error(`${path}: ${all.length} numbers came, ${wanted} were awaited`);
+  let from = 0;
+  return sizes.map((size) => all.subarray(from, (from += size)));
+}
+
+// A function of (head, β) that keeps its last answers
+function kept(make) {
+  const answers = new Map();
+  return (...asked) => {
+    const name = asked.join(" ");
+    const answer = answers.get(name) ?? make(...asked);
+    answers.delete(name);
+    answers.set(name, answer);
+    if (answers.size > KEPT_HEADS) answers.delete(answers.keys().next().value);
+    return answer;
+  };
+}
+
+// Numbers of one head in each part: query, key, value, norms; and how many heads each part has
+function sizesOfHead({ q_len: qLen, k_len: kLen, head_dim: width, value_dim: valueWidth }) {
+  return [qLen * width, kLen * width, kLen * valueWidth, kLen];
+}
+function partsIn({ heads, kv_heads: kvHeads }) {
+  return [heads, kvHeads, kvHeads, heads];
+}
+
+// Where the bytes of a layer's numbers end, and where, as [from, to), those of one head stand
+export function numbersBytes(layer) {
+  const [sizes, parts] = [sizesOfHead(layer), partsIn(layer)];
+  const starts = [0];
+  sizes.forEach((size, n) => starts.push(starts[n] + 4 * size * parts[n]));
+  const place = (head, n) => starts[n] + 4 * sizes[n] * Math.floor((head * parts[n]) / layer.heads);
+  const of = (head) => sizes.map((size, n) => [place(head, n), place(head, n) + 4 * size]);
+  return { end: starts.at(-1), of };
+}
+
+// layer: an entry of look.stacks[].layers; only: the head whose numbers alone are in the buffer, else
+// undefined. Matrices are rows one after another, [q_len × k_len].
+export function layerNumbers(layer, buffer, only) {
+  const {
+    heads,
+    kv_heads: kvHeads,
+    q_len: qLen,
+    k_len: kLen,
+    head_dim: width,
+    value_dim: valueWidth,
+  } = layer;
+  const sizes = sizesOfHead(layer).map((size, n) => size * (only === undefined ? partsIn(layer)[n] : 1));
+  const [queries, keys, values, norms] = partsOf(layer.path, buffer, sizes);
+  const place = (head) => (only === undefined ? head : 0);
+  const kvPlace = (head) => (only === undefined ? Math.floor((head * kvHeads) / heads) : 0);
+  const vector = (all, row, size) => all.subarray(row * size, (row + 1) * size);
+  const query = (head, i) => vector(queries, place(head) * qLen + i, width);
+  const key = (head, j) => vector(keys, kvPlace(head) * kLen + j, width);
+  const value = (head, j) => vector(values, kvPlace(head) * kLen + j, valueWidth);
+  const valueNorm = (head, j) => norms[place(head) * kLen + j];
+  // how many keys a query may look at
+  const reach = (i) => (layer.causal ? Math.max(0, i + kLen - qLen + 1) : kLen);
+  const allowed = (i, j) => j < reach(i);
+  const bias = (head, i, j) => (layer.slopes ? -layer.slopes[head] * Math.abs(i + kLen - qLen - j) : 0);
+
+  // The scores of a head, first those that make weights; the keys behind the mask are for who asks for them
+  const scored = kept((head) => {
+    const out = new Float32Array(qLen * kLen);
+    fill(head, out, () => 0, reach);
+    return { out, whole: !layer.causal };
+  });
+  function fill(head, out, from, to) {
+    for (let i = 0; i < qLen; i++) {
+      const row = out.subarray(i * kLen + from(i), i * kLen + to(i));
+      const some = vector(keys, kvPlace(head), kLen * width).subarray(from(i) * width, to(i) * width);
+      products(query(head, i), some, layer.scale, row);
+      if (layer.slopes) for (let j = from(i); j < to(i); j++) out[i * kLen + j] += bias(head, i, j);
+    }
+  }
+  const scores = (head) => {
+    const found = scored(head);
+    if (!found.whole) fill(head, found.out, reach, () => kLen);
+    found.whole = true;
+    return found.out;
+  };
+
+  const weightsAt = kept((head, beta) => {
+    const from = scored(head).out;
+    const out = new Float32Array(qLen * kLen);
+    for (let i = 0; i < qLen; i++) {
+      const end = i * kLen + reach(i);
+      softmaxRow(from.subarray(i * kLen, end), null, beta, out.subarray(i * kLen, end));
+    }
+    return out;
+  });
+  const weights = (head, beta = betaNumber(layer.beta[head])) => weightsAt(head, beta);
+
+  // α·‖v Wᵒ‖: how much of each value reaches the output (Kobayashi et al. 2020)
+  const weighted = (head, beta) => {
+    const out = Float32Array.from(weights(head, beta));
+    for (let i = 0; i < out.length; i++) out[i] *= valueNorm(head, i % kLen);
+    return out;
+  };
+
+  const mixed = (head, i, beta) => {
+    const out = new Float32Array(valueWidth);
+    const row = vector(weights(head, beta), i, kLen);
+    for (let j = 0; j < kLen; j++) {
+      if (row[j] === 0) continue;
+      const from = value(head, j);
+      for (let d = 0; d < valueWidth; d++) out[d] += row[j] * from[d];
+    }
+    return out;
+  };
+  const vectors = { query, key, value, valueNorm, mixed };
+  return { layer, qLen, kLen, allowed, reach, bias, ...vectors, scores, weights, weighted };
+}

@@ -1,0 +1,170 @@
+// Positions: their encodings as a heat map, and how alike they are.
+import { addWords, inJapanese, say } from "./words.js";
+import { el, field, formatted, pieceText, select } from "./dom.js";
+import { floatsOf } from "./numbers.js";
+import { drawWhenShown, questions } from "./views.js";
+import { cellMap, colorScale } from "./cells.js";
+
+// The view
+
+export function makePositions(app, root) {
+  addPositionWords();
+  const view = positionParts(app, root);
+  const load = drawWhenShown(root, () => loadPositions(app, view));
+  view.onchange.load = load;
+  view.onchange.draw = () => drawPositions(app, view);
+  app.on("look", load);
+  app.on("theme", () => {
+    view.encodings.redraw();
+    view.products.redraw();
+  });
+  load();
+}
+
+function addPositionWords() {
+  addWords({
+    "positions-side": ["Positions of", "位置"],
+    "positions-source": ["the source", "入力側"],
+    "positions-target": ["the target", "出力側"],
+    "positions-like": ["Compare by", "比べ方"],
+    "positions-dots": ["dot product", "内積"],
+    "positions-cosine": ["cosine", "コサイン類似度"],
+    "positions-encodings": [
+      "Encodings: positions down, dimensions across",
+      "位置の符号化（縦: 位置、横: 次元）",
+    ],
+    "positions-products": ["How alike two positions are", "位置どうしの近さ"],
+    "positions-row": ["position {n}", "位置 {n}"],
+    "positions-column": ["dimension {n}", "次元 {n}"],
+    "positions-beyond": [
+      "Dashed: the model was trained up to {n} positions; what lies behind the line it never saw.",
+      "破線: 学習した長さは {n} まで。その先の位置をモデルは見たことがありません。",
+    ],
+    "positions-kind": [
+      "{kind}: {n} positions, {d} numbers each",
+      "{kind}: {n} 個の位置、それぞれ {d} 個の数",
+    ],
+    "positions-nothing": [
+      "This model adds no encoding of positions that could be drawn.",
+      "図にできる位置の符号化がありません。",
+    ],
+    "position-sinusoidal": ["Sines and cosines", "正弦と余弦"],
+    "position-learned": ["Learned", "学習された符号化"],
+    "position-ramp": ["Ramp", "直線（ランプ）"],
+    "position-inverse": ["Inverse", "逆数"],
+    "position-rotary": ["Rotary (RoPE)", "回転（RoPE）"],
+    "position-alibi": ["ALiBi, a bias by distance", "ALiBi（距離によるバイアス）"],
+    "position-none": ["None", "なし"],
+  });
+}
+
+function positionParts(app, root) {
+  const onchange = { load: null, draw: null };
+  // what is chosen stands in the address
+  const choice = (name, words, done) =>
+    select(
+      words.map((word) => [word, say(`positions-${word}`)]),
+      words.includes(app.state.get(name)) ? app.state.get(name) : words[0],
+      (word) => {
+        app.state.set({ [name]: word });
+        done();
+      },
+    );
+  const view = {
+    onchange,
+    answer: null,
+    encodings: cellMap("positions"),
+    products: cellMap("position-dots"),
+  };
+  view.side = choice("positionsSide", ["source", "target"], () => onchange.load());
+  view.like = choice("positionsLike", ["dots", "cosine"], () => onchange.draw());
+  view.sideField = field(say("positions-side"), view.side);
+  view.kind = el("h3");
+  view.beyond = el("p", { class: "note" });
+  view.note = el("p", { class: "note" });
+  view.said = el("p", { class: "view-said" });
+  view.scales = [colorScale(true), colorScale(true)];
+  view.products.node.prepend(
+    el("div", { class: "view-controls" }, field(say("positions-like"), view.like), view.scales[1].node),
+  );
+  view.all = el(
+    "div",
+    {},
+    el("div", { class: "view-controls" }, view.sideField),
+    el(
+      "div",
+      { class: "view-columns" },
+      el(
+        "div",
+        {},
+        view.kind,
+        el("p", { class: "note" }, say("positions-encodings")),
+        view.scales[0].node,
+        view.encodings.node,
+      ),
+      el("div", {}, el("h3", {}, say("positions-products")), view.products.node),
+    ),
+    view.beyond,
+    view.note,
+  );
+  view.ask = questions(app, view.said, view.all);
+  root.append(view.said, view.all);
+  return view;
+}
+
+async function loadPositions(app, view) {
+  const { look } = app;
+  if (!look) view.all.hidden = true;
+  if (!look) return void (view.said.textContent = say("view-nothing-yet"));
+  const both = look.source.length > 0 && look.target.length > 0;
+  const side = both ? view.side.value : look.source.length > 0 ? "source" : "target";
+  view.sideField.hidden = !both;
+  const answer = await view.ask("positions", { key: look.key, side });
+  if (!answer) return;
+  const note = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
+  view.all.hidden = !answer.n || !answer.d;
+  if (view.all.hidden) return void (view.said.textContent = note || say("positions-nothing"));
+  view.note.textContent = note;
+  view.answer = {
+    ...answer,
+    tokens: look[side],
+    data: floatsOf(answer.data),
+    dots: answer.dots ? floatsOf(answer.dots) : null,
+  };
+  drawPositions(app, view);
+}
+
+function drawPositions(app, view) {
+  if (!view.answer) return;
+  const { kind, n, d, trained, data, dots, tokens } = view.answer;
+  const name = (i) => `${say("positions-row", { n: i })}${tokens[i] ? ` ${pieceText(tokens[i])}` : ""}`;
+  const most = (numbers) => numbers.reduce((high, x) => Math.max(high, Math.abs(x)), 0);
+  view.kind.textContent = say("positions-kind", { kind: say(`position-${kind}`), n, d });
+  const drawn = { rows: n, diverging: true, trained, rowName: name };
+  const draw = (map, scale, more) => {
+    scale.set(formatted(-most(more.data), 2), formatted(most(more.data), 2));
+    map.show({ ...drawn, ...more, most: most(more.data) });
+  };
+  const column = (j) => say("positions-column", { n: j });
+  draw(view.encodings, view.scales[0], {
+    columns: d,
+    data,
+    columnName: column,
+    label: say("positions-encodings"),
+  });
+  view.products.node.parentElement.hidden = !dots;
+  if (dots) {
+    const lengths = Float32Array.from({ length: n }, (_, i) => Math.sqrt(Math.max(0, dots[i * n + i])) || 1);
+    const shown =
+      view.like.value === "dots" ? dots : dots.map((x, i) => x / lengths[Math.floor(i / n)] / lengths[i % n]);
+    draw(view.products, view.scales[1], {
+      columns: n,
+      data: shown,
+      square: true,
+      columnName: name,
+      label: say("positions-products"),
+    });
+  }
+  view.beyond.textContent = trained && trained < n ? say("positions-beyond", { n: trained }) : "";
+  app.drew("positions");
+}

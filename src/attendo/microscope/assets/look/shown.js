@@ -1,0 +1,125 @@
+// What the open head shows: its values, and the colors they have in every picture of it.
+import { say } from "./words.js";
+import { clear, el, formatted } from "./dom.js";
+import { divergingPalette, palette, wordsOf } from "./colors.js";
+import { betaNumber } from "./numbers.js";
+
+const MANY = 48; // keys in a row
+const lastShown = new WeakMap(); // numbers of a layer → what was made of them last
+
+// What the open head shows now, or null before its numbers are there: weights at the slider's β, and
+// `values`, which are the weights, α·‖v Wᵒ‖ or the scores; share(i) is a value's part of the largest, 0 to 1
+// (scores: −1 to 1).
+export function shownMatrix(app) {
+  const { state } = app;
+  const numbers = app.numbersNow(state.get("layer"));
+  if (!numbers) return null;
+  const head = Math.min(state.get("head"), numbers.layer.heads - 1);
+  const beta = betaNumber(state.get("beta"));
+  const [kind, ends] = [state.get("shows"), state.get("hideEnds")];
+  const own = ownScale(app, numbers.layer);
+  const name = [head, beta, kind, ends, own].join(" ");
+  if (lastShown.get(numbers)?.name !== name) {
+    const hidden = ends ? app.ends(numbers.layer.keys) : new Set();
+    lastShown.set(numbers, { name, ...matrixOf(numbers, head, beta, kind, hidden, own) });
+  }
+  return lastShown.get(numbers);
+}
+
+function matrixOf(numbers, head, beta, kind, hidden, own) {
+  const { layer, kLen, qLen } = numbers;
+  const weights = numbers.weights(head, beta);
+  const values =
+    kind === "scores" ? numbers.scores(head) : kind === "weighted" ? numbers.weighted(head, beta) : weights;
+  const most = (from, to) => {
+    let found = 0;
+    for (let i = from; i < to; i++) {
+      const end = numbers.reach(i);
+      for (let j = 0; j < end; j++)
+        if (!hidden.has(j)) found = Math.max(found, Math.abs(values[i * kLen + j]));
+    }
+    return found;
+  };
+  // as the thumbnails (shades.py): rows of few keys don't count, and even attention stays pale
+  const first = own && layer.causal && kind !== "scores" ? Math.max(0, MANY - kLen + qLen) : 0;
+  let top = kind === "weights" && !own ? 1 : most(first, qLen);
+  if (kind === "weights" && own) top = Math.min(1, Math.max(top, 4 / kLen));
+  const above = most(0, first) > top;
+  return { numbers, layer, head, beta, kind, weights, values, top: top || 1, above, hidden };
+}
+
+// Whether the weights of long rows, which are small, are shown on a scale of their own
+function ownScale(app, layer) {
+  return app.state.get("root") === "auto" && layer.k_len > MANY;
+}
+
+// How a thumbnail, whose bytes are parts of `darkest`, is shaded by the same scale: the color of each byte,
+// and the weight that is darkest
+export function thumbScale(app, layer, darkest) {
+  const top = ownScale(app, layer) ? darkest : 1;
+  const root = rootScale(app, layer);
+  const color = (byte) => {
+    const share = Math.min(1, ((byte / 255) * darkest) / top);
+    return Math.round(255 * (root ? Math.sqrt(share) : share));
+  };
+  return { top, root, color };
+}
+
+// A weight that ends a scale
+export function topText(top) {
+  return top === 1 ? "1" : formatted(top, top < 0.1 ? 3 : 2);
+}
+
+// √ lets small weights be seen; alone where there are many keys unless the reader chose
+function rootScale(app, layer) {
+  const chosen = app.state.get("root");
+  return chosen === "auto" ? layer.k_len > MANY : chosen === "root";
+}
+
+// What the colors mean; on the scale of √ the middle color is a quarter of the largest
+export function showRamp(ramp, app, { layer, kind, top, above }) {
+  const both = kind === "scores";
+  const bar = el("span", { class: both ? "ramp diverging" : "ramp" });
+  clear(ramp).append(both ? `−${formatted(top, 2)}` : "0", bar, (above ? "≥ " : "") + topText(top));
+  if (!both && rootScale(app, layer))
+    ramp.append(el("span", {}, say("color-middle", { x: topText(top / 4) })));
+}
+
+// The palette of what is shown, and the place of a value in it
+function shading(app, { layer, kind, top }) {
+  if (kind === "scores")
+    return [divergingPalette(), (value) => Math.round(127.5 * (1 + Math.min(1, Math.max(-1, value / top))))];
+  const root = rootScale(app, layer);
+  const share = (value) => Math.min(1, Math.max(0, value / top));
+  return [palette(), (value) => Math.round(255 * (root ? Math.sqrt(share(value)) : share(value)))];
+}
+
+// The color of a value, or null where the mask or the reader hides the cell
+export function cellColor(app, shown) {
+  const { numbers, layer, hidden } = shown;
+  const [colors, shade] = shading(app, shown);
+  const columns = layer.k_len;
+  return (value, i) => {
+    const j = i % columns;
+    return hidden.has(j) || !numbers.allowed((i - j) / columns, j) ? null : colors[shade(value)];
+  };
+}
+
+// All cells so, one dot each, on a canvas; one made before is taken again where it fits
+export function cellsPicture(before, app, shown) {
+  const { numbers, layer, values, hidden } = shown;
+  const [rows, columns] = [layer.q_len, layer.k_len];
+  const [colors, shade] = shading(app, shown);
+  const words = wordsOf(colors);
+  const fits = before?.image.width === columns && before.image.height === rows;
+  const image = fits ? before.image : new ImageData(columns, rows);
+  const dots = new Uint32Array(image.data.buffer);
+  for (let i = 0, at = 0; i < rows; i++) {
+    const end = numbers.reach(i);
+    for (let j = 0; j < columns; j++, at++)
+      dots[at] = j >= end || hidden.has(j) ? 0 : words[shade(values[at])];
+  }
+  const canvas = fits ? before.canvas : new OffscreenCanvas(columns, rows);
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return { canvas, image };
+}

@@ -1,0 +1,165 @@
+// The state of the page: plain values, mirrored in the address, so that a link shows what you see.
+import { afterPause } from "./dom.js";
+
+// A text's default is a text: it stands in the address as it is. Everything else stands there as JSON.
+const DEFAULTS = {
+  text: "",
+  target: "",
+  search: "", // the model's own
+  beam: 0, // the model's own
+  max_tokens: 20,
+  prefix: [],
+  edits: [],
+  layer: "",
+  head: 0,
+  query: null,
+  key: null,
+  locked: false,
+  view: "steps",
+  beta: 1,
+  betaScope: "head",
+  language: "",
+  theme: "auto",
+  measure: "entropy",
+  shows: "weights",
+  threshold: 0.05,
+  hideEnds: false,
+  root: "auto",
+  lensStack: "",
+  rolloutStack: "",
+  position: null,
+  tree: false, // whether it was asked for
+  treeBeam: null, // the model's own
+  why: "",
+  positionsSide: "",
+  positionsLike: "",
+  frame: null,
+};
+
+const CHOICES = {
+  search: ["", "greedy", "beam", "forced"],
+  betaScope: ["head", "layer", "all"],
+  language: ["", "en", "ja"],
+  theme: ["auto", "light", "dark"],
+  shows: ["weights", "weighted", "scores"],
+  root: ["auto", "linear", "root"],
+  positionsSide: ["", "source", "target"],
+  positionsLike: ["", "dots", "cosine"],
+};
+const COUNTS = ["head", "query", "key", "position", "frame"];
+const RANGES = { beam: [0, 16], max_tokens: [0, 1024], treeBeam: [1, 16] };
+// What the reader goes back to: a change of these is an entry of the browser's history
+const ENTRIES = "text target search beam max_tokens prefix edits layer head view".split(" ");
+const ADDRESS_PAUSE = 200; // ms
+
+function addressOf(values) {
+  const out = new URLSearchParams();
+  for (const [name, value] of Object.entries(values)) {
+    if (value === undefined || JSON.stringify(value) === JSON.stringify(DEFAULTS[name])) continue;
+    out.set(name, typeof DEFAULTS[name] === "string" ? value : JSON.stringify(value));
+  }
+  return out.toString();
+}
+
+// What an address says, and the names of what can't be in it: those are left out
+function valuesIn(hash) {
+  const [values, named, unfit] = [{ ...DEFAULTS }, new Set(), new Set()];
+  for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    const value = typeof DEFAULTS[name] === "string" ? text : parsed(text);
+    named.add(name);
+    if (Object.hasOwn(DEFAULTS, name) && fits(name, value)) values[name] = value;
+    else unfit.add(name);
+  }
+  return { values, named, unfit };
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return undefined;
+  }
+}
+
+function fits(name, value) {
+  const whole = (number, least, most) => Number.isInteger(number) && number >= least && number <= most;
+  if (value === undefined) return false;
+  if (value === DEFAULTS[name]) return true;
+  if (Object.hasOwn(CHOICES, name)) return CHOICES[name].includes(value);
+  if (Object.hasOwn(RANGES, name)) return whole(value, ...RANGES[name]);
+  if (COUNTS.includes(name)) return whole(value, 0, Infinity);
+  if (name === "beta") return value === "inf" || (typeof value === "number" && value >= 0);
+  if (name === "prefix") return Array.isArray(value) && value.every((id) => whole(id, 0, Infinity));
+  if (name === "edits") return Array.isArray(value);
+  return typeof value === typeof DEFAULTS[name];
+}
+
+export function makeState() {
+  let correct = () => ({}); // values of an address → what must stand in place of some
+  let { values, named, unfit } = valuesIn(location.hash);
+  let entry = false; // whether the address that is written next is one to go back to
+  const listeners = [];
+  const write = afterPause(() => {
+    if (location.protocol === "about:") return; // a page inside a notebook has no address of its own
+    const hash = addressOf(values);
+    const way = entry ? "pushState" : "replaceState";
+    entry = false;
+    if (`#${hash}` === location.hash) return;
+    try {
+      history[way](null, "", hash ? `#${hash}` : location.pathname + location.search);
+    } catch {
+      // a browser may refuse an address that is very long or changes very often; the page goes on without
+    }
+  }, ADDRESS_PAUSE);
+
+  function changedTo(next, byReader) {
+    const names = new Set([...Object.keys(values), ...Object.keys(next)]);
+    const changed = [...names].filter((name) => JSON.stringify(values[name]) !== JSON.stringify(next[name]));
+    values = next;
+    if (!changed.length) return;
+    entry ||= byReader && changed.some((name) => ENTRIES.includes(name));
+    write();
+    for (const listener of [...listeners]) {
+      const { wanted, fn } = listener;
+      // one of them may have silenced the others: a language builds the page anew
+      if (listeners.includes(listener) && wanted.some((name) => changed.includes(name))) fn(changed);
+    }
+  }
+
+  // Values in place of some that can't be; where the address said those, that is told
+  function amended(read, instead) {
+    for (const name of Object.keys(instead)) if (named.has(name)) unfit.add(name);
+    return { ...read, ...instead };
+  }
+
+  // an address typed or pasted, or one that the reader went back to
+  window.addEventListener("hashchange", () => {
+    const read = valuesIn(location.hash);
+    ({ named, unfit } = read);
+    entry = false;
+    const next = { ...read.values, language: read.values.language || values.language };
+    changedTo(amended(next, correct(next)), false);
+  });
+  return {
+    get: (name) => values[name],
+    // a change by the reader, to go back behind; and one by the page itself
+    set: (some) => changedTo({ ...values, ...some }, true),
+    settle: (some) => changedTo({ ...values, ...some }, false),
+    // fn(changed names) after a change of one of `names` (a name or several)
+    on: (names, fn) => void listeners.push({ wanted: [names].flat(), fn }),
+    silence: () => void listeners.splice(0),
+    amend: (instead) => changedTo(amended(values, instead), false),
+    // fn(values): what must stand in place of some of an address's values, of this one and of those to come
+    correctBy: (fn) => {
+      correct = fn;
+      changedTo(amended(values, fn(values)), false);
+    },
+    says: (name) => named.has(name), // whether the address does, until the first look
+    // the names of what the address said in vain, once
+    takeUnfit: () => {
+      const names = [...unfit];
+      [named, unfit] = [new Set(), new Set()];
+      return names;
+    },
+  };
+}

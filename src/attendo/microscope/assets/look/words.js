@@ -1,0 +1,68 @@
+// What the page says, in English and Japanese. Views bring their own words with addWords.
+const WORDS = {};
+let currentLanguage = "en";
+
+export function addWords(words) {
+  Object.assign(WORDS, words);
+}
+
+export function setLanguage(name) {
+  currentLanguage = name === "ja" ? "ja" : "en";
+  document.documentElement.lang = currentLanguage;
+}
+
+export function inJapanese() {
+  return currentLanguage === "ja";
+}
+
+// say("tokens", { n: 3 }): the words for a key; "{n}" in them is replaced
+export function say(key, values = {}) {
+  const words = WORDS[key];
+  if (!words) return key;
+  const text = words[currentLanguage === "ja" ? 1 : 0];
+  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+}
+
+// A module path in words: decoder.blocks.2.cross_attention -> "Cross-attention, layer 3"
+export function pathName(path) {
+  const layer = /(?:^|\.)blocks\.(\d+)(?:\.|$)/.exec(path);
+  const side = /(?:^|\.)(encoder|decoder)\./.exec(path);
+  const part = path.split(".").pop();
+  const key = part === "cross_attention" ? "path-cross" : `path-${side ? side[1] : "model"}-${part}`;
+  const name = WORDS[key] ? say(key) : path;
+  return layer && WORDS[key] ? say("path-layer", { name, n: Number(layer[1]) + 1 }) : name;
+}
+
+export function addCommonWords() {
+  addWords({
+    "path-cross": ["Cross-attention", "クロスアテンション"],
+    "path-encoder-self_attention": ["Encoder self-attention", "エンコーダの自己アテンション"],
+    "path-decoder-self_attention": ["Decoder self-attention", "デコーダの自己アテンション"],
+    "path-model-self_attention": ["Self-attention", "自己アテンション"],
+    "path-encoder-feed_forward": ["Encoder feed-forward", "エンコーダのフィードフォワード"],
+    "path-decoder-feed_forward": ["Decoder feed-forward", "デコーダのフィードフォワード"],
+    "path-model-feed_forward": ["Feed-forward", "フィードフォワード"],
+    "path-layer": ["{name}, layer {n}", "{name} 第{n}層"],
+    "stack-encoder": ["Encoder", "エンコーダ"],
+    "stack-decoder": ["Decoder", "デコーダ"],
+    "stack-cross": ["Cross", "クロス"],
+    stack: ["Stack", "スタック"],
+    layer: ["layer {n}", "第{n}層"],
+    "head-title": ["{path}, head {n}", "{path} ヘッド{n}"],
+    head: ["head {n}", "ヘッド{n}"],
+    "part-name": ["{name}, head {n}", "{name} ヘッド{n}"],
+    "not-live": [
+      "This saved page holds only its first question. To ask more, run: attendo look DIR --serve",
+      "この保存されたページは最初の質問の答えだけを持っています。続けて調べるには: attendo look DIR --serve",
+    ],
+    "no-server": [
+      "No answer: the program behind this page has ended. Start it again: attendo look DIR --serve",
+      "応答がありません。プログラムが終了しています。もう一度起動してください: attendo look DIR --serve",
+    ],
+    loading: ["Loading…", "読み込み中…"],
+    "view-nothing-yet": [
+      "Nothing has been looked at yet: give a text above.",
+      "まだ何も見ていません。上にテキストを入れてください。",
+    ],
+  });
+}

@@ -1,0 +1,91 @@
+"""Which tokens a classifier's label rests on: gradient times input, rollout, and what the pooling took."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attendo.errors import AttendoError
+from attendo.inspecting.rollout import rollout
+from attendo.microscope.flow_of_attention import weights_of
+from attendo.microscope.seen import Seen
+from attendo.models import EncoderClassifier
+from attendo.nn.pooling import Pooling
+from attendo.tasks import Classifier
+
+NOTES = (
+    "Three answers to different questions. Gradient × input: to first order, what each token's embedding adds to the"
+    " label's log-probability; it misleads most where a norm comes first and takes away how long a vector is. Pooled:"
+    " the share of the text's vector that was taken at this position. Rollout: that share, traced back through the"
+    " attention weights alone (an approximation; Abnar & Zuidema 2020). None of them says what would happen without the"
+    " token.",
+    "三つはそれぞれ別の問いへの答えです。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくるモデルでは、"
+    "ベクトルの長さが失われるため当てになりません）、"
+    "プーリングは、文のベクトルのうちこの位置から取られた割合、ロールアウトは、その割合をアテンションの重みだけでさかのぼったもの"
+    "（近似、Abnar & Zuidema 2020）です。そのトークンがなければどうなるかは、どれも示しません。",
+)
+
+
+def tokens_answer(seen: Seen) -> dict[str, Any]:
+    """Each token's part in the label: {label, gradient_times_input, rollout, pooled, note_en, note_ja}.
+
+    gradient_times_input: Σ_d x_d ∂ log p(label) / ∂x_d of what enters the encoder at each position (Denil et al. 2014;
+    Shrikumar et al. 2016), in nats. pooled: sums to 1, see `pooled_shares`. rollout: the same shares traced back to the
+    encoder's input. Raises AttendoError for a model that is no classifier.
+    """
+    if not isinstance(seen.user, Classifier):
+        raise AttendoError(
+            "only a classifier gives a text a label; for other models see the effects of their heads"
+        )
+    label = int(seen.logits.argmax())
+    states = seen.record["encoder"].output[0]
+    shares = pooled_shares(states, seen.user.model.config.pooling)
+    traced = shares @ rollout(weights_of(seen, "encoder")).to(shares)
+    return {
+        "label": seen.user.labels.names[label],
+        "gradient_times_input": _gradient_times_input(seen, label, seen.user.temperature).tolist(),
+        "rollout": traced.tolist(),
+        "pooled": shares.tolist(),
+        "note_en": NOTES[0],
+        "note_ja": NOTES[1],
+    }
+
+
+def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[Tensor, " len"]:
+    """The share of the pooled vector that comes from each position.
+
+    "max": the share of the d_model largest values that stand there, the first of equals; "mean": 1 / len; "first": all
+    from the first.
+
+    >>> pooled_shares(torch.tensor([[1.0, 5.0, 2.0, 0.0], [3.0, 4.0, 1.0, 0.0]]), "max")
+    tensor([0.7500, 0.2500])
+    """
+    n, d_model = states.shape
+    match kind:
+        case "max":
+            return torch.bincount(states.argmax(0), minlength=n).float() / d_model
+        case "mean":
+            return torch.full((n,), 1 / n)
+        case "first":
+            return torch.eye(n)[0]
+
+
+def _gradient_times_input(seen: Seen, label: int, temperature: float) -> Float[Tensor, " len"]:
+    """One backward pass on the view; the parameters get no gradient."""
+    inputs: list[Tensor] = []
+
+    def cut(module: Any, given: Any, output: Tensor) -> Tensor:
+        inputs.append(output.detach().requires_grad_())
+        return inputs[0]
+
+    with torch.enable_grad(), seen.edited() as view:
+        assert isinstance(view, EncoderClassifier)
+        view.embedding.register_forward_hook(cut)
+        # what inference has made can take no part in a gradient
+        logits = view(**{name: tensor.clone() for name, tensor in seen.inputs.items()})
+        log_prob = (logits[0] / temperature).log_softmax(-1)[label]
+        (gradient,) = torch.autograd.grad(log_prob, inputs)
+    return (gradient * inputs[0]).sum(-1)[0].detach().cpu()

@@ -1,0 +1,131 @@
+"""A search on a view of a model, with everything that it kept on its way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attendo.decoding.beam import DecodingConfig, traced_beam_search
+from attendo.decoding.members import as_it_is
+from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.decoding.trace import SearchTrace
+from attendo.tasks import Generator, Translator
+from attendo.tasks.alignment import attending_step
+from attendo.tasks.writing import special_ids
+
+AHEAD = 16
+"""Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""
+
+PASSED_OVER = 3
+"""Candidates without a place that a step's trace keeps, the likeliest."""
+
+Found = tuple[list[Hypothesis], SearchTrace]
+"""What a search found, the best first, and its whole tree."""
+
+
+def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
+    """How `translate` searches with such a beam, the run's own if None; a beam of 1 has no groups."""
+    if beam != 1:
+        return translator.config(beam=beam)
+    return dataclasses.replace(translator.decoding, beam=1, n_best=1, beam_groups=1)
+
+
+def search_translation(
+    translator: Translator, view: Any, source: Sequence[int], prefix: Sequence[int], beam: int | None
+) -> Found:
+    """Searches as `translate` does, on a view of its model: a source's ids, with their end.
+
+    prefix: the ids that the translation begins with. beam: the run's own if None.
+    """
+    config = config_of(translator, beam)
+    member = as_it_is(view, translator.tokenizer.pad_id)
+    limit = config.max_length(len(source), translator.longest + 1)
+    with torch.no_grad():
+        cache = member.start([source], config.beam, limit)
+        hypotheses, traces = traced_beam_search(
+            member.step,
+            cache,
+            [limit],
+            config,
+            translator.special_ids,
+            translator.device,
+            prefixes=[prefix[: limit - 1]] if prefix else None,
+            attending=attending_step(view) if config.coverage_penalty else None,
+            n_passed_over=PASSED_OVER,
+        )
+    return hypotheses[0], traces[0]
+
+
+def search_text(
+    generator: Generator, view: Any, prompt: Sequence[int], prefix: Sequence[int], beam: int, max_tokens: int
+) -> Found:
+    """Searches for the likeliest text of at most so many tokens behind a prompt's ids, the begin id among them.
+
+    Hypotheses rank by their log-probability. prefix: the ids that the text begins with.
+    """
+    known = special_ids(generator.tokenizer)
+    config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
+
+    def step(token_ids: Tensor, cache: Any, /) -> Tensor:
+        x = view.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
+        return view.output(view.decoder.step(x, cache)[:, -1])
+
+    with torch.no_grad():
+        nothing = view.embedding.tokens.weight.new_zeros(1, 0, view.config.d_model)
+        cache = view.decoder.start(nothing, None, beam, len(prompt) + max_tokens)
+        if len(prompt) > 1:  # the search itself feeds the last of them
+            read = torch.tensor([list(prompt[:-1])] * beam, device=generator.device)
+            view.step(read, cache)
+        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, never=known.never)
+        hypotheses, traces = traced_beam_search(
+            step,
+            cache,
+            [max_tokens],
+            config,
+            special,
+            generator.device,
+            prefixes=[prefix[: max_tokens - 1]] if prefix else None,
+            n_passed_over=PASSED_OVER,
+        )
+    return hypotheses[0], traces[0]
+
+
+def greedy_by_draft(
+    step: Callable[[Tensor, Any], Tensor],
+    cache: Any,
+    begin: Sequence[int],
+    draft: Sequence[int],
+    limit: int,
+    special: SpecialIds,
+) -> tuple[list[int], bool]:
+    """The greedy text of at most `limit` tokens behind `begin`, its end not among them, and whether it came to an end.
+
+    step: logits of all positions fed. draft: tokens that the text may well have; they are tried many at a time, and
+    what is found does not depend on them (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
+    Decoding", for the greedy case). The cache holds what stands before `begin`.
+    """
+    found: list[int] = []
+    device, fed, at = cache.lengths.device, list(begin), 0
+    while len(found) < limit:
+        guess = list(draft[at : at + min(AHEAD, limit - len(found) - 1)])
+        logits = step(torch.tensor([[*fed, *guess]], device=device), cache)[0, len(fed) - 1 :]
+        logits[:, list(special.never)] = -torch.inf
+        best = logits.argmax(-1).tolist()
+        right = next((n for n, token in enumerate(guess) if token != best[n]), len(guess))
+        cache.advance(right - len(guess))  # the guesses behind the first wrong one were never there
+        for token in best[: right + 1]:
+            if token == special.eos_id:
+                return found, True
+            found.append(token)
+        fed, at = best[right : right + 1], _going_on(draft, at + right, best[right])
+    return found, False
+
+
+def _going_on(draft: Sequence[int], at: int, token: int) -> int:
+    """Where a draft goes on once `token` stands in place of its token `at`: behind the next such one, if it is near."""
+    near = list(draft[at : at + AHEAD])
+    return at + near.index(token) + 1 if token in near else at + 1

@@ -1,0 +1,278 @@
+"""`attendo.look`: a look at a model in Python, as text, numbers, pictures, a page and a notebook's widget."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+from attendo.inspecting.edits import Edit, Off, Temper
+from attendo.inspecting.measures import entropy
+from attendo.microscope.ask import Ask, AskedEdit
+from attendo.microscope.attention_map import (
+    AttentionMap,
+    Stack,
+    answer_text,
+    map_of,
+    weights_of,
+)
+from attendo.microscope.labels import fitted
+from attendo.microscope.layers import attention_layers, attention_paths, stacks_of
+from attendo.microscope.look_page import saved_page
+from attendo.microscope.looking import compared, outcome
+from attendo.microscope.looking import look as look_at
+from attendo.microscope.pictures import map_figure, write_picture
+from attendo.microscope.reading import usual_search
+from attendo.microscope.seen import Seen, User
+from attendo.microscope.session import Session
+from attendo.microscope.terminal import map_text
+from attendo.tasks import load
+from attendo.words import Language
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attendo.microscope.widget import Widget
+
+HEIGHT = 760
+"""CSS pixels of the page in a notebook."""
+LONGEST_TEXT = 100
+"""Columns of a text that names a view; the rest is cut."""
+MOST_TOKENS = 160
+"""Of one side: a look at more is shown in a notebook as text alone, since its page is large."""
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """One look at a model. `str` of it is the map for a terminal, and a notebook shows its page.
+
+    Layers and heads count from 0 here; what a person reads (maps, pictures, tables) counts from 1. stack: "encoder",
+    "decoder" or "cross", of which the last that the model has is taken if None.
+    """
+
+    seen: Seen
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        """What the model answered: text, log_prob, score of a translation, finished; or a classifier's labels."""
+        return outcome(self.seen)
+
+    @property
+    def change(self) -> dict[str, Any] | None:
+        """What the edits change: the outcome of the model as it is, with deltas of its log-probabilities; else None."""
+        return None if not self.seen.ask.edits else compared(self.seen, self._as_it_is)
+
+    @property
+    def paths(self) -> list[str]:
+        """The attention layers, in the order of the model."""
+        return list(attention_layers(self.seen.model))
+
+    def weights(self, path: str) -> Float[np.ndarray, "heads queries keys"]:
+        """The weights of an attention layer by its path. Raises AttendoError for a path that isn't there."""
+        if path not in self.paths:
+            raise AttendoError(f"there is no attention layer {path!r}; there are: {', '.join(self.paths)}")
+        return weights_of(self.seen, path)
+
+    def heads(self) -> list[dict[str, Any]]:
+        """A row for each head: path, head, and its measures (entropy, maximum, distance, patterns)."""
+        layers = [layer for stack in stacks_of(self.seen) for layer in stack["layers"]]
+        return [
+            {"path": layer["path"], "head": head}
+            | {name: values[head] for name, values in layer["measures"].items()}
+            for layer in layers
+            for head in range(layer["heads"])
+        ]
+
+    def map(self, stack: Stack | None = None) -> AttentionMap:
+        """The attention of a stack with its pieces, as a plain value."""
+        return map_of(self.seen, stack)
+
+    def figure(self, stack: Stack | None = None, layer: int | None = None, head: int | None = None) -> Figure:
+        """A heat map by matplotlib: of one head, or the mean over heads; of the sharpest layer if None."""
+        return map_figure(self.map(stack), layer, head)
+
+    def save(
+        self,
+        path: str | Path,
+        stack: Stack | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+        language: Language = "en",
+    ) -> None:
+        """Writes what the file's name ends in: .html the page, .png and .svg the heat map, .csv the weights as a table.
+
+        The page holds everything and opens offline, with this head open. The table has a row for each weight, of all
+        layers and heads if None. Raises AttendoError for another ending, and where `figure` does.
+        """
+        path = Path(path)
+        match path.suffix.lower():
+            case ".html":
+                write_atomic(path, self.page(language, self.opened(stack, layer, head)))
+            case ".png" | ".svg":
+                write_picture(self.map(stack), path, layer, head, language)
+            case ".csv":
+                write_atomic(path, table_text(self.map(stack), layer, head))
+            case _:
+                raise AttendoError(f"{path} must end in .html, .png, .svg or .csv; name it {path.stem}.html")
+
+    def widget(self, height: int = HEIGHT) -> Widget:
+        """The live page for a notebook: Python answers it. Raises AttendoError without anywidget."""
+        from attendo.microscope.widget import widget_of
+
+        return widget_of(self.session, self.seen.ask, height)
+
+    @cached_property
+    def session(self) -> Session:
+        """What answers the page's questions about this model."""
+        return Session(self.seen.user, self.seen.folder)
+
+    def opened(
+        self, stack: Stack | None = None, layer: int | None = None, head: int | None = None
+    ) -> dict[str, Any] | None:
+        """Path and number of the head that a page begins with; of the sharpest layer, and its sharpest head, if None.
+
+        None where nothing is chosen: then the page chooses. Raises AttendoError for one that isn't there.
+        """
+        if stack is None and layer is None and head is None:
+            return None
+        shown = self.map(stack)
+        shown.shown(layer, head)  # raises
+        layer = shown.sharpest_layer if layer is None else layer
+        if head is None:
+            head = int(entropy(torch.from_numpy(shown.weights[layer])).argmin())
+        return {"path": attention_paths(self.seen.model)[shown.stack][layer], "head": head}
+
+    def page(self, language: Language = "en", head: Mapping[str, Any] | None = None) -> str:
+        """The page, whole in itself; head: what `opened` gives."""
+        return saved_page(self.session, self.seen.ask, language, head)
+
+    def __str__(self) -> str:
+        return map_text(self.map())
+
+    def __repr__(self) -> str:
+        text, answer = (fitted(text, LONGEST_TEXT) for text in (self.seen.ask.text, answer_text(self.seen)))
+        return f"View({text!r} → {answer!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the page in a frame of its own, or the map as text where the page is large."""
+        if max(len(self.seen.source), len(self.seen.target)) > MOST_TOKENS:
+            said = (
+                f"The map alone: the page of a text of more than {MOST_TOKENS} tokens is large. .save('page.html')"
+                " writes it, .widget() shows it live."
+            )
+            return f"<pre>{html.escape(repr(self))}\n\n{html.escape(str(self))}\n\n{said}</pre>"
+        title = html.escape(f"attendo look: {fitted(self.seen.ask.text, LONGEST_TEXT)}")
+        return (
+            f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" height="{HEIGHT}" '
+            f'style="width: 100%; border: 0" srcdoc="{html.escape(self.page())}"></iframe>'
+        )
+
+    @cached_property
+    def _as_it_is(self) -> Seen:
+        return look_at(self.seen.user, self.seen.ask.without_edits(), self.seen.folder)
+
+
+def look(
+    model: User | str | Path,
+    text: str,
+    *,
+    target: str | None = None,
+    beam: int | None = None,
+    max_tokens: int = 20,
+    edits: Sequence[AskedEdit | Edit] = (),
+) -> View:
+    """Runs a model on a text and shows where it looks: any of the families, loaded or as the folder of a run.
+
+    target: look at this answer in place of one that is searched: a translation, or what follows a prompt. beam: of the
+    search; if None, a translator's own, and for a language model greedy (1). max_tokens: of a language model's answer.
+    edits: changes in the model, `Off` and `Temper` of `attendo.inspecting.edits`. Raises AttendoError for a text of
+    nothing, and for an edit of what isn't there.
+    """
+    user, folder = (load(model), Path(model)) if isinstance(model, str | Path) else (model, None)
+    return View(look_at(user, ask_for(user, text, target, beam, max_tokens, edits), folder))
+
+
+def ask_for(
+    user: User,
+    text: str,
+    target: str | None = None,
+    beam: int | None = None,
+    max_tokens: int = 20,
+    edits: Sequence[AskedEdit | Edit] = (),
+) -> Ask:
+    """What `look` asks. Raises AttendoError for a number out of its range, and for an edit that can't be told."""
+    searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
+    search = "forced" if target is not None else searched
+    told = tuple(asked for edit in edits for asked in _asked(edit))
+    try:
+        return Ask(
+            text=text,
+            search=search,
+            beam=beam if search == "beam" else None,
+            target=target,
+            max_tokens=max_tokens,
+            edits=told,
+        )
+    except ValueError as error:
+        raise AttendoError(str(error)) from None
+
+
+def _asked(edit: AskedEdit | Edit) -> Iterator[AskedEdit]:
+    """An edit as the page tells it: one of each head."""
+    match edit:
+        case AskedEdit():
+            yield edit
+        case Off(path, heads):
+            for head in (None,) if heads is None else heads:
+                yield AskedEdit(kind="off", path=path, head=head)
+        case Temper(path, beta, heads):
+            for head in (None,) if heads is None else heads:
+                yield AskedEdit(
+                    kind="beta", path=path, head=head, beta="inf" if beta == float("inf") else beta
+                )
+        case _:
+            name = type(edit).__name__
+            raise AttendoError(
+                f"a look takes Off and Temper; for {name}, record a pass yourself by model.recording"
+            )
+
+
+def table_text(shown: AttentionMap, layer: int | None = None, head: int | None = None) -> str:
+    """Weights as CSV, to 6 digits: a row for each layer, head, query and key, all of which count from 1.
+
+    layer, head: only this one, from 0. Raises AttendoError for one that isn't there.
+    """
+    shown.shown(layer, head)  # raises
+    table = io.StringIO()
+    writer = csv.writer(table, lineterminator="\r\n")
+    writer.writerow(["layer", "head", "query", "key", "query_piece", "key_piece", "weight"])
+    n_layers, n_heads = shown.weights.shape[:2]
+    for number in range(n_layers) if layer is None else (layer,):
+        for one in range(n_heads) if head is None else (head,):
+            for i, (query, row) in enumerate(
+                zip(shown.query_pieces, shown.weights[number, one], strict=True), 1
+            ):
+                for j, (key, weight) in enumerate(zip(shown.key_pieces, row.tolist(), strict=True), 1):
+                    pieces = (guarded(query), guarded(key))
+                    writer.writerow([number + 1, one + 1, i, j, *pieces, f"{weight:.6g}"])
+    return table.getvalue()
+
+
+def guarded(piece: str) -> str:
+    """A piece as a cell that no spreadsheet takes for a formula: an apostrophe before what begins like one (OWASP).
+
+    >>> guarded("=1+1"), guarded("rain")
+    ("'=1+1", 'rain')
+    """
+    return f"'{piece}" if piece.startswith(("=", "+", "-", "@", "\t", "\r")) else piece

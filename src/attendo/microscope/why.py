@@ -1,0 +1,258 @@
+"""Why not this text? A text of the user's beside the one that the search found: the model's word or the search's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attendo.decoding.members import as_it_is
+from attendo.decoding.norms import length_norm
+from attendo.decoding.trace import SearchTrace
+from attendo.errors import AttendoError
+from attendo.microscope.beam_tree import Searched, covered_scores, prompt_of, searched, text_of
+from attendo.microscope.seen import Seen
+from attendo.tasks import Generator, Translator
+from attendo.words import Words
+
+Verdict = Literal["same", "model", "search", "forced"]
+
+
+def why_answer(seen: Seen, target: str, beam: int) -> dict[str, Any]:
+    """A text of the user's, scored by the same numbers as `translate`, beside the best of a search of this width.
+
+    verdict: "same" text; "model", which holds the found one for better; "search", which lost a text that the model
+    holds for better (a search error; Stahlberg & Byrne 2019, "On NMT Search Errors and Model Errors"); "forced", where
+    such a text was not searched for, since the answer was made to begin otherwise. diverges_at: the first token in
+    which the two differ. lost_at: the step in which the beam had no place any more for the text's beginning; None where
+    it was kept to its end, or to that of the search. rank: 1 for the model's first choice.
+
+    A language model's text has no end of its own: it is compared with as many tokens of the found one. Raises
+    AttendoError as `searched`, for a text that is empty or too long.
+    """
+    ids = _ids(seen, target)
+    found = searched(seen, beam, at_least=len(ids))
+    logits = _forced(seen, ids)
+    log_probs = logits.log_softmax(-1)
+    chosen = log_probs.gather(-1, torch.tensor([ids], device=log_probs.device).mT)
+    ranks = 1 + (log_probs > chosen).sum(-1)
+    best, first = log_probs.max(-1)
+    rows = zip(ids, chosen[:, 0].tolist(), ranks.tolist(), best.tolist(), first.tolist(), strict=True)
+    tokens = [
+        seen.token(token)
+        | {"log_prob": log_prob, "rank": rank, "best": seen.token(other) | {"log_prob": most}}
+        for token, log_prob, rank, most, other in rows
+    ]
+    score = _score(seen, found, ids, [token["log_prob"] for token in tokens])
+    compared = _Compared(
+        of_translation=seen.family == "translation",
+        beam=beam,
+        score=score,
+        best_score=_best_score(seen, found, len(ids)),
+        diverges_at=_diverges_at(ids, found.best_ids),
+        lost_at=lost_at(found.trace, ids),
+        n_steps=len(found.trace.steps),
+        forced=tuple(ids[: len(seen.ask.prefix_ids)]) != seen.ask.prefix_ids,
+        alike=text_of(seen, found.best) == target,
+        tokens=tokens,
+    )
+    return {
+        "text": target,
+        "tokens": tokens,
+        "score": score,
+        "best_text": text_of(seen, found.best),
+        "best_score": compared.best_score,
+        "diverges_at": compared.diverges_at,
+        "lost_at": compared.lost_at,
+        "verdict": compared.verdict,
+        "sentence_en": compared.sentence.en,
+        "sentence_ja": compared.sentence.ja,
+    }
+
+
+def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
+    """The step that kept no text with this beginning; None if all did that the search took.
+
+    >>> from attendo.decoding.trace import TraceNode
+    >>> tree = SearchTrace(((TraceNode(7, -0.5, 0, 0, False),), (TraceNode(1, -0.2, 0, None, True),)))
+    >>> lost_at(tree, (7, 1)), lost_at(tree, (7, 9)), lost_at(tree, (8, 1))
+    (None, 1, 0)
+    """
+    alive: set[int | None] | None = None
+    for step, (token, nodes) in enumerate(zip(ids, trace.steps, strict=False)):
+        kept = [node for node in nodes if node.token == token and (alive is None or node.parent in alive)]
+        if not kept:
+            return step
+        alive = {node.beam for node in kept}
+    return None
+
+
+def _ids(seen: Seen, target: str) -> tuple[int, ...]:
+    """The target as the model writes it; a translation with its end."""
+    tokenizer = seen.tokenizer
+    match seen.user:
+        case Translator() as user:
+            ids, most = (*tokenizer.encode(target), tokenizer.eos_id), user.longest + 1
+        case Generator() as user:
+            prompt = prompt_of(seen)
+            ids = tuple(tokenizer.encode_on(target) if len(prompt) > 1 else tokenizer.encode(target))
+            most = user.model.config.max_len + 1 - len(prompt)
+        case _:
+            raise AttendoError(f"a model for {seen.family} writes no text, so none can be missing")
+    if not ids:
+        raise AttendoError("the text is empty; type how it should have gone on")
+    if len(ids) > most:
+        raise AttendoError(f"the text has {len(ids):,} tokens, the model has room for {most:,}; shorten it")
+    return ids
+
+
+@torch.inference_mode()
+def _forced(seen: Seen, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
+    """The logits where each of these tokens is predicted from those before it."""
+    tokenizer, device = seen.tokenizer, seen.user.device
+    with seen.edited() as view:
+        if isinstance(seen.user, Translator):
+            read = torch.tensor([[tokenizer.bos_id, *ids[:-1]]], device=device)
+            return as_it_is(view, tokenizer.pad_id).forced([seen.source], read)[0]
+        prompt = prompt_of(seen)
+        return view(torch.tensor([[*prompt, *ids[:-1]]], device=device))[0, len(prompt) - 1 :]
+
+
+def _score(seen: Seen, found: Searched, ids: tuple[int, ...], log_probs: Sequence[float]) -> float:
+    config = found.config
+    norm = length_norm(len(ids), config.length_penalty, config.length_norm)
+    return sum(log_probs) / norm + covered_scores(seen, found, [ids[:-1]])[0]
+
+
+def _best_score(seen: Seen, found: Searched, n_tokens: int) -> float:
+    """Of the text found; of a language model's, of as many tokens as the user's text has."""
+    if seen.family == "translation":
+        return found.best.score
+    return sum(found.best.token_log_probs[:n_tokens])
+
+
+def _diverges_at(ids: Sequence[int], best: Sequence[int]) -> int | None:
+    pairs = zip(ids, best, strict=False)
+    first = next((number for number, (mine, theirs) in enumerate(pairs) if mine != theirs), None)
+    if first is None and len(best) < len(ids):
+        return len(best)  # the search met its limit
+    return first
+
+
+@dataclass(frozen=True, eq=False)
+class _Compared:
+    """What is said of two texts. forced: the search was made to begin otherwise; n_steps: of the search; alike: both
+    are the same text.
+    """
+
+    of_translation: bool
+    beam: int
+    score: float
+    best_score: float
+    diverges_at: int | None
+    lost_at: int | None
+    n_steps: int
+    forced: bool
+    alike: bool
+    tokens: list[dict[str, Any]]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whose word it was; equal scores, up to rounding, are the model's."""
+        if self.diverges_at is None:
+            return "same"
+        kept_on = not self.of_translation and self.lost_at is None  # the search saw it and went another way
+        better = self.score > self.best_score + 1e-6 * max(1.0, abs(self.best_score))
+        if better and self.forced:
+            return "forced"
+        return "search" if better and not kept_on else "model"
+
+    @property
+    def sentence(self) -> Words:
+        """The verdict in a few plain sentences."""
+        mine, theirs = f"{self.score:.4f}", f"{self.best_score:.4f}"
+        over = Words("log-probability over as many tokens", "同じ長さまでの対数確率")
+        whole = Words("score", "スコア") if self.of_translation else over
+        parts, lost = self._parting, self._lost
+        if self.verdict == "same":
+            return Words(
+                f"This is the text that the search found; its {whole.en} is {mine}.",
+                f"これは探索が見つけた文そのものです。{whole.ja}は {mine} です。",
+            )
+        if self.verdict == "forced":
+            return Words(
+                f"It was not searched for: the answer was made to begin with other tokens. Its {whole.en}, {mine}, is"
+                f" better than that of the text found, {theirs}.",
+                f"探索の対象になっていません。答えの先頭が別のトークンに指定されていました。この文の{whole.ja}"
+                f" {mine} は、見つかった文の {theirs} より良い値です。",
+            )
+        if self.verdict == "search":
+            wider = Words(" A wider beam may find it.", "ビーム幅を広げれば見つかるかもしれません。")
+            return Words(
+                f"The search lost it: its {whole.en}, {mine}, is better than that of the text found, {theirs}."
+                f"{lost.en}{wider.en}",
+                f"探索の誤りです。この文の{whole.ja} {mine} は、見つかった文の {theirs} より良い値です。"
+                f"{lost.ja}{wider.ja}",
+            )
+        if self.score > self.best_score:
+            return Words(
+                f"The search kept this beginning, whose {whole.en}, {mine}, is better than {theirs}, but what follows"
+                f" it is less likely than how the text found goes on.{parts.en}",
+                f"探索はこの出だしを残していました。{whole.ja} {mine} は {theirs} より良い値ですが、"
+                f"その続きは、見つかった文の続きよりも確率が低くなります。{parts.ja}",
+            )
+        return Words(
+            f"The model itself prefers the text found: its {whole.en} is {theirs}, yours has {mine}."
+            f"{parts.en}{lost.en}",
+            f"モデル自身が見つかった文を選んでいます。{whole.ja}は {theirs}、この文は {mine} です。{parts.ja}{lost.ja}",
+        )
+
+    @property
+    def _parting(self) -> Words:
+        """Where the two part, and by which probabilities."""
+        at = self.diverges_at or 0
+        choice, alike = Words("", ""), Words("", "")
+        if at < len(self.tokens) and self.tokens[at]["rank"] > 1:
+            token = self.tokens[at]
+            mine, first = token["piece"], token["best"]["piece"]
+            p, most = math.exp(token["log_prob"]), math.exp(token["best"]["log_prob"])
+            choice = Words(
+                f": the model gives “{mine}” a probability of {p:.2g} there and “{first}”, its first choice,"
+                f" {most:.2g}",
+                f"（そこでの確率は「{mine}」が {p:.2g}、第一候補の「{first}」が {most:.2g}）",
+            )
+        if self.alike:
+            alike = Words(
+                " Both spell the same text, cut into other tokens.",
+                "どちらも同じ文で、トークンの切り方だけが違います。",
+            )
+        return Words(
+            f" They part at token {at + 1}{choice.en}.{alike.en}",
+            f"両者は{at + 1}番目のトークンで分かれます{choice.ja}。{alike.ja}",
+        )
+
+    @property
+    def _lost(self) -> Words:
+        """What the search did with it."""
+        if self.forced:
+            return Words(
+                " The search was made to begin with other tokens.",
+                "探索は別のトークンから始めるよう指定されていました。",
+            )
+        if self.lost_at is not None:
+            at = self.lost_at + 1
+            return Words(
+                f" The beam of {self.beam} had no place for its beginning any more at token {at}.",
+                f"幅 {self.beam} のビームは、{at}番目のトークンでこの出だしを捨てました。",
+            )
+        if len(self.tokens) > self.n_steps:
+            return Words(
+                f" The search was over after {self.n_steps} tokens, before this text ends.",
+                f"探索はこの文が終わる前、{self.n_steps} トークンで終わりました。",
+            )
+        return Words("", "")

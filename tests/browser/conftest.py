@@ -1,0 +1,181 @@
+"""The system's Chromium, driven by clicks and keys; without one, these tests are skipped with a word."""
+
+import contextlib
+import os
+import shutil
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+import served_page
+from browser_looking import Looking, address_of
+from looked_models import FAMILIES, hostile_tokenizer, looked_model
+from safetensors.torch import save_file
+
+from attendo.files import write_manifest
+from attendo.microscope.look_page import saved_page
+from attendo.microscope.session import Session
+from attendo.microscope.view import ask_for
+from attendo.training.state import weights_of
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser for the tests of a module; gone with them, since other tests count threads and fork."""
+    if CHROMIUM is None:
+        reason = "no Chromium on this machine: install it (apt install chromium) to run the browser tests"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield started
+        started.close()
+
+
+class Visit:
+    """A page under watch: what it asked for and what it complained of."""
+
+    def __init__(self, context):
+        self.requests, self.complaints = [], []
+        context.route("**/*", self._route)
+        self.page = context.new_page()
+        self.page.set_default_timeout(20_000)
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+
+    def _route(self, route):
+        self.requests.append(route.request.url)
+        local = urlsplit(route.request.url).hostname in (None, "127.0.0.1") or route.request.url.startswith(
+            ("file:", "data:", "blob:")
+        )
+        if local:
+            route.continue_()
+        else:
+            route.abort()
+
+    def _console(self, message):
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def ready(self):
+        """Waits until the first look is drawn."""
+        return self.until("!!(window.attendo && window.attendo.ready)")
+
+    def until(self, expression):
+        """Waits until something holds in the page; asked from outside, since the page's policy forbids `eval`."""
+        for _ in range(1000):
+            if self.page.evaluate(expression):
+                return self.page
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"never came true: {expression}; complaints: {self.complaints}")
+
+    def check(self):
+        """Nothing left this machine, and nothing was wrong."""
+        assert self.complaints == []
+        foreign = [url for url in self.requests if urlsplit(url).scheme in ("http", "https", "ws", "wss")]
+        assert all(urlsplit(url).hostname == "127.0.0.1" for url in foreign), foreign
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens pages; at the end, each must have kept to itself and to its peace."""
+    with contextlib.ExitStack() as stack:
+
+        def opened(url, **options):
+            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+            stack.callback(context.close)
+            visited = Visit(context)
+            visited.page.goto(url)
+            return visited
+
+        yield opened
+
+
+@pytest.fixture
+def served():
+    """Serves sessions on free ports of this machine while a test runs."""
+    from attendo.microscope.server import LookServer
+
+    with contextlib.ExitStack() as stack:
+
+        def start(session):
+            server = LookServer(session, 0)
+            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.server_close)
+            stack.callback(server.shutdown)
+            return server.address
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    return hostile_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def sessions(tokenizer, tmp_path_factory):
+    """A session of each family, with two checkpoints of its training."""
+    found = {}
+    for family in FAMILIES:
+        folder = tmp_path_factory.mktemp(family)
+        for step in (10, 20):
+            path = folder / "checkpoints" / f"step-{step}"
+            path.mkdir(parents=True)
+            weights = weights_of(looked_model(family, tokenizer, seed=step).model)
+            save_file({name: tensor.clone() for name, tensor in weights.items()}, path / "model.safetensors")
+            write_manifest(path, {"format": 1, "step": step})
+        user = looked_model(family, tokenizer)
+        weights = {name: tensor.clone() for name, tensor in weights_of(user.model).items()}
+        save_file(weights, folder / "model.safetensors", {"step": "30"})
+        found[family] = Session(user, folder)
+    return found
+
+
+@pytest.fixture
+def live(visit, served, sessions):
+    """Opens the live page of a family with a state in its address."""
+
+    def opened(family, **state):
+        return Looking(visit(address_of(served(sessions[family]), **state)), sessions[family])
+
+    return opened
+
+
+@pytest.fixture
+def saved(visit, sessions, tmp_path):
+    """Opens a page in a file, of a look as the command asks for it."""
+
+    def opened(family, text, address="", **options):
+        path = tmp_path / f"{family}.html"
+        ask = ask_for(sessions[family].user, text, **options)
+        path.write_text(saved_page(sessions[family], ask), encoding="utf-8")
+        return Looking(visit(path.as_uri() + address), sessions[family])
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def stack():
+    """What servers of a module's tests are closed by."""
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def site(browser, stack):
+    """A server of models of every task, with the microscope."""
+    return served_page.Site(stack, *served_page.every_task(), look=True)
+
+
+@pytest.fixture
+def at(visit, site):
+    """Opens the server's page with a state in its address."""
+    return lambda state=None, own=site, **options: visit(served_page.address_of(own, state), **options)

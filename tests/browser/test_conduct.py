@@ -1,0 +1,235 @@
+"""How the page behaves around its features: what it begins with, goes back to, and leaves out."""
+
+import json
+
+import pytest
+from browser_looking import Looking, address_of
+from looked_models import looked_model, text_of
+
+from attendo.microscope.ask import Ask
+from attendo.microscope.looking import look
+from attendo.microscope.session import Session
+from attendo.microscope.view import ask_for
+
+full = pytest.mark.full
+
+
+# ---- what it begins with
+
+
+@pytest.mark.parametrize(("family", "search"), [("translation", "beam"), ("language-model", "greedy")])
+def test_live_and_saved_page_begin_with_the_search_of_the_command(live, saved, tokenizer, family, search):
+    text = text_of(tokenizer, 8)
+    at, file = live(family, text=text), saved(family, text)
+    (asked, outcome), held = (
+        at.js("[app.look.ask, app.look.outcome]"),
+        file.js("[app.look.ask, app.look.outcome]"),
+    )
+    assert [asked, outcome] == held
+    assert asked["search"] == at.page.input_value("#search") == search
+    other = "greedy" if search == "beam" else "beam"
+    told = live(family, text=text, search=other).js("app.look.ask")
+    assert told["search"] == other  # the address decides
+    at.page.wait_for_timeout(300)
+    assert "search" not in at.page.url
+    at.visit.check()
+
+
+def test_a_run_that_searches_greedily_begins_so(visit, served, tokenizer):
+    user = looked_model("translation", tokenizer)
+    user = type(user)(user.model, tokenizer, type(user.decoding)(beam=1))
+    at = Looking(visit(address_of(served(Session(user)), text="snow rain")), Session(user))
+    assert at.js("app.look.ask.search") == "greedy" == ask_for(user, "snow").search
+
+
+def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
+    at = live("language-model", max_tokens=5)
+    plain = look(sessions["language-model"].user, Ask(text="", max_tokens=5))
+    assert [token["id"] for token in at.js("app.look.target")] == list(plain.target)
+    held = saved("language-model", "", "#layer=decoder.blocks.0.self_attention&head=1", max_tokens=5)
+    assert [token["id"] for token in held.js("app.look.target")] == list(plain.target)
+    assert (held.state("layer"), held.state("head")) == ("decoder.blocks.0.self_attention", 1)
+    for family in ("translation", "classification"):
+        at = live(family, text="  ")
+        assert at.js("app.look") is None
+        assert at.page.text_content("#status") == "Type a text and press “Look”."
+        at.visit.check()
+
+
+# ---- where it goes back to
+
+
+def test_after_a_reload_tree_why_and_film_are_there_again(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8))
+    panel = at.open_tab("tree")
+    at.page.select_option("#tree-beam", "2")
+    panel.locator("#tree-go").click()
+    at.drawn("tree")
+    panel.locator("#why-text").fill("snow rain wind")
+    panel.locator("#why-go").click()
+    rows = "document.querySelectorAll('#view-why table tbody tr').length"
+    at.until(f"{rows} >= 3")
+    label = at.page.get_attribute('canvas[data-name="tree"]', "aria-label")
+    n_rows = at.js(rows)
+    at.page.wait_for_timeout(300)
+    at.page.reload()
+    at.visit.ready()
+    at.drawn("tree")
+    assert at.page.get_attribute('canvas[data-name="tree"]', "aria-label") == label
+    at.until(f"{rows} === {n_rows}")
+    assert at.page.input_value("#why-text") == "snow rain wind"
+    panel = at.open_tab("film")
+    panel.locator("#film-go").click()
+    at.drawn("film")
+    panel.locator("#film-frame").focus()
+    at.page.keyboard.press("Home")
+    step = at.page.text_content(".film-step")
+    at.page.wait_for_timeout(300)
+    at.page.reload()
+    at.visit.ready()
+    at.until(f"document.querySelector('.film-step').textContent === {json.dumps(step)}")
+    at.visit.check()
+
+
+def test_back_and_forward_go_over_what_the_reader_did(live, tokenizer):
+    texts = [text_of(tokenizer, 8), text_of(tokenizer, 12)]
+    at = live("translation", text=texts[0])
+    page, rest = at.page, lambda: at.page.wait_for_timeout(350)
+    rest()
+    entries = at.js("history.length")
+    chosen = "app.state.get('layer') + app.state.get('head')"
+    first = at.js(chosen)
+    page.hover('canvas[data-name="heat"]')
+    page.hover('#said .chip[data-side="target"] >> nth=2')
+    rest()
+    assert at.js("history.length") == entries
+    at.open_tab("lens")
+    rest()
+    page.locator("button.head").nth(0).click()
+    rest()
+    page.fill("#text", texts[1])
+    at.after(lambda: page.click("#look"))
+    rest()
+    at.after(lambda: page.locator("button.head").nth(1).dblclick())
+    rest()
+    at.after(page.go_back)
+    assert (at.js("app.look.ask.text"), at.js("app.look.ask.edits")) == (texts[1], [])
+    while at.state("text") != texts[0]:
+        page.go_back()
+        rest()
+    at.until(f"app.look.ask.text === {json.dumps(texts[0])}")
+    assert page.input_value("#text") == texts[0]
+    page.go_back()
+    at.until(f"{chosen} === {json.dumps(first)}")
+    assert page.is_visible("#view-lens")
+    page.go_back()
+    at.until("!document.getElementById('view-steps').hidden")
+    page.go_forward()
+    at.until("!document.getElementById('view-lens').hidden")
+    at.visit.check()
+
+
+# ---- tokens
+
+
+def test_a_row_of_tokens_points_and_is_walked_by_keys(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8), layer="decoder.blocks.0.cross_attention")
+    page = at.page
+    at.until("app.numbersNow(app.state.get('layer')) && window.attendo.drawn.heat")
+    target = page.locator('#said .chip[data-side="target"]')
+    source = page.locator('#said .chip[data-side="source"]')
+    target.nth(2).hover()
+    weights = at.weights()
+    assert at.js("app.pointed()") == {"query": 2, "key": int(weights[2].argmax())}
+    assert page.text_content("#value") == f"{weights[2].max():.4f}"
+    assert "here" in target.nth(2).get_attribute("class")
+    target.nth(1).click()
+    assert (at.state("query"), at.state("locked")) == (1, True)
+    page.keyboard.press("Escape")
+    source.nth(0).focus()
+    assert at.js("app.pointed().key") == 0
+    page.keyboard.press("ArrowRight")
+    assert at.js("[app.pointed().query, app.pointed().key]") == [1, 1]
+    assert page.text_content("#value") == f"{weights[1, 1]:.4f}"
+    page.keyboard.press("End")
+    assert at.js("app.pointed().key") == source.count() - 1
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert (at.state("key"), at.state("locked")) == (0, True)
+    tabs = "[...document.querySelectorAll('#said .chips')].map(row => row.querySelectorAll('[tabindex=\"0\"]').length)"
+    assert at.js(tabs) == [1, 1]
+    at.visit.check()
+
+
+# ---- addresses
+
+
+@pytest.mark.parametrize(
+    ("family", "address", "unfit"),
+    [
+        ("translation", "layer=nowhere&head=99&query=900&beta=-3", {"layer", "head", "query", "beta"}),
+        pytest.param(
+            "translation", "beam=abc&search=magic&max_tokens=-1", {"beam", "search", "max_tokens"}, marks=full
+        ),
+        ("translation", "edits=[{]&prefix=[99999]&view=none", {"edits", "prefix", "view"}),
+        pytest.param(
+            "language-model",
+            "head=2&beam=17&nonsense=1&measure=alignment",
+            {"head", "beam", "nonsense", "measure"},
+            marks=full,
+        ),
+        (
+            "classification",
+            'edits=[{"kind":"off","path":"decoder.blocks.0.self_attention","head":0}]',
+            {"edits"},
+        ),
+        pytest.param(
+            "classification",
+            "lensStack=cross&position=7000&language=fr",
+            {"lensStack", "position", "language"},
+            marks=full,
+        ),
+    ],
+)
+def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, address, unfit):
+    at = live(family)
+    at.page.goto(at.page.url.partition("#")[0] + "#text=snow+rain&" + address)
+    at.until("app?.look?.ask.text === 'snow rain'")
+    at.until("document.getElementById('status').textContent.includes('left out of the address')")
+    told = at.page.text_content("#status").partition(": ")[2]
+    assert set(told.split(", ")) == unfit
+    at.page.fill("#text", "snow in Oslo")
+    at.after(lambda: at.page.click("#look"))
+    assert "left out" not in at.page.text_content("#status")
+    at.page.wait_for_timeout(300)
+    assert not [
+        name
+        for name in unfit - {"head", "query", "layer", "language"}
+        if f"{name}=" in at.page.url.partition("#")[2]
+    ]
+    at.visit.check()  # no question was refused
+
+
+def test_edits_that_fit_stay_and_patterns_do_too(live):
+    fit = [
+        {"kind": "off", "path": "encoder.*.self_attention", "head": 1},
+        {"kind": "beta", "path": "*", "beta": "inf"},
+    ]
+    wrong = [
+        {"kind": "off", "path": "encoder.blocks.9.self_attention"},
+        {"kind": "beta", "path": "*", "beta": -1},
+        7,
+    ]
+    wrong.append({"kind": "off", "path": "encoder.blocks.0.feed_forward", "head": 0})
+    at = live("translation", text="snow rain", edits=[fit[0], *wrong, fit[1]])
+    assert [edit["path"] for edit in at.js("app.look.ask.edits")] == [edit["path"] for edit in fit]
+    assert "left out of the address, since it can't be: edits" in at.page.text_content("#status")
+    at.visit.check()
+
+
+def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokenizer):
+    text = text_of(tokenizer, 8)
+    at = saved("translation", text, "#text=another&search=greedy&view=lens")
+    assert at.js("app.look.ask.text") == text and at.state("view") == "lens"
+    assert "left out of the address, since it can't be: text, search" in at.page.text_content("#status")
+    at.visit.check()

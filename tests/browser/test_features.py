@@ -1,0 +1,214 @@
+"""Every feature of the microscope's page, used by clicks and keys, for each family and at several lengths."""
+
+import random
+
+import pytest
+from browser_looking import FEATURES, Looking, address_of
+from looked_models import FAMILIES, HOSTILE, text_of
+
+from attendo.microscope.ask import Ask, AskedEdit
+from attendo.microscope.look_page import saved_page
+
+full = pytest.mark.full
+
+
+LENGTHS = {8: FAMILIES, 30: ("translation",), 128: (), 512: ()}
+"""Families that every run looks at with so many tokens; `make test-full` looks at all of them at all lengths."""
+
+
+@pytest.mark.parametrize(
+    ("family", "n_tokens"),
+    [
+        pytest.param(family, n_tokens, marks=() if family in always else full)
+        for n_tokens, always in LENGTHS.items()
+        for family in FAMILIES
+    ],
+)
+def test_every_feature_works_by_clicks_and_keys(visit, served, sessions, tokenizer, family, n_tokens):
+    text = text_of(tokenizer, n_tokens - (4 if family == "language-model" else 0))
+    visited = visit(address_of(served(sessions[family]), text=text, max_tokens=4))
+    at = Looking(visited, sessions[family])
+    for feature in FEATURES:
+        feature(at, *([text.replace("rain", "snow") + " wind"] if feature is FEATURES[0] else []))
+    visited.check()
+
+
+@pytest.mark.parametrize(
+    ("family", "theme"),
+    [
+        ("translation", "light"),
+        ("classification", "dark"),
+        *(pytest.param(family, theme, marks=full) for family in FAMILIES for theme in ("light", "dark")),
+    ],
+)
+def test_axe_finds_nothing_serious(visit, served, sessions, tokenizer, family, theme):
+    from axe_playwright_python.sync_playwright import Axe
+
+    state = {"text": text_of(tokenizer, 12), "max_tokens": 4, "theme": theme}
+    visited = visit(address_of(served(sessions[family]), **state), bypass_csp=True)
+    page = visited.ready()
+    for name in ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes", "film"):
+        page.click(f"#tab-{name}")
+        page.wait_for_timeout(50)
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], name
+    visited.check()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessions, family):
+    words = list(HOSTILE)
+    random.Random(family).shuffle(words)
+    state = {"text": " ".join(words), "search": "forced", "target": " ".join(HOSTILE), "edits": []}
+    visited = visit(address_of(served(sessions[family]), **state))
+    at = Looking(visited, sessions[family])
+    assert at.js("typeof window.harmed") == "undefined" and at.page.locator("#page img").count() == 0
+    for name in ("slider", "switches", "lens", "next", "tree", "positions", "classes"):
+        at.open_tab(name)
+    shown = "".join(at.page.locator("#said .chip .piece").all_text_contents())
+    for word in HOSTILE[:6]:
+        assert word[:30] in shown
+    assert at.page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    visited.check()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, tokenizer, tmp_path, family):
+    path = tmp_path / "page.html"
+    ask = Ask(text=f"{text_of(tokenizer, 8)} {HOSTILE[0]}", max_tokens=3)
+    path.write_text(saved_page(sessions[family], ask), encoding="utf-8")
+    visited = visit(path.as_uri())
+    at = Looking(visited, sessions[family])
+    visited.page.context.set_offline(True)
+    at.drawn("thumb")
+    at.drawn("heat")
+    weights = at.weights()
+    at.page.locator('canvas[data-name="heat"]').focus()
+    at.page.keyboard.press("Home")
+    query, key = at.js("app.spot().query"), at.js("app.spot().key")
+    assert at.page.text_content("#value") == f"{weights[query, key]:.4f}"
+    for name in ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes"):
+        at.open_tab(name)
+        at.page.wait_for_timeout(50)
+        assert "--serve" not in at.page.text_content("#status"), name
+    at.page.click("#look", force=True)
+    at.until('document.getElementById("status").textContent.includes("attendo look DIR --serve")')
+    assert [url for url in visited.requests if not url.startswith(("file:", "data:", "blob:"))] == []
+    visited.check()
+
+
+def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, tokenizer, tmp_path):
+    session, path = sessions["translation"], tmp_path / "page.html"
+    edit = AskedEdit(kind="beta", path="*", beta=2.0)
+    ask = Ask(text=text_of(tokenizer, 8), search="beam", beam=2, edits=(edit,))
+    path.write_text(saved_page(session, ask, "ja"), encoding="utf-8")
+    at = Looking(visit(path.as_uri()), session)
+    assert at.js("app.look.ask.edits.length") == 1 and at.js("app.look.baseline !== null")
+    assert at.page.evaluate("document.documentElement.lang") == "ja"
+    assert "--serve" not in at.page.text_content("#status")
+    at.visit.check()
+
+
+def test_a_saved_page_opens_the_head_that_was_chosen(visit, sessions, tokenizer, tmp_path):
+    session, head = sessions["translation"], {"path": "encoder.blocks.1.self_attention", "head": 1}
+    path = tmp_path / "page.html"
+    path.write_text(saved_page(session, Ask(text=text_of(tokenizer, 8)), head=head), encoding="utf-8")
+    at = Looking(visit(path.as_uri()), session)
+    assert (at.state("layer"), at.state("head")) == (head["path"], head["head"])
+    at.open_tab("film").locator("#film-go").click()  # it holds that head's
+    at.drawn("film")
+    at.visit.check()
+
+
+def test_a_masked_model_fills_in_what_is_hidden(visit, served, sessions, tokenizer):
+    session = sessions["masked-language-model"]
+    words = text_of(tokenizer, 8).split(" ")
+    text = " ".join([*words[:2], "<mask>", *words[3:]])
+    at = Looking(visit(address_of(served(session), text=text)), session)
+    assert at.js("app.look.source.map((token) => token.piece)")[3] == "<mask>"
+    assert at.js("app.look.source.map((token) => Boolean(token.out))").count(True) == 1
+    assert "filled in: 1" in at.page.text_content("#said")
+    for tab in ("switches", "lens", "next", "positions"):
+        at.open_tab(tab)
+    at.visit.check()
+
+
+def test_a_change_of_language_during_a_look_loses_nothing(visit, served, sessions, tokenizer):
+    visited = visit(address_of(served(sessions["translation"]), text=text_of(tokenizer, 8), language="en"))
+    at = Looking(visited, sessions["translation"])
+    at.page.fill("#text", text_of(tokenizer, 30))
+    at.page.evaluate("document.getElementById('look').click(); document.getElementById('language').click()")
+    at.until("app.look.source.length === 31 && document.documentElement.lang === 'ja'")
+    at.drawn("heat")
+    visited.check()
+
+
+def test_the_whole_state_is_in_the_address(visit, served, sessions, tokenizer):
+    session = sessions["translation"]
+    edits = [{"kind": "off", "path": "decoder.blocks.1.cross_attention", "head": 1, "how": "zero"}]
+    layer = "decoder.blocks.0.self_attention"
+    state = {"text": text_of(tokenizer, 8), "edits": edits, "layer": layer, "head": 1, "view": "lens"}
+    visited = visit(
+        address_of(served(session), **state, language="ja", theme="dark", query=2, key=1, locked=True)
+    )
+    at = Looking(visited, session)
+    assert at.js("app.look.ask.edits") == [edits[0] | {"beta": 1.0}]
+    assert (at.state("layer"), at.state("head"), at.state("view")) == (layer, 1, "lens")
+    assert (
+        at.page.evaluate("document.documentElement.lang + document.documentElement.dataset.theme") == "jadark"
+    )
+    assert f"{at.weights()[2, 1]:.4f}" == at.page.text_content("#value")
+    at.page.click("#language")
+    at.page.wait_for_timeout(400)
+    assert "language=en" in at.page.url and at.page.is_visible("#view-lens")
+    again = Looking(visit(at.page.url), session)
+    assert again.js("JSON.stringify(app.look.outcome)") == at.js("JSON.stringify(app.look.outcome)")
+
+
+def test_what_each_view_shows_is_in_the_address_too(visit, served, sessions, tokenizer):
+    chosen = {
+        "lensStack": "encoder",
+        "rolloutStack": "decoder",
+        "positionsSide": "target",
+        "positionsLike": "cosine",
+    }
+    address = address_of(served(sessions["translation"]), text=text_of(tokenizer, 8), view="lens", **chosen)
+    at = Looking(visit(address), sessions["translation"])
+    at.drawn("rollout")
+    shown = at.page.locator("#view-lens select").evaluate_all("all => all.map(one => one.value)")
+    assert shown == ["encoder", "decoder"]
+    panel = at.open_tab("positions")
+    at.drawn("positions")
+    assert panel.locator("select").evaluate_all("all => all.map(one => one.value)") == ["target", "cosine"]
+    panel.locator("select").first.select_option("source")
+    at.page.wait_for_timeout(400)
+    assert "positionsSide=source" in at.page.url
+    at.visit.check()
+
+
+def test_the_slider_changes_what_is_chosen_now(visit, served, sessions, tokenizer):
+    address = address_of(served(sessions["translation"]), text=text_of(tokenizer, 8), view="slider")
+    at = Looking(visit(address), sessions["translation"])
+    at.page.locator("#beta").focus()
+    told = at.after(lambda: at.page.keyboard.press("End"))
+    assert [edit["path"] for edit in told["ask"]["edits"]] == [at.state("layer")]
+    told = at.after(lambda: at.page.select_option("#beta-scope", "all"))
+    assert [(edit["path"], edit["beta"]) for edit in told["ask"]["edits"]] == [("*", "inf")]
+    told = at.after(lambda: at.page.select_option("#beta-scope", "layer"))
+    assert [edit["path"] for edit in told["ask"]["edits"]] == [at.state("layer")]
+    at.visit.check()
+
+
+@pytest.mark.parametrize(
+    "address", ["#layer=nowhere&head=99&query=900&edits=x&beta=-3", "#view=none&measure=q&text=%00"]
+)
+def test_a_broken_address_does_not_break_the_page(visit, served, sessions, address):
+    visited = visit(served(sessions["language-model"]) + address + "&text=snow+rain")
+    at = Looking(visited, sessions["language-model"])
+    at.page.fill("#text", "snow in Oslo")
+    at.after(lambda: at.page.click("#look"))
+    at.drawn("heat")
+    visited.check()

@@ -1,0 +1,234 @@
+"""What the page does with little room, long texts, files and a busy notebook, and what a saved one can't do."""
+
+import csv
+import io
+import json
+from xml.etree import ElementTree
+
+import pytest
+from looked_models import FAMILIES, HOSTILE, text_of
+
+from attendo.microscope.ask import Ask
+from attendo.microscope.look_page import framed_page, saved_page
+
+full = pytest.mark.full
+VIEWS = ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes", "film")
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+# ---- what a file can't do
+
+
+PRESS = """name => {
+  const said = () => document.getElementById("status").textContent.includes("--serve");
+  const parts = name ? [`view-${name}`] : ["input", "heads", "detail"];
+  for (const part of parts.map((id) => document.getElementById(id)))
+    for (const one of part.querySelectorAll("button, select")) {
+      const there = one.getClientRects().length > 0 && one.ariaDisabled !== "true" && !one.disabled;
+      if (!there || one.id.startsWith("save-")) continue; // those would make files
+      if (one.tagName === "BUTTON") one.click();
+      else
+        for (const option of [...one.options].filter((option) => !option.disabled)) {
+          one.value = option.value;
+          one.dispatchEvent(new Event("change"));
+        }
+      if (said()) return one.outerHTML;
+    }
+  return null;
+}"""
+
+
+@pytest.mark.parametrize(
+    "family", ["translation", "classification", *(pytest.param(f, marks=full) for f in FAMILIES)]
+)
+def test_in_a_file_what_can_be_pressed_works_and_the_rest_says_why_not(saved, tokenizer, family):
+    at = saved(family, text_of(tokenizer, 8), **({"max_tokens": 4} if family == "language-model" else {}))
+    reason, held = at.page.text_content("#saved-note"), (at.state("layer"), at.state("head"))
+    assert "attendo look DIR --serve" in reason
+    locked = set()
+    for name in (None, *VIEWS):
+        if name:
+            at.open_tab(name)
+            at.page.wait_for_timeout(80)
+        found = at.page.locator('#page [aria-disabled="true"]')
+        told = found.evaluate_all(
+            "all => all.map(one => [one.id, one.title, one.getAttribute('aria-describedby')])"
+        )
+        assert {(title, by) for _, title, by in told} == {(reason, "saved-note")}
+        locked |= {one for one, _, _ in told}
+        assert at.page.evaluate(PRESS, name) is None
+        at.page.wait_for_timeout(80)
+        assert "--serve" not in at.page.text_content("#status"), name
+    assert {"text", "look", "beta-sweep", "beta-scope"} <= locked
+    if family == "translation":
+        assert {"search", "beam-size", "why-text", "why-go", "tree-beam"} <= locked
+        force = at.page.locator("#view-next button", has_text="Force")
+        assert force.evaluate_all("all => all.every(one => one.ariaDisabled === 'true')")
+        at.open_tab("next")
+        force.first.click(force=True)
+        assert at.page.text_content("#status") == reason  # and nothing else
+        other = (held[0], 1 - held[1])  # of the film, the file has that of the head which it opens
+        at.page.evaluate("([path, head]) => window.attendo.app.choose(path, head)", list(other))
+        at.open_tab("film")
+        at.until("document.getElementById('film-go').ariaDisabled === 'true'")
+    assert at.page.locator("#text").get_attribute("readonly") is not None
+    at.visit.check()
+
+
+def test_axe_finds_nothing_serious_in_a_file(visit, sessions, tokenizer, tmp_path):
+    from axe_playwright_python.sync_playwright import Axe
+
+    path = tmp_path / "page.html"
+    path.write_text(saved_page(sessions["translation"], Ask(text=text_of(tokenizer, 8))), encoding="utf-8")
+    page = visit(path.as_uri(), bypass_csp=True).ready()
+    for name in ("slider", "next"):
+        page.click(f"#tab-{name}")
+        page.wait_for_timeout(50)
+        found = Axe().run(page).response["violations"]
+        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == [], name
+
+
+# ---- room
+
+
+CUT = """() => {
+  const wide = document.documentElement.clientWidth;
+  const scrolls = (one) => ["auto", "scroll"].includes(getComputedStyle(one).overflowX);
+  const boxed = (one) => one && one.id !== "page" && (scrolls(one) || boxed(one.parentElement));
+  const cut = [...document.querySelectorAll("#page *")].filter((one) => {
+    const box = one.getBoundingClientRect();
+    const seen = box.width && box.height && !one.closest("details:not([open])");
+    return seen && box.right > wide + 1 && !boxed(one.parentElement);
+  });
+  return [document.documentElement.scrollWidth > wide, ...cut.map((one) => one.outerHTML.slice(0, 90))];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("family", "language"),
+    [("translation", "ja"), *(pytest.param(family, "en", marks=full) for family in FAMILIES)],
+)
+def test_nothing_is_cut_in_a_narrow_window(live, tokenizer, family, language):
+    at = live(family, text=text_of(tokenizer, 30), language=language, tree=True, frame=0)
+    at.page.click(".facts summary")
+    for wide in (360, 530, 800):
+        at.page.set_viewport_size({"width": wide, "height": 800})
+        for name in VIEWS:
+            at.open_tab(name)
+            at.page.wait_for_timeout(60)
+            assert at.page.evaluate(CUT) == [False], (wide, name)
+    at.visit.check()
+
+
+# ---- shades
+
+
+def test_thumbnails_of_a_long_text_have_the_scale_of_the_map_and_tell_it(live, tokenizer):
+    at = live("classification", text=text_of(tokenizer, 100))
+    at.until("window.attendo.drawn.heads && window.attendo.drawn.heat")
+    scale = at.page.locator("#detail .scale").text_content()
+    top = f"{at.weights().max():.3f}" if at.weights().max() < 0.1 else f"{at.weights().max():.2f}"
+    assert scale.startswith(f"0{top}") and "√" in scale
+    open_ = at.page.locator('button.head[aria-pressed="true"]')
+    assert f"strongest color: weight {top}, on a scale of √" in open_.get_attribute("title")
+    darkest = at.js("getComputedStyle(document.documentElement).getPropertyValue('--shade-4')").strip()
+    strongest = [int(darkest[i : i + 2], 16) for i in (1, 3, 5)]
+    colors = at.page.locator("canvas.thumbs").evaluate(
+        """canvas => {
+          const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+          copy.drawImage(canvas, 0, 0);
+          const { data } = copy.getImageData(0, 0, canvas.width, canvas.height);
+          return [...new Set(Array.from({ length: data.length / 4 }, (_, i) => data.slice(4 * i, 4 * i + 3).join()))];
+        }"""
+    )
+    assert ",".join(map(str, strongest)) in colors and len(colors) > 20
+    at.page.select_option("#color", "linear")
+    assert at.page.locator("#detail .scale").text_content() == "01"
+    at.until(
+        "document.querySelector('button.head[aria-pressed=\"true\"]').title.endsWith('strongest color: weight 1')"
+    )
+    at.visit.check()
+
+
+# ---- files
+
+
+def saved_by(at, name):
+    with at.page.expect_download() as waited:
+        at.page.click(f"#{name}")
+    return waited.value.path().read_bytes()
+
+
+def test_no_spreadsheet_takes_a_piece_for_a_formula(live):
+    assert HOSTILE[-1].startswith("@")
+    at = live("classification", text=f"{HOSTILE[-1]} snow", shows="scores")
+    at.until("window.attendo.drawn.heat")
+    rows = list(csv.reader(io.StringIO(saved_by(at, "save-csv").decode())))
+    assert f"'{HOSTILE[-1]}" in rows[0] and HOSTILE[-1] not in rows[0]
+    numbers = [cell for row in rows[1:] for cell in row[1:]]
+    scores = at.seen().record[at.state("layer")]
+    assert min(map(float, numbers)) < 0 and len(numbers) == scores.weights[0, 0].numel()
+
+
+def test_the_tree_is_saved_as_it_is_drawn(live, tokenizer):
+    at = live("translation", text=text_of(tokenizer, 8), view="tree", tree=True, treeBeam=2)
+    at.drawn("tree")
+    nodes = at.session.answer("tree", {"key": at.js("app.look.key"), "beam": 2})["nodes"]
+    rows = list(csv.DictReader(io.StringIO(saved_by(at, "save-tree-csv").decode())))
+    assert [(row["id"], float(row["log_prob"])) for row in rows] == [
+        (str(node["id"]), pytest.approx(node["log_prob"], rel=1e-6)) for node in nodes
+    ]
+    assert saved_by(at, "save-tree-png").startswith(b"\x89PNG")
+    svg = ElementTree.fromstring(saved_by(at, "save-tree-svg"))
+    texts = [one.text for one in svg.iter(f"{SVG}text")]
+    assert len(texts) == 2 * len(nodes) + 1  # each with its number, and the start
+    assert len(list(svg.iter(f"{SVG}path"))) > 3 * len(nodes)
+    at.visit.check()
+
+
+# ---- in a notebook
+
+
+NOTEBOOK = """<!doctype html><meta charset="utf-8"><body><script>
+window.asked = [];
+addEventListener("message", ({ data }) => asked.push(data));
+const frame = document.createElement("iframe");
+frame.setAttribute("sandbox", "allow-scripts");
+frame.srcdoc = PAGE;
+document.body.append(frame);
+</script>"""
+
+
+def test_in_a_busy_notebook_the_page_says_that_it_waits(visit, sessions, tmp_path):
+    session = sessions["classification"]
+    path = tmp_path / "notebook.html"
+    page = json.dumps(framed_page(Ask(text="snow rain"))).replace("<", "\\u003c")
+    path.write_text(NOTEBOOK.replace("PAGE", page), encoding="utf-8")
+    visited = visit(path.as_uri())
+    visited.until("window.asked.length > 0")
+    (frame,) = visited.page.frames[1:]
+    for _ in range(200):
+        if "Waiting for Python" in frame.locator("#page").inner_text():
+            break
+        visited.page.wait_for_timeout(20)
+    else:
+        raise AssertionError("an empty page")
+    answered = 0
+    for _ in range(300):
+        for asked in visited.page.evaluate("window.asked")[answered:]:
+            answered += 1
+            answer = session.answer(asked["name"], asked["body"])
+            binary = isinstance(answer, bytes)
+            told = {"attendo": 1, "id": asked["id"], **({} if binary else {"answer": answer})}
+            visited.page.evaluate(
+                """([told, bytes]) => {
+                  if (bytes) told.buffer = Uint8Array.from(bytes).buffer;
+                  document.querySelector("iframe").contentWindow.postMessage(told, "*");
+                }""",
+                [told, list(answer) if binary else None],
+            )
+        if frame.evaluate("!!window.attendo?.ready"):
+            break
+        visited.page.wait_for_timeout(20)
+    assert frame.evaluate("window.attendo.app.look.ask.text") == "snow rain"
+    visited.check()

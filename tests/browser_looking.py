@@ -1,0 +1,339 @@
+"""What a person does on the microscope's page, by clicks and keys, and what they must then see."""
+
+import csv
+import io
+import json
+from urllib.parse import urlencode
+
+from attendo.microscope.looking import look
+
+NOT_BLANK = """name => [...document.querySelectorAll(`canvas[data-name="${name}"]`)].map(canvas => {
+    const copy = new OffscreenCanvas(Math.max(1, canvas.width), Math.max(1, canvas.height));
+    const pen = copy.getContext("2d", { willReadFrequently: true });
+    pen.drawImage(canvas, 0, 0);
+    const data = pen.getImageData(0, 0, copy.width, copy.height).data;
+    const colors = new Set();
+    for (let i = 0; i < data.length && colors.size < 3; i += 4) colors.add(data.slice(i, i + 4).join());
+    return colors.size;
+})"""
+
+
+def address_of(page, **state):
+    """The page's address with a state in it."""
+    return (
+        f"{page}#{urlencode({name: v if isinstance(v, str) else json.dumps(v) for name, v in state.items()})}"
+    )
+
+
+class Looking:
+    """One page of one model, and the same model in Python to compare with."""
+
+    def __init__(self, visited, session):
+        self.visit, self.page, self.session = visited, visited.ready(), session
+
+    def js(self, expression):
+        """The value of an expression, in which `app` is the page's."""
+        return self.page.evaluate(f"(() => {{ const app = window.attendo.app; return {expression}; }})()")
+
+    def until(self, expression):
+        """Waits for an expression to be true."""
+        self.visit.until(f"(() => {{ const app = window.attendo.app; return !!({expression}); }})()")
+
+    def state(self, name):
+        """A part of the page's state."""
+        return self.js(f"app.state.get({json.dumps(name)})")
+
+    def after(self, act):
+        """What the page is told in the next look, which `act` brings about."""
+        self.page.evaluate("window.looked = window.attendo.app.look")
+        act()
+        self.until("app.look !== window.looked")
+        self.until('document.getElementById("page").getAttribute("aria-busy") !== "true"')
+        return self.js("app.look")
+
+    def seen(self):
+        """The same look in Python."""
+        return look(self.session.user, self.session._asks[self.js("app.look.key")])
+
+    def drawn(self, name):
+        """Waits until no canvas of this name is blank; at least one must be there."""
+        for _ in range(400):
+            colors = self.page.evaluate(NOT_BLANK, name)
+            if colors and min(colors) > 1:
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"canvas {name} is blank or missing: {colors}")
+
+    def tells(self, panel):
+        """Waits until a part of the page has a sentence to say."""
+        for _ in range(300):
+            if len(panel.inner_text()) > 30:
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"nothing but {panel.inner_text()!r}")
+
+    def open_tab(self, name):
+        """Clicks a tab, and gives its panel."""
+        self.page.click(f"#tab-{name}")
+        assert self.page.is_visible(f"#view-{name}")
+        return self.page.locator(f"#view-{name}")
+
+    def says(self, panel, text):
+        """Waits until a part of the page shows a text."""
+        for _ in range(300):
+            if text in panel.inner_text():
+                return
+            self.page.wait_for_timeout(20)
+        raise AssertionError(f"{text!r} is not in {panel.inner_text()!r}")
+
+    def weights(self):
+        """The weights of the open head as Python recorded them."""
+        return self.seen().record[self.state("layer")].weights[0, self.state("head")]
+
+
+def ask_another_way(at, text):
+    """a: a text, its tokens with ids, and the answer found by the searches there are, or forced."""
+    page = at.page
+    page.fill("#text", text)
+    told = at.after(lambda: page.keyboard.press("Control+Enter"))
+    assert told["ask"]["text"] == text
+    for side in ("source", "target"):
+        shown = page.locator(f'#said .chip[data-side="{side}"] .id').all_text_contents()
+        assert shown == [str(token["id"]) for token in told[side]]
+    if told["family"] not in ("translation", "language-model"):
+        assert not page.is_visible("#search")
+        return
+    page.select_option("#search", "beam")
+    page.fill("#beam-size", "2")
+    told = at.after(lambda: page.click("#look"))
+    assert (told["ask"]["search"], told["ask"]["beam"]) == ("beam", 2)
+    page.select_option("#search", "forced")
+    page.fill("#target", " snow rain" if told["family"] == "language-model" else "snow rain")
+    told = at.after(lambda: page.click("#look"))
+    assert told["outcome"]["text"].strip() == "snow rain"
+    page.select_option("#search", "greedy")
+    at.after(lambda: page.click("#look"))
+
+
+def walk_over_heads(at):
+    """b: a thumbnail of each head with its measure; click opens, arrows walk."""
+    page, look_ = at.page, at.js("app.look")
+    n_heads = sum(layer["heads"] for stack in look_["stacks"] for layer in stack["layers"])
+    assert page.locator("#stacks button.head").count() == n_heads
+    at.drawn("thumb")
+    first = look_["stacks"][0]["layers"][0]
+    head = page.locator(f'button.head[data-path="{first["path"]}"]')
+    head.nth(1).click()
+    assert (at.state("layer"), at.state("head")) == (first["path"], 1)
+    page.keyboard.press("ArrowLeft")
+    assert at.state("head") == 0
+    page.keyboard.press("ArrowDown")
+    assert at.state("layer") != first["path"]
+    for name in ("maximum", "previous", "entropy"):
+        page.select_option("#measure", name)
+        at.says(head.nth(0).locator(".measure"), f"{first['measures'][name][0]:.2f}")
+
+
+def read_values(at):
+    """c: heat map and lines show the same; values to 4 digits; held by a click, moved by keys; saved in three forms."""
+    page = at.page
+    at.until(
+        "window.attendo.drawn.heat && window.attendo.drawn.lines && app.numbersNow(app.state.get('layer'))"
+    )
+    at.drawn("heat")
+    heat = page.locator('canvas[data-name="heat"]')
+    heat.scroll_into_view_if_needed()
+    heat.focus()
+    page.keyboard.press("Home")
+    page.keyboard.press("Enter")
+    assert at.state("locked") and page.is_visible("#let-go")
+    weights = at.weights()
+    query, key = at.js("app.spot().query"), at.js("app.spot().key")
+    assert page.text_content("#value") == f"{weights[query, key]:.4f}"
+    page.keyboard.press("End")
+    key = at.js("app.spot().key")
+    assert key == weights.shape[1] - 1 and page.text_content("#value") == f"{weights[query, key]:.4f}"
+    page.keyboard.press("Escape")
+    assert not at.state("locked")
+    box = heat.bounding_box()
+    for part in (0.5, 0.6, 0.7, 0.8, 0.9):  # somewhere in the map, past its labels
+        page.mouse.move(box["x"] + box["width"] * part, box["y"] + box["height"] * part)
+        if at.js("app.pointed()"):
+            break
+    spot = at.js("app.pointed()")
+    assert page.text_content("#value") == f"{weights[spot['query'], spot['key']]:.4f}"
+    assert page.locator("#lines svg path, #lines svg line").count() > 0
+    save_pictures(at, weights)
+
+
+def save_pictures(at, weights):
+    """The open head as PNG, SVG and CSV."""
+    page, found = at.page, {}
+    for name in ("save-heat-png", "save-heat-svg", "save-csv"):
+        with page.expect_download() as waited:
+            page.click(f"#{name}")
+        found[name] = waited.value.path().read_bytes()
+    assert found["save-heat-png"].startswith(b"\x89PNG") and len(found["save-heat-png"]) > 1000
+    assert found["save-heat-svg"].startswith(b"<svg") and b"<script" not in found["save-heat-svg"]
+    rows = list(csv.reader(io.StringIO(found["save-csv"].decode("utf-8-sig"))))
+    numbers = [float(cell) for row in rows for cell in row if is_number(cell)]
+    assert len(numbers) >= weights.numel()
+
+
+def is_number(text):
+    """Whether a cell is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def follow_the_steps(at):
+    """d: from the scores of one query to what its head passes on, every row with its numbers."""
+    panel = at.open_tab("steps")
+    rows = panel.locator("table tbody tr")
+    at.until("document.querySelectorAll('#view-steps table tbody tr').length > 0")
+    text = panel.inner_text()
+    assert "1.0000" in text and "softmax" in text.lower()
+    before = at.js("app.spot().query")
+    next_ = panel.locator("#steps-next")
+    (next_ if next_.is_enabled() else panel.locator("#steps-previous")).click()
+    assert at.js("app.spot().query") != before
+    query = at.js("app.spot().query")
+    weights = at.weights()[query]
+    best = int(weights.argmax())
+    at.says(panel, f"{weights[best]:.4f}")
+    assert rows.count() >= min(len(weights), 24)
+
+
+def slide_to_hard(at):
+    """e: β to its end is hard attention at once, in the picture and, if asked for, in the model."""
+    panel = at.open_tab("slider")
+    panel.locator("#beta").focus()
+    at.page.keyboard.press("End")
+    assert at.state("beta") == "inf"
+    assert "∞" in panel.locator("#beta-value").text_content()
+    at.until("app.numbersNow(app.state.get('layer'))")
+    values = at.js(
+        "[...new Set(app.numbersNow(app.state.get('layer')).weights(app.state.get('head'), Infinity))]"
+    )
+    assert set(values) <= {0, 1}
+    at.page.keyboard.press("Home")
+    assert at.state("beta") == 0
+    told = at.after(lambda: (at.page.select_option("#beta-scope", "all"), at.page.keyboard.press("End")))
+    at.until("app.look.ask.edits.some(edit => edit.kind === 'beta')")
+    told = at.js("app.look")
+    assert told["baseline"] is not None
+    panel.locator("#beta-reset").click()
+    at.until("app.look.ask.edits.length === 0")
+
+
+def switch_off(at):
+    """f: a head is switched off by a double click or a key; what it changes is shown; all heads ranked."""
+    page = at.page
+    head = page.locator("button.head").nth(0)
+    told = at.after(lambda: head.dblclick())
+    assert [edit["kind"] for edit in told["ask"]["edits"]] == ["off"]
+    assert told["stacks"][0]["layers"][0]["off"] == [0] and "off" in head.get_attribute("class")
+    panel = at.open_tab("switches")
+    total = told["baseline"]["total"]
+    assert told["baseline"] is not None
+    at.says(panel, f"{abs(total):.4f}")
+    told = at.after(lambda: (head.focus(), page.keyboard.press("x")))
+    assert told["ask"]["edits"] == [] and told["baseline"] is None
+    panel.locator("button.main").first.click()
+    n_rows = at.js("app.model.effects.length")
+    at.until(f"document.querySelectorAll('#view-switches table tbody tr').length >= {min(n_rows, 8)}")
+
+
+def look_through_the_lens(at):
+    """g: the logit lens by layer and position; rollout."""
+    panel = at.open_tab("lens")
+    at.until(
+        "document.querySelectorAll('#view-lens table.lens tbody tr, #view-lens [role=grid] tr').length > 2"
+    )
+    assert panel.locator("[role=gridcell]").count() > 4
+    at.drawn("rollout")
+
+
+def force_a_token(at):
+    """g: what could come next; one is forced, the model goes on from there, and it is taken back."""
+    panel = at.open_tab("next")
+    if at.js("app.model.family") not in ("translation", "language-model"):
+        at.tells(panel)
+        return
+    at.until(
+        "document.querySelectorAll('#view-next table tbody tr, #view-next li, #view-next .choice').length > 2"
+    )
+    force = panel.locator("button:not([disabled])", has_text="Force").nth(1)
+    while not force.is_visible():  # a prompt is given: only what follows it can be forced
+        panel.locator('[data-name="after"]').click()
+        at.page.wait_for_timeout(30)
+    told = at.after(lambda: force.click())
+    assert len(told["ask"]["prefix_ids"]) >= 1
+    begin = told["prompt_tokens"]
+    ids = [token["id"] for token in told["target"]][begin : begin + len(told["ask"]["prefix_ids"])]
+    assert ids == told["ask"]["prefix_ids"]
+    told = at.after(lambda: at.page.locator("#forced button.plain").click())
+    assert told["ask"]["prefix_ids"] == []
+
+
+def climb_the_tree(at):
+    """h: the beam as a tree, walked by keys; why not another text."""
+    panel = at.open_tab("tree")
+    if at.js("app.model.family") not in ("translation", "language-model"):
+        at.tells(panel)
+        assert not panel.locator("canvas").first.is_visible()
+        return
+    at.page.select_option("#tree-beam", "3")
+    panel.locator("#tree-go").click()
+    at.drawn("tree")
+    panel.locator('canvas[data-name="tree"]').focus()
+    at.page.keyboard.press("ArrowRight")
+    said = panel.locator("output").first.text_content()
+    at.page.keyboard.press("ArrowRight")
+    assert said and panel.locator("output").first.text_content() != said
+    panel.locator("#why-text").fill("snow rain wind")
+    panel.locator("#why-go").click()
+    at.until("document.querySelectorAll('#view-why table tbody tr').length >= 3")
+
+
+def see_positions(at):
+    """i: the encodings as a heat map, with their dot products."""
+    panel = at.open_tab("positions")
+    at.until("document.querySelectorAll('#view-positions canvas').length > 0")
+    at.drawn("positions")
+    at.tells(panel)
+
+
+def see_classes(at):
+    """j: which tokens and heads a classifier's answer hangs on."""
+    panel = at.open_tab("classes")
+    if at.js("app.model.family") != "classification":
+        at.tells(panel)
+        return
+    at.until("document.querySelectorAll('#view-classes .piece').length > 3")
+    text = panel.inner_text()
+    assert all(row["label"] in text for row in at.js("app.look.outcome.labels"))
+    for way in ("rollout", "pooled", "gradient_times_input"):
+        at.page.select_option("#class-way", way)
+
+
+def play_the_film(at):
+    """k: the open head over the checkpoints of its training."""
+    panel = at.open_tab("film")
+    panel.locator("#film-go").click()
+    at.drawn("film")
+    frames = panel.locator("#film-frame")
+    frames.focus()
+    at.page.keyboard.press("Home")
+    first = panel.inner_text()
+    at.page.keyboard.press("ArrowRight")
+    assert panel.inner_text() != first
+
+
+FEATURES = (
+    *(ask_another_way, walk_over_heads, read_values, follow_the_steps, slide_to_hard, switch_off),
+    *(look_through_the_lens, force_a_token, climb_the_tree, see_positions, see_classes, play_the_film),
+)

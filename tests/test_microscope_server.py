@@ -1,0 +1,128 @@
+"""The microscope's server: for this machine and its own page alone."""
+
+import http.client
+import json
+import socket
+import threading
+
+import pytest
+import torch
+from looked_models import hostile_tokenizer, looked_model
+
+from attendo.errors import AttendoError
+from attendo.microscope.server import LARGEST, LookServer
+from attendo.microscope.session import Session, json_of
+
+
+@pytest.fixture(scope="module")
+def server():
+    started = LookServer(Session(looked_model("classification", hostile_tokenizer())))
+    thread = threading.Thread(target=started.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    yield started
+    started.shutdown()
+    thread.join()
+    started.server_close()
+
+
+def ask(server, method="POST", path="/api/look", body=b'{"text": "rain"}', **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    kinds = {"Content-Type": "application/json"} if method == "POST" else {}
+    connection.request(
+        method, path, body, kinds | {name.replace("_", "-"): text for name, text in headers.items()}
+    )
+    answer = connection.getresponse()
+    data = answer.read()
+    connection.close()
+    return answer, data
+
+
+def test_it_gives_the_page_and_answers(server):
+    answer, page = ask(server, "GET", "/", None)
+    assert answer.status == 200 and page.startswith(b"<!doctype html>")
+    assert b"connect-src 'self'" in page and b"@@" not in page.split(b"<script")[0]
+    answer, data = ask(server)
+    look = json.loads(data)
+    assert (
+        answer.status == 200 and answer.headers["Cache-Control"] == "no-store" and look["outcome"]["labels"]
+    )
+    question = json.dumps({"key": look["key"], "path": "encoder.blocks.0.self_attention"}).encode()
+    answer, data = ask(server, path="/api/tensor", body=question)
+    assert answer.headers["Content-Type"] == "application/octet-stream" and len(data) % 4 == 0
+
+
+def test_it_listens_on_this_machine_alone(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize("host", ["example.com", "127.0.0.1:1", "localhost.example.com", ""])
+def test_another_name_for_this_machine_is_refused(server, host):
+    for method, path in (("GET", "/"), ("POST", "/api/look")):
+        answer, _ = ask(server, method, path, Host=host)
+        assert answer.status == 403
+        assert b"attendo look" not in _
+
+
+def test_what_a_form_of_another_page_could_send_is_refused(server):
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data"):
+        answer, data = ask(server, Content_Type=kind)
+        assert answer.status == 400 and b"application/json" in data
+    assert ask(server)[0].headers["Access-Control-Allow-Origin"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/api/look", b"{", "not valid JSON"),
+        ("/api/look", b"[]", "not a JSON object"),
+        ("/api/look", b"\xff\xfe", "not valid JSON"),
+        ("/api/look", b'{"text": 3}', "look.text = 3"),
+        ("/api/nothing", b"{}", "no question 'nothing'"),
+        ("/look", b"{}", "/api/NAME"),
+        ("/api/../look", b"{}", "no question"),
+    ],
+)
+def test_a_wrong_question_gets_one_line(server, path, body, message):
+    answer, data = ask(server, path=path, body=body)
+    text = json.loads(data)["error"]
+    assert answer.status == 400 and message in text and "\n" not in text
+
+
+def test_a_question_without_end_is_not_read(server):
+    answer, data = ask(server, body=None, Content_Length=str(LARGEST + 1))
+    assert answer.status == 400 and b"Content-Length" in data
+    answer, _ = ask(server, "GET", "/etc/passwd", None)
+    assert answer.status == 404
+
+
+def test_a_model_that_has_diverged_is_named_as_such():
+    user = looked_model("classification", hostile_tokenizer())
+    with torch.no_grad():
+        user.model.output_proj.weight.fill_(torch.nan)
+    with pytest.raises(AttendoError, match="training has diverged"):
+        json_of(Session(user).answer("look", {"text": "rain"}))
+
+
+def test_many_may_ask_at_once(server):
+    texts = [f"rain {'snow ' * n}".strip() for n in range(8)]
+    found = {}
+
+    def one(text):
+        found[text] = json.loads(ask(server, body=json.dumps({"text": text}).encode())[1])
+
+    threads = [threading.Thread(target=one, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {text: len(look["source"]) for text, look in found.items()} == {
+        text: 1 + len(text.split()) for text in texts
+    }
+
+
+def test_a_port_in_use_is_named(server):
+    with pytest.raises(AttendoError, match=f"port {server.server_address[1]} .* another by --port"):
+        LookServer(server.session, server.server_address[1])
+    with socket.create_connection(server.server_address) as open_line:
+        open_line.sendall(b"nonsense\r\n\r\n")
+        assert b"400" in open_line.recv(200)

@@ -1,0 +1,253 @@
+"""Make the pictures of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
+
+Each run gives the pictures of its family: the demo those of the page, in English and Japanese, and of its views, a
+classifier `look-classes.png`, a run that has kept more than three checkpoints `look-film.png`, too. The page is the
+live one, driven by the system's Chromium; the same run, fonts and browser give the same bytes. For the last picture:
+
+    attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
+    python tools/look_screenshots.py runs/film --only look-film
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import torch
+from PIL import Image
+from playwright.sync_api import Browser, Locator, Page, sync_playwright
+
+from attendo.cli.demo import SENTENCE
+from attendo.microscope.server import LookServer
+from attendo.microscope.session import Session
+from attendo.tasks import load
+
+IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
+REVIEW = "The acting is wonderful, but the story is dull and far too long."
+CROSS, OWN = "decoder.blocks.1.cross_attention", "decoder.blocks.0.self_attention"
+LARGEST, LARGEST_TOGETHER = 200_000, 1_200_000
+"""Bytes of a picture, and of all in the folder."""
+FEWEST_FRAMES = 4
+"""Of a film worth a picture; the trained model is one of them."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A picture: what the page is opened with, what is done there, which parts of it are taken.
+
+    parts: selectors; the picture is the smallest box around all of them. scale: dots a CSS pixel.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    state: dict[str, Any] = field(default_factory=dict)
+    act: Callable[[Page], None] = lambda page: None
+    scale: float = 1.5
+    width: int = 1180
+    colors: int = 128
+
+
+def until(page: Page, expression: str) -> None:
+    """Waits until something holds; asked from outside, since the page's policy forbids `eval`."""
+    for _ in range(3000):
+        if page.evaluate(f"(() => {{ const app = window.attendo?.app; return !!({expression}); }})()"):
+            return
+        page.wait_for_timeout(20)
+    raise TimeoutError(f"never came true: {expression}")
+
+
+def settled(page: Page) -> None:
+    """Waits until nothing is asked any more, and has been drawn."""
+    page.wait_for_timeout(400)
+    until(page, "document.getElementById('page').getAttribute('aria-busy') !== 'true'")
+    page.wait_for_timeout(300)
+
+
+def slide(page: Page) -> None:
+    """All attention at β = 0.5, and the curve of eight values."""
+    page.select_option("#beta-scope", "all")
+    page.click("#view-slider .ticks button[aria-label='β = 0.5']")
+    until(page, "app.look.ask.edits.length === 1")
+    page.click("#beta-sweep")
+    until(page, "!document.getElementById('beta-sweep').disabled")
+    page.mouse.move(0, 0)
+
+
+def rank_heads(page: Page) -> None:
+    """The open head off, and all heads ranked."""
+    page.dblclick("button.head[aria-pressed='true']")
+    until(page, "app.look.ask.edits.length === 1")
+    page.locator("#view-switches button.main").first.click()
+    until(page, "document.querySelectorAll('#view-switches table.ranking tbody tr').length > 3")
+    settled(page)
+
+
+def find_heads(page: Page) -> None:
+    """The heads that a label hangs on."""
+    page.locator("#view-classes button.main").first.click()
+    settled(page)
+
+
+def force(page: Page) -> None:
+    """The second choice of a token is forced."""
+    settled(page)
+    page.locator("#view-next tbody button", has_text="Force").nth(1).click()
+    until(page, "app.look.ask.prefix_ids.length > 0")
+
+
+def grow(page: Page) -> None:
+    """The tree of a beam of three, from its beginning."""
+    page.select_option("#tree-beam", "3")
+    page.click("#tree-go")
+    until(page, "window.attendo.drawn.tree")
+    page.locator("canvas[data-name='tree']").focus()
+    page.keyboard.press("Home")
+
+
+def ask_why(page: Page) -> None:
+    """Why not another translation."""
+    page.fill("#why-text", "明日の札幌は、朝に雪が降れば、午後は晴れるでしょう。")
+    page.click("#why-go")
+    until(page, "document.querySelectorAll('#view-why table tbody tr').length > 3")
+
+
+def play(page: Page) -> None:
+    """The first frame of the film."""
+    page.click("#film-go")
+    until(page, "window.attendo.drawn.film")
+    page.focus("#film-frame")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowRight")
+
+
+def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any) -> Shot:
+    """The picture of a tab; more: of the state."""
+    state = {"view": name, "layer": CROSS, "head": 3, "query": 10} | more
+    return Shot(f"look-{name}", (f"#view-{name}",), state, act)
+
+
+PAGE = {"layer": CROSS, "head": 3, "query": 13, "search": "beam"}
+TRANSLATOR = (
+    Shot("look-page", ("header", "#detail", "#heads"), PAGE),
+    Shot("look-page-ja", ("header", "#detail", "#heads"), PAGE | {"language": "ja"}),
+    view("steps"),
+    view("slider", slide),
+    view("switches", rank_heads, layer=OWN, head=2),
+    view("lens"),
+    view("next", force),
+    Shot("look-tree", ("#view-tree h2", "#view-tree .tree-read"), {"view": "tree"}, grow),
+    Shot("look-why", ("#view-why",), {"view": "tree"}, ask_why),
+    view("positions"),
+)
+CLASSIFIER = (view("classes", find_heads),)
+FILM = (view("film", play),)
+FIRST_HEAD = ("layer", "head", "query")
+
+
+def shots_of(session: Session) -> tuple[Shot, ...]:
+    """The pictures that a run can give."""
+    told = session.model_answer()
+    film = FILM if len(told["checkpoints"]) >= FEWEST_FRAMES else ()
+    return {"translation": TRANSLATOR, "classification": CLASSIFIER}.get(told["family"], ()) + film
+
+
+@contextmanager
+def served(session: Session) -> Iterator[str]:
+    """The live page's address, on a free port of this machine."""
+    with LookServer(session) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server.address
+        server.shutdown()
+        thread.join()
+
+
+def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool) -> bytes:
+    """One picture as PNG, before its colors are counted."""
+    state = {name: value for name, value in shot.state.items() if translates or name not in FIRST_HEAD}
+    state = {"language": "en", "theme": "light", "text": text, **state}
+    address += "#" + urlencode({k: v if isinstance(v, str) else json.dumps(v) for k, v in state.items()})
+    context = browser.new_context(
+        viewport={"width": shot.width, "height": 1200}, device_scale_factor=shot.scale
+    )
+    page = context.new_page()
+    page.goto(address)
+    until(page, "window.attendo?.ready")
+    settled(page)
+    shot.act(page)
+    settled(page)
+    # a time would differ from run to run, a caret from instant to instant
+    page.evaluate("document.getElementById('status').textContent = ''; document.activeElement.blur()")
+    parts = [page.locator(part) for part in shot.parts]
+    picture = page.screenshot(full_page=True, clip=around(parts), animations="disabled")
+    context.close()
+    return picture
+
+
+def around(parts: list[Locator]) -> Any:
+    """The box of all of them on the whole page, with a small edge."""
+    page = parts[0].page
+    page.evaluate("window.scrollTo(0, 0)")
+    boxes = [box for part in parts if (box := part.first.bounding_box())]
+    left, top = min(box["x"] for box in boxes), min(box["y"] for box in boxes)
+    right = max(box["x"] + box["width"] for box in boxes)
+    bottom = max(box["y"] + box["height"] for box in boxes)
+    edge = 8 if len(parts) > 1 else 0
+    x, y = max(0, left - edge), max(0, top - edge)
+    return {"x": x, "y": y, "width": right + edge - x, "height": bottom + edge - y}
+
+
+def write_small(path: Path, picture: bytes, colors: int) -> int:
+    """Writes a PNG of so many colors, and gives its bytes; raises ValueError for one that is too large."""
+    found = BytesIO()
+    few = Image.open(BytesIO(picture)).convert("RGB").quantize(colors, dither=Image.Dither.NONE)
+    few.save(found, "PNG", optimize=True)
+    if len(found.getvalue()) >= LARGEST:
+        raise ValueError(f"{path.name} has {len(found.getvalue()):,} bytes; give its shot a smaller scale")
+    path.write_bytes(found.getvalue())
+    return len(found.getvalue())
+
+
+def main() -> int:
+    """Takes the pictures of the given runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path, help="folders of trained runs")
+    parser.add_argument("--out", type=Path, default=IMAGES, help="the folder of the pictures")
+    parser.add_argument("--only", nargs="+", default=[], help="names of pictures, as look-tree")
+    given = parser.parse_args()
+    torch.set_num_threads(1)  # sums in one order: the same digits every time
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
+        print("error: no Chromium on this machine; apt install chromium", file=sys.stderr)
+        return 2
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=chromium, args=["--no-sandbox", "--disable-gpu", "--disable-lcd-text"]
+        )
+        for run in given.runs:
+            session = Session(load(run), run)
+            translates = session.model_answer()["family"] == "translation"
+            for shot in shots_of(session):
+                if given.only and shot.name not in given.only:
+                    continue
+                with served(session) as address:
+                    text = SENTENCE if translates else REVIEW
+                    picture = taken(browser, address, shot, text, translates)
+                size = write_small(given.out / f"{shot.name}.png", picture, shot.colors)
+                print(f"{shot.name}.png  {size:,} bytes")
+        browser.close()
+    together = sum(path.stat().st_size for path in given.out.glob("look-*.png"))
+    print(f"together {together:,} bytes")
+    return int(together >= LARGEST_TOGETHER)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
