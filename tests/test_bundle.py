@@ -1,6 +1,7 @@
 """A run folder: whole, it loads to equal logits; damaged in any way, it says what and what to do."""
 
 import json
+import random
 import shutil
 
 import pytest
@@ -65,6 +66,30 @@ def test_a_file_cut_short_is_one_clear_line(folder, name, share):
         loading(folder)
     assert name in str(caught.value) or "trained with another" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_changed_byte_of_the_weights_is_found_wherever_it_is(folder):
+    path = folder / "model.safetensors"
+    data, draw = path.read_bytes(), random.Random(0)
+    end = 8 + int.from_bytes(data[:8], "little")
+    key = data.index(b"weights_sha256")
+    places = [draw.randrange(8, end) for _ in range(100)] + [
+        draw.randrange(end, len(data)) for _ in range(100)
+    ]
+    for place in places:
+        if (
+            key - 1 <= place < key + 15
+        ):  # the name of the hash: without it the file is one of an earlier version
+            continue
+        path.write_bytes(data[:place] + bytes([data[place] ^ (1 << draw.randrange(8))]) + data[place + 1 :])
+        with pytest.raises(AttendoError, match=r"damaged|copy it back|not in both"):
+            loading(folder)
+
+
+def test_weights_without_a_hash_of_an_earlier_version_load(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"weights_sha256", b"weights_sha255"))
+    loading(folder)
 
 
 def test_another_config_or_tokenizer_does_not_fit_the_weights(folder):

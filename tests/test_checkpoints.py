@@ -199,8 +199,9 @@ def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
         for report in train(run):
             steps.append(run.progress.step)
             if report.kind == "checkpoint":
-                while threading.active_count() > 1:
-                    pass
+                for thread in threading.enumerate():
+                    if thread.name == "checkpoint":
+                        thread.join()
     assert max(steps) == 3  # the next step, and no more
 
 

@@ -37,6 +37,8 @@ COMMANDS = [
     ["evaluate"],
     ["compare"],
     ["report"],
+    ["look"],
+    ["serve"],
     ["info"],
     ["doctor"],
     ["claims"],

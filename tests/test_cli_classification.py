@@ -151,7 +151,7 @@ def test_a_classifier_starts_from_a_masked_model(masked, files, tmp_path):
     theirs, own = Embedder.load(start), Embedder.load(run)
     assert own.tokenizer.sha256 == theirs.tokenizer.sha256
     assert abs(own.embed(["rain and snow"]) - theirs.embed(["rain and snow"])).max() < 1e-6
-    assert "started from" in attendo("info", run).out
+    assert "began with" in attendo("info", run).out
 
 
 def test_another_shape_than_the_weights_have_is_refused(masked, files, tmp_path):

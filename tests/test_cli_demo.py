@@ -6,6 +6,7 @@ import signal
 from command_line import attendo, refused, settings, stopped_at
 from tiny_corpus import SMALL, pairs_file
 
+from attendo.microscope.view import View
 from attendo.tasks import pair_corpus
 
 
@@ -23,11 +24,12 @@ def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
     assert "most similar training forecast: 0.0 %" in first.out
     assert "Cross-attention" in first.out
     assert all(len(line) <= 80 for line in first.out.splitlines() if str(out) not in line)
-    assert "<html" in (out / "map.html").read_text(encoding="utf-8").lower()
+    assert "<html" in (out / "look.html").read_text(encoding="utf-8").lower()
     again = attendo("demo", "--out", out, "--test", "5")
     assert again.out == first.out
     assert "holds a finished demo" in again.err
     assert "need --fresh" in refused("demo", "--out", out, "--cpu-minutes", "1")
+    monkeypatch.setattr(View, "save", lambda self, path: None)  # enough of them
     shutil.rmtree(out / "checkpoints")
     (out / "metrics.jsonl").unlink()  # killed before its first checkpoint: it begins again
     assert attendo("demo", "--out", out, "--test", "5", *quick).code == 0

@@ -13,7 +13,8 @@ from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
 from attendo.decoding.sampling import SamplingConfig
 from attendo.tasks import bulk
-from attendo.tasks.generator import Generator, of_lines
+from attendo.tasks.generator import Generator
+from attendo.tasks.seeds import of_lines
 from attendo.tasks.windows import Windows
 
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る", "the rain", "x", "in"]

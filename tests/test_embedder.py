@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
-from attendo.inspecting.states import noted_states
+from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import build_model
 from attendo.tasks.embedder import Embedder, nearest_rows
@@ -79,11 +79,11 @@ def test_noting_states_leaves_the_model_as_it_is():
     model = embedder("decoder").model
     ids = torch.tensor([[2, 5, 6]])
     before = model(ids)
-    with noted_states(model) as states:
-        seen = states.model(ids)
-    assert list(states) == ["embedding", "decoder.blocks.0", "decoder.blocks.1", "decoder"]
+    with recording(model, ["embedding.*", "decoder.blocks.?.output", "decoder.output"]) as record:
+        seen = record.model(ids)
+    assert list(record) == ["embedding", "decoder", "decoder.blocks.0", "decoder.blocks.1"]
     assert torch.equal(seen, before)
-    assert torch.equal(model.output(states["decoder"]), before)
+    assert torch.equal(model.output(record["decoder"].output), before)
     assert not any(module._forward_hooks for module in model.modules())
 
 

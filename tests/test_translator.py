@@ -157,7 +157,7 @@ def test_a_loop_is_searched_again_without_repetition_and_flagged(tokenizer, monk
             for source in sources
         ]
 
-    monkeypatch.setattr(translator, "_decode", decode)
+    monkeypatch.setattr(translator, "search", decode)
     short, middle, long = "a b", "a b c d e f g h", " ".join("abcdefghijklmnopqrstuvwxyz" + "zyxwvut")
     found = translator.translate([short, middle, long])
     assert [translation.loop for translation in found] == ["none", "mended", "left"]

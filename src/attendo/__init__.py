@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attendo.errors import AttendoError as AttendoError
+    from attendo.microscope.view import look as look
     from attendo.tasks import Translator as Translator
     from attendo.tasks import load as load
     from attendo.tasks import train as train
@@ -19,10 +20,11 @@ _HOMES = {
     "AttendoError": "attendo.errors",
     "Translator": "attendo.tasks",
     "load": "attendo.tasks",
+    "look": "attendo.microscope.view",
     "train": "attendo.tasks",
 }
 
-__all__ = ["AttendoError", "Translator", "__version__", "load", "train"]
+__all__ = ["AttendoError", "Translator", "__version__", "load", "look", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -65,10 +66,14 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replaces model.safetensors in one step; its header names the config and tokenizer that it belongs to."""
+    """Replaces model.safetensors in one step.
+
+    Its header names the config and tokenizer that it belongs to, and the hash of its own weights.
+    """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
-    write_atomic(folder / "model.safetensors", save(tensors, header))
+    weights = _weights_sha256(BytesIO(save(tensors, header)))
+    write_atomic(folder / "model.safetensors", save(tensors, header | {"weights_sha256": weights}))
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -133,6 +138,10 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
                     raise AttendoError(
                         f"{path} was trained with another {part} than the one beside it; copy it back"
                     )
+            if header.get("weights_sha256") not in (None, _weights_sha256(path.open("rb"))):
+                raise AttendoError(
+                    f"{path} is damaged: its weights are not those that were written; copy it back, or resume the run"
+                )
             if differing := sorted(parameters.keys() ^ set(file.keys())):
                 raise AttendoError(f"{path}: {differing[0]} is in the file or the model, but not in both")
             for name, parameter in parameters.items():
@@ -154,6 +163,17 @@ def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tupl
         )
         raise AttendoError(f"{folder} was trained for {task}; use it with `attendo {does}`")
     return bundle, model
+
+
+def _weights_sha256(file: BinaryIO) -> str:
+    """Of all that a safetensors file holds but this hash: its facts, the tensors' names, types, places and numbers."""
+    with file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        header["__metadata__"].pop("weights_sha256", None)
+        found = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+        while part := file.read(1 << 24):
+            found.update(part)
+    return found.hexdigest()
 
 
 def _hashes(bundle: Bundle) -> dict[str, str]:

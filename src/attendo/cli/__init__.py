@@ -16,8 +16,10 @@ from attendo.cli.demo import add_demo
 from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.figure import add_figure_command
 from attendo.cli.lesson import add_lesson_command
+from attendo.cli.looking import add_look_command
 from attendo.cli.planning import add_plan_command
 from attendo.cli.reporting import say
+from attendo.cli.serving import add_serve_command
 from attendo.cli.shortlist import add_shortlist_command
 from attendo.cli.theory import add_theory_commands
 from attendo.cli.tracking import add_report_command
@@ -45,6 +47,8 @@ def build_app() -> typer.Typer:
     add_evaluate_command(app)
     add_compare_command(app)
     add_report_command(app)
+    add_look_command(app)
+    add_serve_command(app)
     add_text_commands(app)
     add_data_commands(app)
     add_theory_commands(app)

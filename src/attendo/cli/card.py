@@ -44,7 +44,7 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     )
     yield "tokenizer", f"{config.get('tokenizer', {}).get('kind', '?')}, {model['vocab_size']:,} entries"
     if source := facts.get("init_from"):
-        yield "started from", source
+        yield "began with", source
     yield "data", ", ".join(_counts(data))
     for file in config.get("data", {}).get("train", []):
         yield "", str(file)

@@ -68,6 +68,7 @@ def demo(
     _show(translator, out)
     print("\nNow you:")
     print(f'  attendo translate {out} "On Monday it will snow in Oslo."')
+    print(f"  attendo look {out} --serve")
     print(f"  attendo info {out}")
     print("  attendo train translation --train pairs.tsv --out runs/mine --minutes 30")
     return 0
@@ -142,18 +143,16 @@ def _test(translator: Translator, n_pairs: int) -> None:
 
 def _show(translator: Translator, out: Path) -> None:
     from attendo.errors import AttendoError
-    from attendo.microscope.attention_map import attention_map
-    from attendo.microscope.page import write_html
-    from attendo.microscope.pictures import write_png
-    from attendo.microscope.terminal import map_text
+    from attendo.microscope.looking import look
+    from attendo.microscope.view import View, ask_for
 
-    seen = attention_map(translator, SENTENCE)
-    print("\n".join(["", *_wrapped("  ", SENTENCE), *_wrapped("→ ", seen.target), "", map_text(seen), ""]))
-    write_html(seen, out / "map.html")
-    print(f"the same as a page: {out / 'map.html'}")
+    view = View(look(translator, ask_for(translator, SENTENCE), out))
+    print("\n".join(["", *_wrapped("  ", SENTENCE), *_wrapped("→ ", view.map().answer), "", str(view), ""]))
+    view.save(out / "look.html")
+    print(f"all there is to see, as a page: {out / 'look.html'}")
     try:
-        write_png(seen, out / "map.png")
-        print(f"the same as a picture: {out / 'map.png'}")
+        view.save(out / "map.png")
+        print(f"the map as a picture: {out / 'map.png'}")
     except AttendoError as error:  # matplotlib is an extra
         print(error)
 

@@ -36,6 +36,7 @@ from attendo.cli.using_options import (
     file_done,
     make_ready,
 )
+from attendo.cli.using_ray import OnRay, RayAddress, RayOptions, RayWorkers
 
 if TYPE_CHECKING:
     from attendo.data.accounting import Account
@@ -102,6 +103,9 @@ def translate(
     ] = None,
     source: Input = None,
     out: Output = None,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    ray_workers: RayWorkers = None,
     as_json: JsonLines = False,
     device: Device = "cpu",
     threads: Threads = None,
@@ -121,6 +125,8 @@ def translate(
     Example: attendo translate runs/mine < input.txt > output.txt
 
     Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt
+
+    Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt --ray --ray-address auto
 
     Example: attendo translate runs/mine "It will rain." --prefix "明日は" --alignments
 
@@ -142,7 +148,9 @@ def translate(
             raise typer.BadParameter("--stream is for one TEXT; give it on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
-    translator = Translator.load(folder, chosen_device(device, threads), others or ())
+    cluster = RayOptions(ray, ray_address, ray_workers)
+    cluster.check(files is not None, int8, device)
+    translator = Translator.load(folder, chosen_device("cpu" if ray else device, threads), others or ())
     _set_search(translator, set_ or [])
     if shortlist is not None:
         from attendo.tasks.shortlists import load_shortlist
@@ -161,7 +169,11 @@ def translate(
         return 0
     if files:
         request = work.request(folder, others or [], shortlist) | {"int8": int8}
-        return file_done(*files, work, request, work.notes)
+        if not ray:
+            return file_done(*files, work, request, work.notes)
+        runs = [folder, *(others or [])]
+        with cluster.cluster(work, runs, shortlist, int8, device, threads or 1) as ahead:
+            return file_done(*files, ahead, request, work.notes)
     counter, counts, n_lines = Counter("lines"), Counts[str](), 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
         lines, found = work(number, chunk, counter)

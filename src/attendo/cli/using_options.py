@@ -120,8 +120,9 @@ def file_done(
 class FileScreen:
     """How far a file is, with rate and time left: a live line on a terminal, a plain one now and then in a pipe."""
 
-    def __init__(self):
+    def __init__(self, what: str = "lines"):
         self.live = Live()
+        self.what = what
         self.began = self.shown = time.monotonic()
         self.done = "no"
 
@@ -137,9 +138,7 @@ class FileScreen:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
             left = duration((progress.total - progress.done) / rate)
-            line = (
-                f"{progress.done / progress.total:4.0%}  {self.done} lines  {rate:,.1f} a second  {left} left"
-            )
+            line = f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} a second  {left} left"
             (self.live.show if self.live.on else say)(line)
 
 

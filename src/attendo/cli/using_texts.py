@@ -209,7 +209,7 @@ class _Generating:
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
         """The output of each line, and counts."""
-        from attendo.tasks.generator import of_lines
+        from attendo.tasks.seeds import of_lines
 
         found = self.generator.generate_batch(prompts, of_lines(self.config, number, len(prompts)))
         counts = Counts(

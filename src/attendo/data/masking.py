@@ -11,6 +11,8 @@ from attendo.data.tokenizers import SPECIALS, Tokenizer
 
 Rule = Literal["mask", "80/10/10"]
 
+MASK = "<mask>"
+"""The mask token where people write or read it."""
 MASK_ID = Tokenizer.unk_id
 """The mask token is "unknown": texts in pieces, characters or bytes never hold it, and a hidden word is one."""
 

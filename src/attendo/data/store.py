@@ -5,11 +5,11 @@ needs them) with the offsets of the rows for each side, the row numbers in the f
 files begin, and a manifest. Each kind is one file of any size: a memory map needs no smaller ones.
 """
 
+import contextlib
 import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from attendo.files import (
     DamagedFile,
     atomic_folder,
     manifest_hash,
+    remove_folder,
     sha256_file,
     verify_manifest,
     write_manifest,
@@ -240,10 +241,6 @@ def mapped(path: Path, dtype: str) -> NDArray[Any]:
 
 
 def _remove(folder: Path) -> None:
-    """Take a damaged store away in one step, so that no other process finds a half-removed one."""
-    aside = folder.with_name(f".{folder.name}.{os.getpid()}.damaged")
-    try:
-        folder.rename(aside)
-    except FileNotFoundError:
-        return  # another process was quicker
-    shutil.rmtree(aside, ignore_errors=True)
+    """Take a damaged store away, unless another process was quicker."""
+    with contextlib.suppress(FileNotFoundError):
+        remove_folder(folder)

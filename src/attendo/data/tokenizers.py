@@ -57,6 +57,8 @@ _UNCASED = "|".join(
     )
 )
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_PICTURES = "[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
+_WITHIN_PICTURES = re.compile(f"(?<={_PICTURES})\u200d(?={_PICTURES})")
 WORDS: Final = ("word", "uncased")
 """The kinds that have an id for a word, and none for what no training text had."""
 
@@ -222,7 +224,10 @@ class Tokenizer:
         if self.kind == "word":
             entry = entry[1:]  # each word is kept with the space before it
         entry = entry.replace(" ", MARK) or MARK
-        return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in entry)
+        joined = {match.start() for match in _WITHIN_PICTURES.finditer(entry)}  # emoji that are one
+        return "".join(
+            c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
+        )
 
     def _check(self, ids: Sequence[int]) -> None:
         if len(ids) and not (min(ids) >= 0 and max(ids) < self.vocab_size):

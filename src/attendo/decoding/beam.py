@@ -1,7 +1,7 @@
 """Batched beam search; greedy search is the same code with `beam=1`."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Generic, cast
 
 import numpy as np
@@ -154,6 +154,11 @@ class BeamSearch(Generic[CacheT]):
         self._drop(done, parents)
         return results
 
+    def leave(self, numbers: Collection[int]) -> None:
+        """Give up these sources; what is found of the others stays the same."""
+        given_up = {place: [] for place, number in enumerate(self.sources.tolist()) if number in numbers}
+        self._drop(given_up, np.tile(self._beams, (len(self.sources), 1)))
+
     def _next_tokens(self) -> tuple[Int[np.ndarray, "sources beam k"], Float[np.ndarray, "sources beam k"]]:
         """Step all rows; the candidates of each. So many that the best of a group are among them in any case:
         the other groups, which rank before it, can set back at most one of a row's tokens for each of their rows.
@@ -208,6 +213,9 @@ class BeamSearch(Generic[CacheT]):
         ends = tokens == self.special.eos_id
         places = size - self.n_finished[:, group, None]
         placed = (np.arange(tokens.shape[1]) < places) & (log_probs > -np.inf)
+        if self.recorder is not None:
+            without = ~placed & (log_probs > -np.inf)
+            self.recorder.pass_over(self.sources, tokens, token_log_probs, parents, without)
         ended = ends & placed
         some_ended = bool(ended.any())
         if some_ended:
@@ -309,10 +317,8 @@ class BeamSearch(Generic[CacheT]):
         if len(kept):
             advance_rows(self.cache, kept, parents, self.device)
         if done:
-            self.sources, self.limits = self.sources[kept], self.limits[kept]
-            self.lengths, self.to_beat = self.lengths[kept], self.to_beat[kept]
-            self.log_probs, self.n_finished = self.log_probs[kept], self.n_finished[kept]
-            self.tokens, self.token_log_probs = self.tokens[kept], self.token_log_probs[kept]
+            for name in _PER_SOURCE:
+                setattr(self, name, getattr(self, name)[kept])
             self.finished = [self.finished[source] for source in kept]
             self.attended = self.attended[kept]
             if self.constraints is not None:
@@ -375,9 +381,10 @@ def traced_beam_search(
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     attending: AttendingStep[CacheT] | None = None,
+    n_passed_over: int = 0,
 ) -> tuple[list[list[Hypothesis]], list[SearchTrace]]:
-    """As `beam_search`, with everything that the search kept on its way, source by source."""
-    recorder, on = TraceRecorder(len(limits)), torch.device(device)
+    """As `beam_search`, with everything that the search kept on its way; n_passed_over: as `TraceRecorder`."""
+    recorder, on = TraceRecorder(len(limits), n_passed_over), torch.device(device)
     search = BeamSearch(
         step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, recorder=recorder
     )

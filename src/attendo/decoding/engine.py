@@ -1,6 +1,6 @@
 """Decode many sources: longest first, in batches of a token budget, handed back in the order they came."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from attendo.decoding.beam import BeamSearch, DecodingConfig, beam_search
 from attendo.decoding.candidates import BestTokens, best_tokens
 from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.streaming import last_tokens
 from attendo.errors import AttendoError
 
 
@@ -155,6 +156,16 @@ class ContinuousSearch:
     def advance(self) -> list[tuple[int, list[Hypothesis]]]:
         """Take one step of all; return (number, hypotheses) of the sources that are done with it."""
         return self._search.advance() if self._search is not None and self.going_on else []
+
+    @torch.inference_mode()
+    def leave(self, numbers: Collection[int]) -> None:
+        """Give up these sources: from the next step on nothing is computed for them."""
+        if self._search is not None:
+            self._search.leave(numbers)
+
+    def last_tokens(self) -> list[tuple[int, int]]:
+        """The sources that a greedy search is going on with, and the last token of each."""
+        return [] if self._search is None else last_tokens(self._search)
 
 
 def _check_prefixes(

@@ -1,9 +1,12 @@
 """Texts that run away: a search that says the same again and again, or comes to no end."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from attendo.data.tokenizers import Kind
+from attendo.decoding.options import DecodingConfig
 from attendo.decoding.step import Hypothesis
 
 LEAST_REPEATED = 12
@@ -11,6 +14,9 @@ LEAST_REPEATED = 12
 
 MOST_RATIO, MOST_EXTRA = 2.0, 30
 """A text without an end is suspect from so many times its source, and so many tokens more."""
+
+NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
+"""The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
 
 
 def runs_away(source: Sequence[int], found: Hypothesis) -> bool:
@@ -21,6 +27,17 @@ def runs_away(source: Sequence[int], found: Hypothesis) -> bool:
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
     return endless or (repeats(found.token_ids) and not repeats(source))
+
+
+def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | None:
+    """How a text that runs away is searched once more; None where it was searched so already.
+
+    >>> without_repetition(DecodingConfig(), "bpe").no_repeat_ngram
+    4
+    >>> without_repetition(DecodingConfig(no_repeat_ngram=3), "bpe")
+    """
+    n_gram = NO_REPEAT.get(kind, 4)
+    return None if 0 < config.no_repeat_ngram <= n_gram else replace(config, no_repeat_ngram=n_gram)
 
 
 def repeats(token_ids: Sequence[int]) -> bool:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from attendo.decoding.beam import BeamSearch
@@ -68,6 +70,11 @@ def _tokens(search: BeamSearch[CacheT]) -> Iterator[Found]:
         for number, (hypothesis,) in ended:
             yield number, hypothesis.token_ids[n_told:], True
         n_told += 1
-        last = search.tokens[:, 0, n_told].tolist() if len(search.sources) else []
-        for number, token in zip(search.sources.tolist(), last, strict=True):
+        for number, token in last_tokens(search):
             yield number, (token,), False
+
+
+def last_tokens(search: BeamSearch[Any]) -> list[tuple[int, int]]:
+    """The sources that a greedy search is going on with, and the last token of each."""
+    tokens = search.tokens[np.arange(len(search.sources)), 0, search.lengths]
+    return list(zip(search.sources.tolist(), tokens.tolist(), strict=True))

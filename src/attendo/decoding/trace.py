@@ -25,7 +25,8 @@ class TraceNode:
 class SearchTrace:
     """Everything a search kept for one source: `steps[t]` are the candidates for token t, ended texts first.
 
-    A node that no later node has as its parent was given up, or the search was over.
+    A node that no later node has as its parent was given up, or the search was over. `passed_over[t]` are the best of
+    those for which the step had no place, where they were asked for; `beam` is None and `finished` False.
 
     >>> tree = SearchTrace(
     ...     (
@@ -38,6 +39,7 @@ class SearchTrace:
     """
 
     steps: tuple[tuple[TraceNode, ...], ...]
+    passed_over: tuple[tuple[TraceNode, ...], ...] = ()
 
     def path(self, step: int, number: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """The tokens from the root to node `number` of a step, an end token included, and their log-probabilities."""
@@ -51,15 +53,36 @@ class SearchTrace:
 
 
 class TraceRecorder:
-    """Collects the traces of a batch of sources while it is searched."""
+    """Collects the traces of a batch of sources while it is searched.
 
-    def __init__(self, n_sources: int) -> None:
+    n_passed_over: how many candidates without a place are noted at each step, by each group.
+    """
+
+    def __init__(self, n_sources: int, n_passed_over: int = 0) -> None:
+        self.n_passed_over = n_passed_over
         self._steps: list[list[tuple[TraceNode, ...]]] = [[] for _ in range(n_sources)]
         self._ended: list[list[TraceNode]] = [[] for _ in range(n_sources)]
+        self._passed: list[list[TraceNode]] = [[] for _ in range(n_sources)]
+        self._passed_over: list[list[tuple[TraceNode, ...]]] = [[] for _ in range(n_sources)]
 
     def end(self, source: int, token: int, log_prob: float, parent: int) -> None:
         """The text of a beam ended in this step."""
         self._ended[source].append(TraceNode(token, log_prob, parent, None, True))
+
+    def pass_over(
+        self,
+        sources: Int[np.ndarray, " sources"],
+        tokens: Int[np.ndarray, "sources candidates"],
+        log_probs: Float[np.ndarray, "sources candidates"],
+        parents: Int[np.ndarray, "sources candidates"],
+        without: Bool[np.ndarray, "sources candidates"],
+    ) -> None:
+        """Candidates of this step, best first; those `without` a place go no further."""
+        for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
+            for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
+                token, log_prob = int(tokens[row, number]), float(log_probs[row, number])
+                node = TraceNode(token, log_prob, int(parents[row, number]), None, False)
+                self._passed[source].append(node)
 
     def go_on(
         self,
@@ -77,8 +100,11 @@ class TraceRecorder:
                 nodes.append(TraceNode(token, log_prob, int(parents[row, beam]), beam, False))
             if nodes:
                 self._steps[source].append(tuple(nodes))
-            self._ended[source] = []
+                if self.n_passed_over:
+                    self._passed_over[source].append(tuple(self._passed[source]))
+            self._ended[source], self._passed[source] = [], []
 
     def traces(self) -> list[SearchTrace]:
         """What was collected so far, one trace a source."""
-        return [SearchTrace(tuple(steps)) for steps in self._steps]
+        both = zip(self._steps, self._passed_over, strict=True)
+        return [SearchTrace(tuple(steps), tuple(passed)) for steps, passed in both]

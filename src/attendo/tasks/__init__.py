@@ -11,9 +11,10 @@ from attendo.tasks.alignment import Link
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder
 from attendo.tasks.family import TaskName
-from attendo.tasks.generator import Generation, Generator
+from attendo.tasks.generator import Generator
 from attendo.tasks.translations import Assessment, Candidate, Translation
 from attendo.tasks.translator import Translator
+from attendo.tasks.writing import Generation
 
 __all__ = [
     "Assessment",

@@ -59,9 +59,11 @@ def _watched(model: EncoderDecoder) -> tuple[EncoderDecoder, list[Tensor]]:
 
     for number in range(len(twin.decoder.blocks)):
         path = f"decoder.blocks.{number}.cross_attention.attend"
-        leaf = twin.get_submodule(path)
+        leaf, edits = twin.get_submodule(path), None
+        if isinstance(leaf, RecordingAttend):  # the model is a view with edits
+            leaf, edits = leaf.plain, leaf.edits
         assert isinstance(leaf, Attend)
-        twin.set_submodule(path, RecordingAttend(leaf, ("weights",), note))
+        twin.set_submodule(path, RecordingAttend(leaf, ("weights",), note, edits))
     return twin, seen
 
 

@@ -31,9 +31,22 @@ except ImportError:  # Windows
 CHUNK_LINES, CHUNK_CHARACTERS = 1000, 1 << 22
 """A chunk ends with the line that reaches either: enough for full batches, little to make again after a kill."""
 
-Work = Callable[[int, list[str]], tuple[Sequence[str], Mapping[str, int]]]
-"""From (number of the first line, lines) to a result for each line, without a line feed at its end, and counts of
-what is worth saying about them."""
+Chunk = tuple[int, list[str]]
+"""Number of the first line, lines."""
+
+Done = tuple[Sequence[str], Mapping[str, int]]
+"""A result for each line of a chunk, without a line feed at its end, and counts of what is worth saying about them."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Work that takes chunks before it has given the results of those before: `done` gives all, in order."""
+
+    done: Callable[[Iterator[Chunk]], Iterator[Done]]
+
+
+Work = Callable[[int, list[str]], Done] | Ahead
+"""From chunks to results: one after the other, or as `Ahead`."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +121,14 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     yield Progress(resumed, total, resumed, dict(counts))
     with _open_part(part) as file:
         digest = _to_the_end(file, part, journal)
-        for first, texts in _chunks(source, journal.lines):
-            results, found = work(first, texts)
-            assert len(results) == len(texts), "a result for each line"
+        for results, found in _done(work, _chunks(source, journal.lines)):
             data = "".join(f"{result}\n" for result in results).encode("utf-8", "replace")
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
             digest.update(data)
             counts.update(found)
-            journal.lines, journal.size = journal.lines + len(texts), journal.size + len(data)
+            journal.lines, journal.size = journal.lines + len(results), journal.size + len(data)
             journal.sha256, journal.counts = digest.hexdigest(), dict(counts)
             journal.save(journal_file)
             yield Progress(journal.lines, total, resumed, journal.counts)
@@ -192,7 +203,21 @@ def _to_the_end(file: BufferedRandom, part: Path, journal: _Journal) -> hashlib.
     return digest
 
 
-def _chunks(source: Path, skip: int) -> Iterator[tuple[int, list[str]]]:
+def _done(work: Work, chunks: Iterator[Chunk]) -> Iterator[Done]:
+    if isinstance(work, Ahead):
+        yield from work.done(chunks)
+        return
+    for first, texts in chunks:
+        yield whole(texts, work(first, texts))
+
+
+def whole(texts: Sequence[str], done: Done) -> Done:
+    """What was done, which has a result for each text."""
+    assert len(done[0]) == len(texts), "a result for each line"
+    return done
+
+
+def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
     """The lines behind the first `skip`, as (number of the first, texts)."""
     first, texts, characters = skip + 1, [], 0
     for number, line in physical_lines(source):

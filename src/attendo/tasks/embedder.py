@@ -16,7 +16,7 @@ from attendo.bundle import Bundle, load_bundle, load_model
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.inspecting.states import noted_states
+from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.nn.pooling import Pooling, pool
 
@@ -117,15 +117,15 @@ class Embedder:
     ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
         path = self._path(layer)
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id, self.device)
-        with torch.inference_mode(), noted_states(self.model) as states:
-            match states.model:
+        with torch.inference_mode(), recording(self.model, f"{path}.output") as record:
+            match record.model:
                 case EncoderDecoder():
-                    states.model.encode(token_ids, lengths)
+                    record.model.encode(token_ids, lengths)
                 case DecoderLM():
-                    states.model.hidden(token_ids)
+                    record.model.hidden(token_ids)
                 case encoder:
                     encoder.hidden(token_ids, lengths)
-            return states[path], lengths
+            return record[path].output, lengths
 
     def _path(self, layer: int | None) -> str:
         if layer is None:

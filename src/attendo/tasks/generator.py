@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -15,145 +15,11 @@ from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.members import Reader, fastest_reader, reader
-from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig, fresh_seed
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
-from attendo.tasks.seeds import of_lines
-from attendo.tasks.spelling import Spelling, Stops
-from attendo.tasks.windows import Row, Window, Windows
-
-__all__ = ["Generation", "Generator", "Stream", "Window", "of_lines"]
-
-FinishedBy = Literal["end", "stop", "length"]
-
-
-@dataclass(frozen=True)
-class Generation:
-    """How a prompt goes on: `prompt + text` is the whole.
-
-    token_ids: what was drawn, the end token left out; with a stop, the tokens that spell it are among them. log_probs:
-    of each in nats, as the model has it before any penalty or filter, that of the end token included where there is
-    one. finished_by: "end" the model's end of a document, "stop" a stop text, "length" max_tokens. cut: tokens on the
-    left of the prompt that were not read, since the model's context holds no more. unknown: words of the prompt that
-    the tokenizer does not know. slides: how often the window slid. seed: gives this text again. window: the tokens
-    from which the text would go on, those of a recording.
-    """
-
-    prompt: str
-    text: str
-    token_ids: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    finished_by: FinishedBy
-    cut: int
-    unknown: int
-    slides: int
-    seed: int
-    window: tuple[int, ...]
-
-    @property
-    def log_prob(self) -> float:
-        """Of all that was drawn, in nats."""
-        return sum(self.log_probs)
-
-
-class _Text:
-    """One text as it is written: the pieces of what is drawn, and at the end all that there is to know."""
-
-    def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
-        tokenizer, most = generator.tokenizer, generator.model.config.max_len
-        self.prompt, self.seed = prompt, fresh_seed() if config.seed is None else config.seed
-        self.config = dataclasses.replace(config, seed=self.seed)
-        ids = tokenizer.encode(prompt)
-        self.unknown, self.cut = ids.count(tokenizer.unk_id), max(0, len(ids) - most)
-        self.prompt_ids = [tokenizer.bos_id, *ids][-most:]
-        self._eos_id = tokenizer.eos_id
-        self._spelling = Spelling(tokenizer, going_on=bool(ids))
-        self._stops = Stops(config.stop)
-        self._pieces: list[str] = []
-        self._token_ids: list[int] = []
-        self._log_probs: list[float] = []
-
-    @property
-    def stopped(self) -> bool:
-        """Whether a stop text has come."""
-        return self._stops.found
-
-    def add(self, token: Drawn) -> str:
-        """The piece that may be shown once this token has come, perhaps none."""
-        self._log_probs.append(token.log_prob)
-        if token.token_id == self._eos_id:
-            return ""
-        self._token_ids.append(token.token_id)
-        return self._kept(self._stops.add(self._spelling.add(token.token_id)))
-
-    def end(self) -> str:
-        """The last piece, now that no token comes any more: what was held back, half a character as U+FFFD."""
-        return "" if self.stopped else self._kept(self._stops.add(self._spelling.end()) + self._stops.end())
-
-    def _kept(self, piece: str) -> str:
-        self._pieces.append(piece)
-        return piece
-
-    def generation(self, windows: Windows, row: Row) -> Generation:
-        """The whole, with the row of the windows that it was written on."""
-        ended = len(self._log_probs) > len(self._token_ids)
-        last = [] if ended else [*self.prompt_ids, *self._token_ids][-1:]  # was not read any more
-        return Generation(
-            prompt=self.prompt,
-            text="".join(self._pieces),
-            token_ids=tuple(self._token_ids),
-            log_probs=tuple(self._log_probs),
-            finished_by="stop" if self.stopped else "end" if ended else "length",
-            cut=self.cut,
-            unknown=self.unknown,
-            slides=row.slides,
-            seed=self.seed,
-            window=tuple(windows.after(row, last)),
-        )
-
-
-def _written(
-    generator: Generator, texts: Sequence[_Text], n_rows: int
-) -> Iterator[tuple[int, str, Generation | None]]:
-    """Texts written side by side: (number of the text, a piece that is not empty, None), at last with all of it.
-
-    At most `n_rows` at a time; the place of one that has ended goes to the next. A text's last piece may be empty.
-    """
-    model = generator.reader()
-    windows = Windows(model, [], [])
-    sampling = Sampling(
-        lambda ids, windows: windows.step(ids),
-        windows,
-        [],
-        [],
-        _special(generator.tokenizer),
-        generator.device,
-    )
-    rows: list[Row] = []
-
-    def ended(number: int, piece: str) -> tuple[int, str, Generation]:
-        return number, piece + texts[number].end(), texts[number].generation(windows, rows[number])
-
-    while sampling.going_on or len(rows) < len(texts):
-        first = len(rows)
-        if more := texts[first : first + n_rows - len(sampling.going_on)]:
-            new = Windows(
-                model, [text.prompt_ids[:-1] for text in more], [text.config.max_tokens for text in more]
-            )
-            rows += new.rows
-            prompts, configs = [text.prompt_ids for text in more], [text.config for text in more]
-            sampling.join(lambda windows, new=new: windows.join(new), prompts, configs)
-            yield from (ended(n, "") for n in range(first, len(rows)) if sampling.has_ended(n))
-        for number, token in sampling.advance() if sampling.going_on else ():
-            piece = texts[number].add(token)
-            if texts[number].stopped:
-                sampling.end(number)
-            if sampling.has_ended(number):
-                yield ended(number, piece)
-            elif piece:
-                yield number, piece, None
+from attendo.tasks.writing import Generation, Writing, WrittenText, written
 
 
 class Stream(Iterator[str]):
@@ -163,7 +29,7 @@ class Stream(Iterator[str]):
     """
 
     def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
-        text = _Text(generator, prompt, config)
+        text = generator.text(prompt, config)
         self.prompt, self.cut, self.unknown, self.seed = prompt, text.cut, text.unknown, text.seed
         self._generation: Generation | None = None
         self._pieces = self._come(generator, text)
@@ -178,13 +44,13 @@ class Stream(Iterator[str]):
             raise AttendoError("the text is still being written; take all pieces of the stream first")
         return self._generation
 
-    def _come(self, generator: Generator, text: _Text) -> Iterator[str]:
-        for _, piece, generation in _written(generator, [text], 1):
-            if generation is not None:
-                generator.record_pass(generation)
-                self._generation = generation
-            if piece:
-                yield piece
+    def _come(self, generator: Generator, text: WrittenText) -> Iterator[str]:
+        for step in written(generator.writing(), [text], 1):
+            if step.generation is not None:
+                generator.record_pass(step.generation)
+                self._generation = step.generation
+            if step.piece:
+                yield step.piece
 
 
 @dataclass
@@ -229,6 +95,14 @@ class Generator:
         if self._reader is None and self._final:
             self.prepare()
         return reader(self.model) if self._reader is None else self._reader
+
+    def writing(self) -> Writing:
+        """Texts that this model writes side by side, none yet; what `generate` gives, step by step."""
+        return Writing(self.reader(), self.tokenizer)
+
+    def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
+        """A text of which nothing is written yet, as `Writing` takes it in."""
+        return WrittenText(self.tokenizer, self.model.config.max_len, prompt, config)
 
     @property
     def why_not_compiled(self) -> str | None:
@@ -329,8 +203,9 @@ class Generator:
                 f"{len(prompts)} prompts with {len(each)} configs, {rows} rows; give one config, or one for each"
                 " prompt, and at least 1 row"
             )
-        texts = [_Text(self, *pair) for pair in zip(prompts, each, strict=True)]
-        ended = {number: whole for number, _, whole in _written(self, texts, rows) if whole is not None}
+        texts = [self.text(*pair) for pair in zip(prompts, each, strict=True)]
+        steps = written(self.writing(), texts, rows)
+        ended = {step.number: step.generation for step in steps if step.generation is not None}
         found = [ended[number] for number in range(len(texts))]
         for generation in found:
             self.record_pass(generation)
@@ -358,13 +233,3 @@ class Generator:
         if self._record is not None:
             with torch.inference_mode():
                 self._record.model(torch.tensor([generation.window], device=self.device))
-
-
-def _special(tokenizer: Tokenizer) -> SpecialIds:
-    """No text has pad or bos, and unk only where it is a word: else it would be a token that spells nothing."""
-    nothing = () if tokenizer.kind == "word" else (tokenizer.unk_id,)
-    return SpecialIds(
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        never=(tokenizer.pad_id, tokenizer.bos_id, *nothing),
-    )

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch
-from attendo.inspecting.recording import AttentionRecord, recording
+from attendo.inspecting.recording import LayerRecord, recording
 from attendo.models import Model
 from attendo.nn.attention import Attention, head_contributions, share_heads
 from attendo.nn.blocks import Residual
@@ -56,7 +56,7 @@ def _note(streams: dict[str, Tensor], path: str, module: nn.Module, given: Any, 
 
 
 def _layer(
-    path: str, attention: nn.Module, record: AttentionRecord, stream: Float[Tensor, "batch len d_model"]
+    path: str, attention: nn.Module, record: LayerRecord, stream: Float[Tensor, "batch len d_model"]
 ) -> list[HeadMeasure]:
     """The heads of one layer."""
     assert isinstance(attention, Attention)

@@ -22,13 +22,11 @@ from attendo.models import Model, ModelConfig
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.tasks.choice import (
     UPDATING_SHARE,
-    choose_tokenizer,
-    choose_training,
     measured_pace,
 )
 from attendo.tasks.family import Family, Say
-from attendo.tasks.runs import pick_device
-from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
+from attendo.tasks.runs import chosen
+from attendo.tasks.settings import Tables
 from attendo.training.clock import Clock
 from attendo.training.costs import (
     Load,
@@ -156,16 +154,9 @@ def plan_run(
     Raises AttendoError for wrong settings and unusable data.
     """
     clock = Clock()
-    check_tables(family, tables, "the settings")
-    tables = joined(family.defaults(), with_absolute_files(tables))
-    data = section(family.data, tables, "data", "the settings")
-    data.check()
-    where, corpus = pick_device(device), family.open(data, say)
-    tables, tokenizer = choose_tokenizer(tables, family, corpus, _quiet)
-    material = family.material(corpus, tokenizer, tables)
-    tables = choose_training(tables, family, material, where, _quiet)
-    config = RunConfig.from_tables(family, tables, "the settings")
+    found = chosen(family, tables, say, _quiet, device)
     cpu, wall = clock.elapsed()
+    config, material, where = found.config, found.material, found.device
     training, model = config.training, on_paper(config.model)
     batches = material.batches(training.batch_tokens, training.seed, 0)
     load, cells = sampled(batches)
@@ -176,7 +167,7 @@ def plan_run(
         family.name,
         material.n_rows,
         material.n_tokens,
-        f"{tokenizer.kind}, {tokenizer.vocab_size:,} entries",
+        f"{found.tokenizer.kind}, {found.tokenizer.vocab_size:,} entries",
         config.model,
         training,
         parameter_groups(model),
@@ -189,7 +180,7 @@ def plan_run(
         torch.get_num_threads(),
         where.type,
         cpu if training.minutes is None else wall,
-        tried_pace(tables, batches, where, flops, memory.peak < there, probe_seconds),
+        tried_pace(found.tables, batches, where, flops, memory.peak < there, probe_seconds),
     )
 
 

@@ -50,13 +50,13 @@ def resumed_run(
     set_threads(threads, run.progress.threads, say)
     if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
         forget_end(run)
-    trained = TrainingRun(folder, run, bundle)
     if changes:
         prolong(run, dict(changes))
         bundle.tables["training"] = replace(config, training=run.training).tables()["training"]
         if ranks.is_first:
             save_description(folder, bundle)
-    elif trained.has_ended:
+    trained = TrainingRun(folder, run, bundle)
+    if trained.has_ended:
         say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
         return trained
     if ranks.is_first:
@@ -67,9 +67,8 @@ def resumed_run(
 
 def goes_on(folder: Path, ranks: Ranks) -> bool:
     """Whether torchrun has started these processes anew after one was lost, and the run in the folder has begun."""
-    restarted = any(
-        ranks.gathered(ranks.restarts > 0)
-    )  # on a machine that took another's place they count anew
+    # on a machine that took another's place they count anew
+    restarted = any(ranks.gathered(ranks.restarts > 0))
     return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
 
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +21,7 @@ from attendo.files import locked
 from attendo.models import Model, parameter_count
 from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.coaching import Coaching
-from attendo.tasks.family import Corpus, Family, Say
+from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.tasks.starting import shape_of, take_weights
 from attendo.tasks.tracking import MetricsLog, last_entry
@@ -47,7 +48,6 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self.log = MetricsLog(self.folder, self.run.training.tensorboard and self.run.ranks.is_first)
-
         dropout, fresh = self.bundle.tables["model"]["dropout"], "init_from" not in self.bundle.card
         self.coaching = Coaching.of(self.run, dropout, fresh)
 
@@ -127,30 +127,15 @@ def new_run(
     AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
-    if not ranks.restarts or checkpoints(
-        folder / "checkpoints"
-    ):  # torchrun starts a run anew that began in vain
+    # torchrun starts a run anew that began in vain
+    if not ranks.restarts or checkpoints(folder / "checkpoints"):
         require_no_run(folder)
-    check_tables(family, tables, "the settings")
-    given = with_absolute_files(tables)
-    tables = joined(family.defaults(), given)
-    data = section(family.data, tables, "data", "the settings")
-    data.check()
-    where, corpus = pick_device(device, ranks), family.open(data, say)
-    if init_from is None:
-        tables, tokenizer = choose_tokenizer(tables, family, corpus, say)
-    else:
-        tables, tokenizer = shape_of(init_from, family, given)
-        tables = joined(tables, {"model": corpus.model_facts()})
-        say_unknown_words(tokenizer, corpus, say)
-    with ranks.in_turn("store"):
-        material = family.material(corpus, tokenizer, tables)
-    tables = choose_training(tables, family, material, where, say)
-    config = RunConfig.from_tables(family, tables, "the settings")
-    bundle = Bundle(config.tables(), tokenizer, new_card(config) | corpus.facts())
+    found = chosen(family, tables, say, say, device, init_from, ranks)
+    config, corpus, material = found.config, found.corpus, found.material
+    bundle = Bundle(config.tables(), found.tokenizer, new_card(config) | corpus.facts())
     if init_from is not None:
         bundle.card["init_from"] = str(init_from.absolute())
-    model = new_model(bundle, config, where, say)
+    model = new_model(bundle, config, found.device, say)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
     facts = task.describe()
     bundle.card |= {
@@ -167,6 +152,50 @@ def new_run(
     trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
     trained.log.clear()
     return trained
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """All that a run is made of, once what the settings leave open is chosen; tables: the settings then."""
+
+    config: RunConfig
+    tables: Tables
+    tokenizer: Tokenizer
+    corpus: Corpus
+    material: Material
+    device: torch.device
+
+
+def chosen(
+    family: Family,
+    tables: Tables,
+    say: Say,
+    say_choice: Say,
+    device: str,
+    init_from: Path | None = None,
+    ranks: Ranks = ALONE,
+) -> Chosen:
+    """Reads the data, learns the tokenizer or takes that of `init_from`, and chooses what the tables leave open.
+
+    say_choice: hears what is chosen. Raises AttendoError for wrong settings and for unusable data.
+    """
+    check_tables(family, tables, "the settings")
+    given = with_absolute_files(tables)
+    tables = joined(family.defaults(), given)
+    data = section(family.data, tables, "data", "the settings")
+    data.check()
+    where, corpus = pick_device(device, ranks), family.open(data, say)
+    if init_from is None:
+        tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
+    else:
+        tables, tokenizer = shape_of(init_from, family, given)
+        tables = joined(tables, {"model": corpus.model_facts()})
+        say_unknown_words(tokenizer, corpus, say)
+    with ranks.in_turn("store"):
+        material = family.material(corpus, tokenizer, tables)
+    tables = choose_training(tables, family, material, where, say_choice)
+    config = RunConfig.from_tables(family, tables, "the settings")
+    return Chosen(config, tables, tokenizer, corpus, material, where)
 
 
 def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
@@ -230,15 +259,9 @@ def new_card(config: RunConfig) -> dict[str, Any]:
         "task": config.family.name,
         **({"decoding": tables["decoding"]} if "decoding" in tables else {}),
         "versions": {
-            "attendo": _version(),
+            "attendo": version("attendo"),
             "python": platform.python_version(),
             "torch": str(torch.__version__),
             "system": sys.platform,
         },
     }
-
-
-def _version() -> str:
-    from attendo import __version__
-
-    return __version__

@@ -15,15 +15,15 @@ import torch
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
-from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.drawing import draw
-from attendo.decoding.engine import decode
+from attendo.decoding.engine import ContinuousSearch, decode
 from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.loops import runs_away
+from attendo.decoding.loops import runs_away, without_repetition
 from attendo.decoding.members import Member, as_it_is, fastest
 from attendo.decoding.norms import length_norm
 from attendo.decoding.shortlist import Shortlist
@@ -44,9 +44,6 @@ from attendo.tasks.sources import Sources, sources_of
 from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translations import Assessment, Candidate, Loop, Translation
 from attendo.training.distributed import ALONE, Ranks
-
-_NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
-"""The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
 
 
 @dataclass
@@ -141,6 +138,12 @@ class Translator:
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
         sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        return self.translate_sources(sources, config, guard=guard, alignments=alignments)
+
+    def translate_sources(
+        self, sources: Sources, config: DecodingConfig, *, guard: bool = True, alignments: bool = False
+    ) -> list[Translation]:
+        """As `translate`, of texts that are ids already."""
         found = self._search(sources.rows, config, guard, sources.starts)
         return self._told(sources, found, config, alignments)
 
@@ -152,7 +155,7 @@ class Translator:
         """
         sources = sources_of(self.tokenizer, [text], self._longest(longest), prefix)
         start, step, best = self._together(sources.starts)
-        search = self.decoding, self._special, self.longest + 1, self.device
+        search = self.decoding, self.special_ids, self.longest + 1, self.device
         found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
         return text_as_found(found, sources.texts[0], self.tokenizer)
 
@@ -180,7 +183,7 @@ class Translator:
             part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
         ]
         start, step, _ = self._together(sources.starts)
-        bounds = search, self._special, self.longest + 1, self.device
+        bounds = search, self.special_ids, self.longest + 1, self.device
         drawn = draw(sources.rows, parts, start, step, *bounds, prefixes=sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [
             ([hypothesis], "left" if runs_away(row, hypothesis) else "none")
@@ -311,39 +314,42 @@ class Translator:
         self, rows: list[list[int]], config: DecodingConfig, guard: bool, starts: list[list[int]] | None
     ) -> list[tuple[list[Hypothesis], Loop]]:
         found: list[tuple[list[Hypothesis], Loop]] = [
-            (hypotheses, "none") for hypotheses in self._decode(rows, config, starts)
+            (hypotheses, "none") for hypotheses in self.search(rows, config, starts)
         ]
         running = [
             i for i, (hypotheses, _) in enumerate(found) if guard and runs_away(rows[i], hypotheses[0])
         ]
         if not running:
             return found
-        n_gram = _NO_REPEAT.get(self.tokenizer.kind, 4)
-        if 0 < config.no_repeat_ngram <= n_gram:  # it was searched so already
-            again = [found[i][0] for i in running]
-        else:
-            strict = dataclasses.replace(config, no_repeat_ngram=n_gram)
-            again = self._decode(
-                [rows[i] for i in running], strict, None if starts is None else [starts[i] for i in running]
-            )
+        again, strict = [found[i][0] for i in running], without_repetition(config, self.tokenizer.kind)
+        if strict is not None:
+            again_starts = None if starts is None else [starts[i] for i in running]
+            again = self.search([rows[i] for i in running], strict, again_starts)
         for i, hypotheses in zip(running, again, strict=True):
             mended = not runs_away(rows[i], hypotheses[0])
             found[i] = (hypotheses, "mended") if mended else (found[i][0], "left")
         return found
 
-    def _decode(
-        self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None
+    def search(
+        self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None = None
     ) -> list[list[Hypothesis]]:
+        """What is found for sources as ids, each with its end; starts: the ids that each text begins with."""
         attending: AttendingStep[Any] | None = None
         if looking := config.coverage_penalty > 0:
             steps = [attending_step(model) for model in self._models]
             attending = steps[0] if len(steps) == 1 else mean_attending(steps)
         start, step, best = self._together(starts, looking=looking)
-        search = config, self._special, self.longest + 1, self.device
+        search = config, self.special_ids, self.longest + 1, self.device
         return decode(sources, start, step, *search, prefixes=starts, attending=attending, best=best)
 
+    def continuous(self, config: DecodingConfig) -> ContinuousSearch:
+        """A search that takes in sources while others are searched; it finds what `search` does."""
+        start, step, best = self._together(None)
+        bounds = self.special_ids, self.longest + 1, self.device
+        return ContinuousSearch(start, step, config, *bounds, best=best)
+
     @property
-    def _special(self) -> SpecialIds:
+    def special_ids(self) -> SpecialIds:
         ids = self.tokenizer
         return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
 
@@ -373,10 +379,9 @@ class Translator:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
         tokenizer, members = self.tokenizer, self._members()
         rows = [source or [tokenizer.eos_id] for source in sources]
-        tgt, _ = pad_rows([[tokenizer.bos_id, *target] for target in targets], tokenizer.pad_id, self.device)
-        wanted, _ = pad_rows(
-            [[*target, tokenizer.eos_id] for target in targets], tokenizer.pad_id, self.device
-        )
+        pad_id, eos_id = tokenizer.pad_id, tokenizer.eos_id
+        tgt, _ = pad_rows([[tokenizer.bos_id, *target] for target in targets], pad_id, self.device)
+        wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)
         with torch.inference_mode():
             logits = [member.forced(rows, tgt) for member in members]
             if len(members) == 1:
@@ -387,9 +392,8 @@ class Translator:
 
     def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
         assert self._record is not None
-        if (
-            self.model.config.positions == "learned"
-        ):  # a text without end may be as long as they are, with the begin id
+        # a text without end may be as long as the positions are, with the begin id
+        if self.model.config.positions == "learned":
             targets = [target[: self.model.config.max_len - 1] for target in targets]
         inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
         with torch.inference_mode():

@@ -11,7 +11,6 @@ import torch
 
 from attendo.bundle import load_bundle
 from attendo.errors import AttendoError
-from attendo.files import DamagedFile, verify_manifest
 from attendo.tasks.family import Say
 from attendo.tasks.resuming import config_of, restored, set_threads
 from attendo.tasks.tracking import LOG_NAME, read_log
@@ -19,10 +18,10 @@ from attendo.training.checkpoints import (
     OPTIMIZER,
     RANDOM,
     WEIGHTS,
-    checkpoints,
     file_hashes,
     read_progress,
     snapshot,
+    sound_checkpoints,
     write_checkpoint,
 )
 from attendo.training.clock import Clock
@@ -90,15 +89,11 @@ def verify_resume(
 
 def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Path]:
     """The checkpoint to start from, None for the run's beginning, and the newest."""
-    sound: list[Path] = []
-    for path in reversed(checkpoints(folder / "checkpoints")):
-        try:
-            verify_manifest(path)
-            sound.append(path)
-        except DamagedFile as error:
-            say(f"passed over {path.name}: {error}")
-        if len(sound) == 2:
-            return sound[1], sound[0]
+    sound, damaged = sound_checkpoints(folder / "checkpoints", 2)
+    for line in damaged:
+        say(line)
+    if len(sound) == 2:
+        return sound[1], sound[0]
     if not sound:
         raise AttendoError(f"{folder} has no sound checkpoint; let training reach its first")
     if init_from is not None:

@@ -95,9 +95,8 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
 
     def write(temporary: Path) -> None:
         for stem, tensors in taken.tensors.items():
-            save_rows(
-                tensors, temporary / shard_name(stem, ranks if taken.is_sharded or stem == RANDOM else ALONE)
-            )
+            of_each = taken.is_sharded or stem == RANDOM
+            save_rows(tensors, temporary / shard_name(stem, ranks if of_each else ALONE))
 
     def finish(temporary: Path) -> None:
         progress = dict(taken.progress)
@@ -106,9 +105,8 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
         (temporary / CLOCK).write_text(json.dumps(clock))
         write_manifest(temporary, {"format": 1, "step": taken.step})
 
-    write_together(
-        path, write, finish, ranks
-    )  # replaces: the same step once more, after an end was prolonged
+    # it replaces one of that step: the same again, after an end was prolonged
+    write_together(path, write, finish, ranks)
     return path
 
 
@@ -154,14 +152,23 @@ def file_hashes(path: Path) -> dict[str, str]:
 
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """The latest checkpoint that verifies, and a line for each damaged one that was passed over."""
-    damaged = []
+    sound, damaged = sound_checkpoints(folder, 1)
+    return (sound[0] if sound else None), damaged
+
+
+def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
+    """The latest `most` checkpoints that verify, the newest first; the others are not read. Lines as above."""
+    sound: list[Path] = []
+    damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
+        if len(sound) == most:
+            break
         try:
             verify_manifest(path)
-            return path, damaged
+            sound.append(path)
         except OSError as error:  # a DamagedFile, or what the system itself cannot read
             damaged.append(f"passed over {path.name}: {error}")
-    return None, damaged
+    return sound, damaged
 
 
 def checkpoints(folder: Path) -> list[Path]:

@@ -15,6 +15,9 @@ from attendo.decoding.native.structures import Tokens, address
 class SlotCache:
     """Rows that share what their common past has written: to reorder them copies numbers of slots, no keys.
 
+    To take in rows copies what they have read, and nothing of the others: their slots are those that nobody needs any
+    more, and there is room ahead for slots and memory.
+
     Row i writes its next position into the slot `own[i]`, and finds position p in `slots[i, p]`. Slots belong to a
     source, and its rows have one length, so that no row writes where another one reads. `memory` has the keys and
     values of the source tokens, those of all sources side by side, without padding and once for all rows.
@@ -38,7 +41,7 @@ class SlotCache:
     ):
         n_sources, self.capacity = len(source_lengths), capacity
         rows = n_sources * rows_per_source
-        self.memory = memory
+        self.memory, self._n_memory = memory, memory.shape[1]
         lengths = np.asarray(source_lengths, dtype=np.int64)
         self.sources = np.repeat(np.arange(n_sources), rows_per_source)
         self.memory_length = lengths[self.sources]
@@ -102,24 +105,54 @@ class SlotCache:
 
     def join(self, other: SlotCache) -> None:
         """Takes in the rows and sources of another cache of the same model, behind its own."""
-        n_mine, n_both = self.rows, self.rows + other.rows
-        capacity = max(self.capacity, other.capacity)
-        blocks, _, _, width = self.cache.shape
-        joined = torch.empty(blocks, n_both, capacity, width)
-        slots = np.tile(np.arange(n_both, dtype=np.int32)[:, None], (1, capacity))
-        for cache, first in ((self, 0), (other, n_mine)):
-            for row, length in enumerate(cache.lengths.tolist()):
-                past = torch.from_numpy(cache.slots[row, :length].astype(np.int64))
-                joined[:, first + row, :length] = cache.cache[:, past, torch.arange(length)]
-        mine, theirs = self._live_memory(), other._live_memory()
-        self.memory = torch.cat([mine[0], theirs[0]], 1)
-        self.memory_start = np.concatenate((mine[1], theirs[1] + mine[0].shape[1]))
+        own = self._free_slots(other.rows, other.capacity)
+        slots = np.repeat(own[:, None], self.capacity, 1)
+        for row, length in enumerate(other.lengths.tolist()):
+            if length:
+                past = torch.from_numpy(other.slots[row, :length].astype(np.int64))
+                self.cache[:, own[row], :length] = other.cache[:, past, torch.arange(length)]
+        starts = self._add_memory(*other._live_memory())
+        self.memory_start = np.concatenate((self.memory_start, starts))
         self.memory_length = np.concatenate((self.memory_length, other.memory_length))
         self.sources = np.concatenate((self.sources, other.sources + self.sources.max(initial=-1) + 1))
         self.lengths = np.concatenate((self.lengths, other.lengths))
-        self.own, self.slots = np.arange(n_both, dtype=np.int32), slots
-        self.cache, self.capacity = joined, capacity
+        self.own, self.slots = np.concatenate((self.own, own)), np.concatenate((self.slots, slots))
         self._moved()
+
+    def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
+        """Slots where no row writes or reads, each with room for so many positions; more are made where there are few.
+
+        All grow together, and ahead: a server takes in rows again and again.
+        """
+        blocks, n_slots, held, width = self.cache.shape
+        taken = np.zeros(n_slots, dtype=bool)
+        taken[self.own] = True
+        taken[self.slots[np.arange(self.capacity) < self.lengths[:, None]]] = True
+        free = np.flatnonzero(~taken)[:n]
+        more = max(0, n - len(free))
+        if more or capacity > held:
+            room = n_slots + max(more, n_slots // 2 if more else 0)
+            wider = max(held, (capacity + 31) // 32 * 32)
+            cache = torch.empty(blocks, room, wider, width)
+            cache[:, :n_slots, :held] = self.cache
+            slots = np.zeros((self.rows, wider), dtype=np.int32)
+            slots[:, :held] = self.slots
+            self.cache, self.slots, self.capacity = cache, slots, wider
+        return np.concatenate((free, np.arange(n_slots, n_slots + more))).astype(np.int32)
+
+    def _add_memory(
+        self, memory: Float[Tensor, "blocks tokens memory_width"], starts: Int[np.ndarray, " rows"]
+    ) -> Int[np.ndarray, " rows"]:
+        """Puts memory behind what there is; where rows that begin at `starts` in it begin now."""
+        n = memory.shape[1]
+        if self._n_memory + n > self.memory.shape[1]:
+            live, self.memory_start = self._live_memory()
+            self._n_memory = live.shape[1]
+            self.memory = live.new_empty(live.shape[0], 2 * (self._n_memory + n), live.shape[2])
+            self.memory[:, : self._n_memory] = live
+        first, self._n_memory = self._n_memory, self._n_memory + n
+        self.memory[:, first : self._n_memory] = memory
+        return starts + first
 
     def _live_memory(self) -> tuple[Tensor, Int[np.ndarray, " rows"]]:
         """The memory of the sources that have rows, and where each row's starts in it."""

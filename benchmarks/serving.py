@@ -1,0 +1,393 @@
+"""What serving costs and withstands: throughput beside the offline engine, overhead, overload, slow clients, a soak.
+
+    python benchmarks/serving.py --run RUN --lines FILE [--what throughput,overhead,…] [--requests N] [--seconds S]
+
+RUN is a translator, FILE has a source a line (the first column counts). The server is a process of its own on one
+core, the clients on another; each figure names what it is. What is asked of each is in docs/benchmarks.md.
+
+throughput: 32 clients in a closed loop with sources of one length, interleaved with the offline engine (`translate`,
+batches of 32, the same beam) on the server's core: output tokens per CPU-second of the whole server process over those
+of the offline process, the median of pairs; p50 and p99 of the clients. overhead: one client, the median of its waiting
+less that of the Python call in a process on that core, interleaved. mixed: so many requests of all kinds by 32 clients;
+none lost, swapped or answered 5xx, every text that of the offline command. overload: an open loop at ten times the
+throughput for so many seconds. slow: 1,000 sockets that send a byte now and then; p99 of the good clients with and
+without them, in pairs. gone: clients that leave. stop: SIGTERM under load. swap: SIGHUP under load. soak: memory over
+requests.
+"""
+
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+from serving_load import Client, metric, quantile, serving
+from turns import asked, contenders, listed, orders, ratios, shared_options, store, tell
+
+WHAT = ("throughput", "overhead", "mixed", "overload", "slow", "gone", "stop", "swap", "soak")
+CLIENTS, BATCH = 32, 32
+SERVER_CORE, CLIENT_CORE = 1, 0
+
+
+# the offline engine, in a process of its own
+
+
+def offline(run, core):
+    """Answers orders: {"lines", "beam", "batch", "guard"} → tokens, CPU seconds, wall seconds, texts."""
+    os.sched_setaffinity(0, {core})
+    import torch
+
+    import attendo
+
+    torch.set_num_threads(1)
+    translator = attendo.load(run).prepare()
+    tell({"loaded": True, "vocabulary": translator.tokenizer.vocab_size})
+    for order in orders():
+        if "lengths" in order:
+            tell({"lengths": [len(translator.tokenizer.encode(line)) for line in order["lengths"]]})
+            continue
+        lines, size = order["lines"], order["batch"]
+        cpu, wall, n, texts, each = time.process_time(), time.perf_counter(), 0, [], []
+        for first in range(0, len(lines), size):
+            began = time.perf_counter()
+            found = translator.translate(
+                lines[first : first + size], order.get("beam"), guard=order.get("guard", True)
+            )
+            each.append(time.perf_counter() - began)
+            n += sum(len(t.candidates[0].token_log_probs) for t in found)
+            texts += [t.text for t in found]
+        cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
+        tell({"tokens": n, "cpu": cpu, "wall": wall, "texts": texts, "median": statistics.median(each)})
+
+
+# what is measured
+
+
+async def closed_loop(port, lines, clients=CLIENTS, **body):
+    """Every line translated once by so many clients; (texts in order, seconds of each, statuses)."""
+    left = list(enumerate(lines))[::-1]
+    texts, seconds, statuses = [None] * len(lines), [], Counter()
+
+    async def work():
+        async with Client(port) as client:
+            while left:
+                number, line = left.pop()
+                began = time.perf_counter()
+                status, _, answer = await client.ask("POST", "/translate", {"q": line, **BODY, **body})
+                seconds.append(time.perf_counter() - began)
+                statuses[status] += 1
+                if status == 200:
+                    texts[number] = json.loads(answer)["translatedText"]
+
+    await asyncio.gather(*(work() for _ in range(clients)))
+    return texts, seconds, statuses
+
+
+BODY = {"source": "en", "target": "de", "format": "text"}
+
+
+def of_one_length(engine, lines, n):
+    """So many lines of the commonest length."""
+    lengths = asked("attendo", engine, {"lengths": lines})["lengths"]
+    common = Counter(lengths).most_common(1)[0][0]
+    same = [line for line, length in zip(lines, lengths, strict=True) if length == common]
+    return [same[i % len(same)] for i in range(n)], common
+
+
+async def throughput(server, engine, lines, options):
+    """Output tokens per CPU-second, served over offline, interleaved."""
+    lines, length = of_one_length(engine, lines, options.requests or 960)
+    order = {"lines": lines, "batch": BATCH}
+    served, alone, waits = [], [], []
+    for number in range(options.rounds + 1):
+        there = asked("attendo", engine, order)
+        before = server.cpu_seconds
+        texts, seconds, statuses = await closed_loop(server.port, lines)
+        cpu = server.cpu_seconds - before
+        assert statuses == {200: len(lines)} and texts == there["texts"], statuses
+        if number:  # the first warms up
+            served.append(there["tokens"] / cpu)
+            alone.append(there["tokens"] / there["cpu"])
+            waits.append([quantile(seconds, share) for share in (0.5, 0.99)])
+    p50, p99 = (statistics.median(column) for column in zip(*waits, strict=True))
+    return {
+        "clients": CLIENTS, "source tokens": length, "requests a round": len(lines),
+        "tokens per CPU-second": {
+            "served": round(statistics.median(served)), "offline": round(statistics.median(alone)),
+        },
+        "served / offline": ratios(served, alone),
+        "p50 ms": round(1000 * p50, 1), "p99 ms": round(1000 * p99, 1), "p99 / p50": round(p99 / p50, 2),
+    }  # fmt: skip
+
+
+async def overhead(server, engine, lines, options):
+    """One client: what a request takes beyond the Python call."""
+    lines, _ = of_one_length(engine, lines, 64)
+    differences = []
+    for number in range(options.rounds + 1):
+        there = asked("attendo", engine, {"lines": lines, "batch": 1})
+        _, seconds, _ = await closed_loop(server.port, lines, clients=1)
+        if number:
+            differences.append(1000 * (statistics.median(seconds) - there["median"]))
+    return {"p50 ms beyond the call": round(statistics.median(differences), 2)}
+
+
+async def mixed(server, engine, lines, options):
+    """Requests of all kinds, side by side: none lost, swapped or failed."""
+    draw, n = random.Random(1), options.requests or 2000
+    lines = lines[:1000]
+    beams = {
+        beam: asked("attendo", engine, {"lines": lines, "batch": 64, "beam": beam})["texts"]
+        for beam in (1, 2, 4)
+    }
+    order = {"lines": lines, "batch": 64, "beam": 1, "guard": False}  # a stream cannot be searched again
+    streamed = asked("attendo", engine, order)["texts"]
+    left, statuses, wrong = list(range(n)), Counter(), 0
+    kinds = [draw.choice(("one", "list", "beam", "stream", "bad")) for _ in range(n)]
+
+    async def work():
+        nonlocal wrong
+        async with Client(server.port) as client:
+            while left:
+                number = left.pop()
+                kind, at = kinds[number], draw.randrange(len(lines))
+                texts, body = beams[4], {"q": lines[at], **BODY, "beam": 4}
+                if kind == "list":
+                    body["q"] = lines[at : at + 5]
+                elif kind == "beam":
+                    body["beam"] = draw.choice((1, 2))
+                    texts = beams[body["beam"]]
+                elif kind == "bad":
+                    body |= draw.choice(({"beam": 0}, {"q": 3}, {"target": "xx"}, {"source": None}))
+                if kind == "stream":
+                    body = {"model": MODEL, "prompt": lines[at], "stream": True}
+                    status, _, answer = await client.ask("POST", "/v1/completions", body)
+                    found = "".join(
+                        json.loads(line[6:])["choices"][0]["text"]
+                        for line in answer.decode().splitlines()
+                        if line.startswith("data: {")
+                        and '"choices": []' not in line
+                        and '"choices":[]' not in line
+                    )
+                    right = status == 200 and found == streamed[at]
+                else:
+                    status, _, answer = await client.ask("POST", "/translate", body)
+                    found = json.loads(answer).get("translatedText")
+                    expected = texts[at : at + 5] if kind == "list" else texts[at]
+                    right = status in (400, 422) if kind == "bad" else found == expected
+                statuses[status] += 1
+                wrong += not right
+
+    await asyncio.gather(*(work() for _ in range(CLIENTS)))
+    return {"requests": n, "answers": dict(sorted(statuses.items())), "wrong": wrong}
+
+
+async def overload(server, engine, lines, options):
+    """An open loop at ten times what the server can do; then whether it is as before."""
+    lines, _ = of_one_length(engine, lines, 320)
+    began = time.perf_counter()
+    _, calm, _ = await closed_loop(server.port, lines)
+    rate = 10 * len(lines) / (time.perf_counter() - began)
+    before, statuses, hints, waits, tasks = server.megabytes, Counter(), Counter(), [], set()
+    seconds, idle = options.seconds or 20, []
+
+    async def one(line):
+        client = idle.pop() if idle else Client(server.port)
+        try:
+            start = time.perf_counter()
+            status, headers, _ = await client.ask("POST", "/translate", {"q": line, **BODY})
+            statuses[status] += 1
+            if status == 200:
+                waits.append(time.perf_counter() - start)
+            elif status == 429:
+                hints[headers.get("retry-after")] += 1
+            idle.append(client)
+        except OSError as error:
+            statuses[type(error).__name__] += 1
+
+    began, sent, largest = time.perf_counter(), 0, before
+    while (now := time.perf_counter() - began) < seconds:
+        while sent < now * rate:
+            task = asyncio.ensure_future(one(lines[sent % len(lines)]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            sent += 1
+        largest = max(largest, server.megabytes)
+        await asyncio.sleep(0.005)
+    await asyncio.gather(*tasks)
+    ended = time.perf_counter()
+    while True:
+        _, after, _ = await closed_loop(server.port, lines[:64])
+        if statistics.median(after) < 1.5 * statistics.median(calm):
+            break
+    recovery = time.perf_counter() - ended
+    return {
+        "asked for per second": round(rate, 1), "sent": sent, "seconds": seconds, "answers": dict(statuses),
+        "429 without Retry-After": hints[None], "p99 ms of the admitted": round(1000 * quantile(waits, 0.99)),
+        "MB before, at most, after": [round(x, 1) for x in (before, largest, server.megabytes)],
+        "memory": round(server.megabytes / before, 3), "seconds until as before": round(recovery, 2),
+    }  # fmt: skip
+
+
+async def slow(server, engine, lines, options):
+    """p99 of good clients with 1,000 slow sockets over that without, in pairs."""
+    lines, _ = of_one_length(engine, lines, options.requests or 640)
+    found = []
+    for _ in range(options.rounds):
+        pair = []
+        for crowd in (0, 1000):
+            stopping = asyncio.Event()
+            slow_ones = [asyncio.ensure_future(_dawdle(server.port, stopping)) for _ in range(crowd)]
+            await asyncio.sleep(0.5 if crowd else 0)
+            _, seconds, statuses = await closed_loop(server.port, lines, clients=8)
+            assert statuses == {200: len(lines)}, statuses
+            pair.append(quantile(seconds, 0.99))
+            stopping.set()
+            await asyncio.gather(*slow_ones)
+        found.append(pair[1] / pair[0])
+    return {"p99 with / without": round(statistics.median(found), 3), "pairs": [round(x, 3) for x in found]}
+
+
+async def _dawdle(port, stopping):
+    """Sends a request a byte at a time, and begins again when the server closes."""
+    while not stopping.is_set():
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            for byte in b"POST /translate HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n{":
+                writer.write(bytes([byte]))
+                try:
+                    await asyncio.wait_for(stopping.wait(), 1.0)
+                    break
+                except TimeoutError:
+                    pass
+            writer.close()
+        except OSError:
+            await asyncio.sleep(0.2)
+
+
+async def gone(server, engine, lines, options):
+    """Clients that leave in the middle: when their place is free."""
+    waits = []
+    long = " ".join(lines[:40])
+    for _ in range(options.rounds):
+        client = Client(server.port)
+        await client.send("POST", "/translate", {"q": long, **BODY})
+        async with Client(server.port) as watcher:
+            while not metric((await watcher.ask("GET", "/metrics"))[2].decode(), "attendo_admitted_requests"):
+                pass
+            client.close()
+            began = time.perf_counter()
+            while metric((await watcher.ask("GET", "/metrics"))[2].decode(), "attendo_admitted_requests"):
+                pass
+            waits.append(1000 * (time.perf_counter() - began))
+    return {"ms until free": {"median": round(statistics.median(waits), 1), "most": round(max(waits), 1)}}
+
+
+async def stop(options, lines):
+    """SIGTERM under load, each time a new server."""
+    found = []
+    for _ in range(min(options.rounds, 5)):
+        with serving([options.run], core=SERVER_CORE) as server:
+            await server.ready()
+            async with Client(server.port) as watcher:
+                await watcher.ask("GET", "/readyz")
+                clients = [Client(server.port) for _ in range(16)]
+                for client in clients:
+                    await client.send("POST", "/translate", {"q": lines[:8], **BODY})
+                while (
+                    metric((await watcher.ask("GET", "/metrics"))[2].decode(), "attendo_admitted_requests")
+                    < 16
+                ):
+                    pass
+                began = time.perf_counter()
+                server.process.send_signal(signal.SIGTERM)
+                while (await watcher.ask("GET", "/readyz"))[0] == 200:
+                    pass
+                not_ready = time.perf_counter() - began
+                children = server.children
+                answers = Counter([(await client.answer())[0] for client in clients])
+                status = await asyncio.to_thread(server.process.wait, 30)
+                found.append({"ms until not ready": round(1000 * not_ready, 1), "answers": dict(answers),
+                              "exit": status, "children": len(children)})  # fmt: skip
+    return found
+
+
+async def swap(server, engine, lines, options):
+    """The model loaded anew by SIGHUP, again and again, while clients go on."""
+    lines, _ = of_one_length(engine, lines, options.requests or 960)
+    weights = Path(options.run) / "model.safetensors"
+    expected = asked("attendo", engine, {"lines": lines, "batch": BATCH})["texts"]
+    working = asyncio.ensure_future(closed_loop(server.port, lines))
+    swaps = 0
+    while not working.done():
+        os.utime(weights)
+        server.process.send_signal(signal.SIGHUP)
+        swaps += 1
+        await asyncio.sleep(1.0)
+    texts, _, statuses = working.result()
+    return {"swaps asked for": swaps, "answers": dict(statuses), "texts as before": texts == expected}
+
+
+async def soak(server, engine, lines, options):
+    """Memory over many requests, after a warm-up of a tenth."""
+    n, points = options.requests or 20_000, []
+    step = max(1, n // 20)
+    began = time.perf_counter()
+    for first in range(0, n, step):
+        batch = [lines[(first + i) % len(lines)] for i in range(step)]
+        _, _, statuses = await closed_loop(server.port, batch, beam=1)
+        assert statuses == {200: step}, statuses
+        points.append(((time.perf_counter() - began) / 3600, server.megabytes))
+    warm = points[len(points) // 4 :]
+    slope = statistics.linear_regression(*zip(*warm, strict=True)).slope
+    return {"requests": n, "MB": [round(mb, 1) for _, mb in points], "MB an hour": round(slope, 2)}
+
+
+async def measured(options, engine):
+    """All that was asked for."""
+    lines = [line.partition("\t")[0] for line in options.lines.read_text().splitlines() if line.strip()]
+    found = {}
+    for name in options.what:
+        if name == "stop":
+            found[name] = await stop(options, lines)
+        else:
+            with serving([options.run], core=SERVER_CORE) as server:
+                await server.ready()
+                found[name] = await globals()[name](server, engine, lines, options)
+        print(name, json.dumps(found[name]), flush=True)
+    return found
+
+
+def main():
+    """Measures what is named."""
+    made = shared_options(__doc__, rounds=7)
+    made.add_argument("--run", required=True, help="a translator's run folder")
+    made.add_argument("--lines", type=Path, required=True, help="sources, one a line")
+    made.add_argument("--what", type=listed(), default=list(WHAT), help="which figures, with commas between")
+    made.add_argument("--requests", type=int, help="of throughput, mixed, slow, swap and soak")
+    made.add_argument("--seconds", type=float, help="of overload")
+    options = made.parse_args()
+    if options.work == "offline":
+        return offline(options.run, SERVER_CORE)
+    global MODEL
+    MODEL = Path(options.run).resolve().name
+    os.sched_setaffinity(0, {CLIENT_CORE})
+    command = [sys.executable, __file__, "--work", "offline", "--run", options.run, "--lines", options.lines]
+    with contenders({"attendo": command}, 1) as (workers, _):
+        found = asyncio.run(measured(options, workers["attendo"]))
+    import torch
+
+    result = {"clients": CLIENTS, "rounds": options.rounds, "torch": torch.__version__, "figures": found}
+    store("serving", result, options.out)
+    return None
+
+
+MODEL = ""
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A server to put under load, and clients that cost little themselves: HTTP/1.1 by hand over asyncio."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
+
+
+class Server:
+    """A process of `attendo serve`. core: the only one that it runs on, None for all."""
+
+    def __init__(self, runs, *options, core=None, threads=1, log=subprocess.DEVNULL):
+        self.port = free_port()
+        attendo = Path(sys.executable).with_name("attendo")
+        command = [attendo, "serve", *map(str, runs), "--from", "en", "--to", "de", "--port", str(self.port)]
+        command += ["--threads", str(threads), *options]
+        pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=pin)
+
+    async def ready(self, seconds=120):
+        """Waits until it answers /readyz with 200."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise SystemExit(f"the server ended with status {self.process.returncode}")
+            try:
+                async with Client(self.port) as client:
+                    if (await client.ask("GET", "/readyz"))[0] == 200:
+                        return
+            except OSError:
+                pass
+            await asyncio.sleep(0.05)
+        raise SystemExit("the server is not ready in time")
+
+    @property
+    def cpu_seconds(self):
+        """User and system time of all its threads so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICK
+
+    @property
+    def megabytes(self):
+        """Resident memory."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * PAGE / 1e6
+
+    @property
+    def children(self):
+        """Processes that it has started."""
+        folder = Path(f"/proc/{self.process.pid}/task")
+        return [child for task in folder.glob("*/children") for child in task.read_text().split()]
+
+    def stop(self, seconds=40):
+        """SIGTERM; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def serving(runs, *options, **more):
+    """A server that is gone afterwards, whatever happens."""
+    server = Server(runs, *options, **more)
+    try:
+        yield server
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+            server.process.wait()
+
+
+class Client:
+    """One connection that is kept; opened anew where the server has closed it."""
+
+    def __init__(self, port, headers=None):
+        self.port, self.reader, self.writer = port, None, None
+        self.headers = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        self.close()
+
+    def close(self):
+        """The connection, at once."""
+        if self.writer is not None:
+            self.writer.close()
+            self.reader = self.writer = None
+
+    async def send(self, method, path, body=None):
+        """A request; body: what becomes JSON, or bytes."""
+        if self.writer is None:
+            self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 24)
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{self.headers}"
+        kind = "" if body is None else f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n"
+        self.writer.write(f"{head}{kind}\r\n".encode() + data)
+
+    async def answer(self):
+        """(status, headers, body) of what was sent."""
+        lines = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        status = int(lines[0].split()[1])
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
+        if headers.get("transfer-encoding") == "chunked":
+            body = b"".join([chunk async for chunk in self._chunks()])
+        else:
+            body = await self.reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("connection", "").lower() == "close":
+            self.close()
+        return status, headers, body
+
+    async def _chunks(self):
+        while size := int(await self.reader.readline(), 16):
+            yield (await self.reader.readexactly(size + 2))[:-2]
+        await self.reader.readline()
+
+    async def ask(self, method, path, body=None):
+        """Sends and waits for the answer; once more, where a kept connection had been closed meanwhile."""
+        for kept in (self.writer is not None, False):
+            try:
+                await self.send(method, path, body)
+                return await self.answer()
+            except (asyncio.IncompleteReadError, ConnectionError):
+                self.close()
+                if not kept:
+                    raise
+        raise AssertionError
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def metric(text, name):
+    """The sum over all labels of a figure of /metrics.
+
+    >>> metric('steps_total{model="a"} 2.0\\nsteps_total{model="b"} 3.0', "steps_total")
+    5.0
+    """
+    return sum(float(v) for v in re.findall(rf"^{re.escape(name)}(?:{{[^}}]*}})? (\S+)$", text, re.M))
+
+
+def quantile(values, share):
+    """The value below which so much of them lies.
+
+    >>> quantile([3, 1, 2, 4], 0.5), quantile([1], 0.99)
+    (3, 1)
+    """
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]

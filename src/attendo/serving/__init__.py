@@ -1,0 +1,1 @@
+"""Models over HTTP: the interfaces, the engine behind them, and the page."""

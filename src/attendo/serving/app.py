@@ -1,0 +1,79 @@
+"""The application: routes, guard and answers to errors, put together; plain ASGI, for any server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+from fastapi import APIRouter, FastAPI
+
+from attendo import __version__
+from attendo.errors import AttendoError
+from attendo.serving import completions, faults, health, libretranslate, look_routes, page, texts
+from attendo.serving.guard import Guard, Paths
+from attendo.serving.openapi import describe
+from attendo.serving.reloading import Reloading
+from attendo.serving.state import State
+
+__all__ = ["State", "create_app"]
+
+OPENAPI = "/openapi.json"
+
+
+def create_app(state: State) -> FastAPI:
+    """The application of a server; a route finds the state as `request.app.state.attendo`.
+
+    Until the models are loaded it answers 503. `serving.run` loads them; another ASGI server has them loaded by the
+    application's lifespan.
+    """
+    app = FastAPI(
+        title="attendo",
+        version=__version__,
+        summary="Translate, classify and complete with a Transformer of your own.",
+        openapi_url=OPENAPI,
+        docs_url=None,  # they would fetch their scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=_lifespan,
+    )
+    app.state.attendo = state
+    routers = [health.router, libretranslate.router, completions.router, texts.router]
+    routers += [look_routes.router] if state.look else []
+    routers += [page.router] if state.page else []
+    for router in routers:
+        app.include_router(router)
+    faults.install(app)
+    describe(app, bool(state.keys))
+    # what the pages are made of is the same for everybody; what they ask is not
+    still = _paths_of(page.router) if state.page else Paths()
+    looked = (look_routes.BELOW,) if state.look else ()
+    public = Paths(still.named | health.PUBLIC, (*still.below, *looked))
+    early = Paths(still.named | health.PATHS | {OPENAPI}, still.below)
+    app.add_middleware(Guard, state=state, public=public, early=early)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Under another server than ours: loads in a thread while it answers, and ends the engines at its end."""
+    state: State = app.state.attendo
+    if not state.models.ready:
+        threading.Thread(target=_load, args=(state,), name="loading", daemon=True).start()
+    yield
+    state.draining = True
+    state.models.stop()
+
+
+def _load(state: State) -> None:
+    try:
+        Reloading(state).load()
+    except AttendoError as error:
+        state.log.event("failed", {"why": str(error)})
+
+
+def _paths_of(router: APIRouter) -> Paths:
+    """The paths of its routes; of one with a field, all below what comes before the field."""
+    paths: Iterable[str] = [getattr(route, "path", "") for route in router.routes]
+    below = {path.partition("{")[0] for path in paths if "{" in path}
+    return Paths(frozenset(path for path in paths if "{" not in path), tuple(sorted(below)))

@@ -1,0 +1,144 @@
+// Questions to the server: with the key, again while there is no room, and given up when nobody needs them.
+import { say } from "./words.js";
+
+const KEY = "attendo-key"; // in the session's storage: gone with the tab
+const UNREACHABLE_WAIT = 5; // seconds
+
+export function keptKey() {
+  try {
+    return sessionStorage.getItem(KEY) ?? "";
+  } catch {
+    return ""; // storage is forbidden
+  }
+}
+
+export function keepKey(key) {
+  try {
+    if (key) sessionStorage.setItem(KEY, key);
+    else sessionStorage.removeItem(KEY);
+  } catch {
+    // storage is forbidden: the key is asked for again
+  }
+}
+
+// What went wrong, in the server's own words where it has some
+class Problem extends Error {
+  constructor(message, status) {
+    super(message);
+    this.status = status;
+  }
+}
+
+async function problemOf(answer) {
+  const text = await answer.text();
+  let said = "";
+  try {
+    const { error } = JSON.parse(text);
+    said = String(error?.message ?? error ?? "");
+  } catch {
+    // no JSON: something between here and the server answered
+  }
+  return new Problem(said || say("answered", { status: answer.status }), answer.status);
+}
+
+function seconds(answer) {
+  const wait = Number(answer.headers.get("Retry-After"));
+  return Number.isFinite(wait) && wait > 0 ? Math.min(wait, 120) : 2;
+}
+
+function pause(ms, signal) {
+  signal.throwIfAborted();
+  return new Promise((resolve, reject) => {
+    const timer = setTimeout(resolve, ms);
+    signal.addEventListener("abort", () => (clearTimeout(timer), reject(signal.reason)), { once: true });
+  });
+}
+
+// askKey(wrong) → Promise of a key that a person gave; tell(text): says what is waited for
+export function makeServer(askKey, tell) {
+  async function waited(key, wait, signal) {
+    for (let left = wait; left > 0; left--) {
+      tell(say(key, { n: left }), true);
+      await pause(1000, signal);
+    }
+  }
+
+  // The answer of a route, once there is one; a body makes it a POST
+  async function answered(path, body, signal) {
+    for (;;) {
+      const key = keptKey();
+      let answer;
+      try {
+        answer = await fetch(path, {
+          method: body ? "POST" : "GET",
+          headers: {
+            ...(body && { "Content-Type": "application/json" }),
+            ...(key && { Authorization: `Bearer ${key}` }),
+          },
+          body: body && JSON.stringify(body),
+          signal,
+          cache: "no-store",
+        });
+      } catch (error) {
+        signal.throwIfAborted();
+        if (!(error instanceof TypeError)) throw error;
+        await waited("unreachable", UNREACHABLE_WAIT, signal);
+        continue;
+      }
+      if (answer.ok) return answer;
+      if (answer.status === 401) {
+        if (keptKey() === key) await askKey(key !== "");
+        signal.throwIfAborted();
+      } else if (answer.status === 429) await waited("full", seconds(answer), signal);
+      else if (answer.status === 503) {
+        const { message } = await problemOf(answer);
+        await waited(message.includes("loaded") ? "loading-models" : "stopping", seconds(answer), signal);
+      } else throw await problemOf(answer);
+    }
+  }
+
+  return {
+    ask: async (path, body, signal) => (await answered(path, body, signal)).json(),
+    // The events of a stream, one by one
+    async *events(path, body, signal) {
+      const answer = await answered(path, body, signal);
+      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      let rest = "";
+      for (;;) {
+        const { value, done } = await reader.read();
+        if (done) return;
+        const blocks = (rest + value).split("\n\n");
+        rest = blocks.pop();
+        for (const block of blocks) {
+          if (!block.startsWith("data: ")) continue; // a comment that keeps the connection open
+          const data = block.slice("data: ".length);
+          if (data === "[DONE]") return;
+          const event = JSON.parse(data);
+          if (event.error) throw new Problem(event.error.message, 0);
+          yield event;
+        }
+      }
+    },
+  };
+}
+
+// run(work(signal)) for the newest wish only: a new one, or stop(), ends the one before, on the server, too;
+// after end() there are none.
+export function makeLatest(onProblem) {
+  let current = new AbortController();
+  let over = false;
+  return {
+    stop: () => current.abort(),
+    end: () => ((over = true), current.abort()),
+    async run(work) {
+      if (over) return;
+      current.abort();
+      const own = (current = new AbortController());
+      try {
+        await work(own.signal);
+      } catch (error) {
+        if (!own.signal.aborted) onProblem(error);
+      }
+    },
+  };
+}

@@ -1,0 +1,176 @@
+"""Bodies of requests: read strictly, by pydantic models, and written down in the OpenAPI with the answers."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from attendo.microscope.session import json_of
+from attendo.serving.faults import Refused
+
+JSON, FORM = "application/json", "application/x-www-form-urlencoded"
+MOST_FIELDS = 1000
+LONGEST_SECONDS = 1_000_000
+"""That a request may allow itself; the server's own limit is far below."""
+
+BodyT = TypeVar("BodyT", bound="Body")
+
+
+class Body(BaseModel):
+    """A body: unknown fields, numbers as texts, infinities and NaN are refused."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Name = Annotated[str, Field(max_length=200)]
+"""A model's name."""
+
+WHOLE = BeforeValidator(_whole)
+"""In JSON 3.0 is a whole number, too."""
+
+
+UNREAD: dict[int | str, dict[str, Any]] = {415: {"description": "The body is of another media type."}}
+"""An answer of routes that read a body; those of every route are written down by `serving.openapi`."""
+
+
+def documented(kind: type[Body], *media_types: str, header: bool = True) -> dict[str, Any]:
+    """What the OpenAPI of a route says of its body, which `body_of` reads, and of the header that limits its time.
+
+    The definitions within the schema are put where they are used.
+    """
+    schema = kind.model_json_schema()
+    definitions = schema.pop("$defs", {})
+    content = {media: {"schema": _inlined(schema, definitions)} for media in media_types or (JSON,)}
+    found: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    if header:
+        found["parameters"] = [
+            {
+                "name": "X-Request-Timeout",
+                "in": "header",
+                "description": "Seconds after which the request is given up; at most the server's own limit.",
+                "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_SECONDS},
+            }
+        ]
+    return found
+
+
+def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(value, dict):
+        if "$ref" in value:
+            return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inlined(inner, definitions) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_inlined(inner, definitions) for inner in value]
+    return value
+
+
+async def body_of(request: Request, kind: type[BodyT]) -> BodyT:
+    """The body, which is JSON. Raises Refused: 415 for another kind, 422 naming the first field that is wrong."""
+    seconds_asked(request)
+    if media_type(request) != JSON:
+        raise Refused(415, f"the body must be JSON; send it with Content-Type: {JSON}")
+    return parsed(await request.body(), kind)
+
+
+def seconds_asked(request: Request) -> float | None:
+    """Its header X-Request-Timeout. Raises Refused, 422, for what is no number of seconds."""
+    given = request.headers.get("x-request-timeout")
+    try:
+        seconds = None if given is None else float(given)
+    except ValueError:
+        seconds = math.nan
+    if seconds is not None and not 0 < seconds <= LONGEST_SECONDS:
+        said = (
+            f"X-Request-Timeout must be a number of seconds above 0, as 2.5, and at most {LONGEST_SECONDS:,}"
+        )
+        raise Refused(422, said)
+    return seconds
+
+
+def parsed(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
+    """JSON as a model. Raises Refused with `status`, naming the first field that is wrong."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        message, field = said(error, kind)
+        raise Refused(status, message, param=field) from None
+
+
+def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
+    """The first thing that is wrong, in a line without what was given, and the field."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    known = list(kind.model_fields)
+    if first["type"] == "json_invalid":
+        return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
+    place = [str(part) for part in first["loc"]]
+    if not place:
+        return f"the body: {_lower(first['msg'])}", None
+    name = place[0]
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, known, 1) if len(place) == 1 else []
+        remedy = f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
+        return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
+    if first["type"] == "missing":
+        return f"{'.'.join(place)} is missing; give it", name
+    numbers = "".join(f"[{part}]" for part in first["loc"][1:] if isinstance(part, int))
+    return f"{name}{numbers}: {_lower(first['msg'].removeprefix('Value error, '))}", name
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+def media_type(request: Request) -> str:
+    """Of the body, without its parameters."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+async def form_of(request: Request) -> dict[str, str]:
+    """The fields of a form, the last of each name. Raises Refused: 415 for what is none, 400 for a broken one."""
+    kind, data = media_type(request), await request.body()
+    try:
+        if kind == FORM:
+            pairs = parse_qsl(
+                data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
+            )
+            return dict(pairs)
+        if kind == "multipart/form-data":
+            return _parts(request.headers["content-type"], data)
+    except ValueError:  # not UTF-8, among others
+        raise Refused(400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields") from None
+    raise Refused(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
+
+
+def _parts(content_type: str, data: bytes) -> dict[str, str]:
+    r"""The text fields of multipart/form-data (RFC 7578); ValueError for one that is broken.
+
+    >>> _parts("multipart/form-data; boundary=x", b'--x\r\nA: form-data; name="q"\r\n\r\nrain\r\n--x--')
+    {'q': 'rain'}
+    """
+    _, _, boundary = content_type.partition("boundary=")
+    boundary = boundary.partition(";")[0].strip().strip('"')
+    if not 0 < len(boundary) <= 70:
+        raise ValueError
+    fields = {}
+    for part in (b"\r\n" + data).split(b"\r\n--" + boundary.encode())[1:-1][:MOST_FIELDS]:
+        head, found, text = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
+        _, named, name = head.partition(b' name="')
+        if not (found and named):
+            raise ValueError
+        fields[name.partition(b'"')[0].decode()] = text.decode()
+    return fields
+
+
+def answered_with(value: Any) -> Response:
+    """The answer 200, as JSON. Raises AttendoError where it holds what is no number: a model has diverged."""
+    return Response(json_of(value, in_ascii=False).encode("utf-8", "replace"), media_type=JSON)

@@ -1,0 +1,153 @@
+"""Answers to what goes wrong: under /v1 in OpenAI's shape, elsewhere in LibreTranslate's; one plain line in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from attendo.errors import AttendoError
+from attendo.serving.admission import Full, TooLarge
+from attendo.serving.calls import ClientGone
+from attendo.serving.engine import TimeIsUp
+from attendo.serving.logs import NOTED
+
+LOADING = "the models are being loaded; try again in a few seconds"
+STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
+NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X-Api-Key: KEY"
+TOO_LATE = "the time for this request is up; send less at once, or allow it more by --timeout"
+LIBRETRANSLATE = frozenset({"/translate", "/detect"})
+"""Routes that answer 400 for a bad field, as LibreTranslate does."""
+
+GONE = 499
+"""What the log says of a client that went before its answer."""
+
+RETRY = {"retry-after": "5"}
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 499: "client_gone"}
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 413: "request_too_large", 504: "timeout"}
+
+
+class Refused(Exception):
+    """A route's own refusal. message: one line with the remedy. param, code: of OpenAI's shape, under /v1."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+def body_of(path: str, status: int, message: str, param: str | None = None, code: str | None = None) -> bytes:
+    """The JSON of an answer to a request for this path.
+
+    >>> body_of("/translate", 404, "no such model")
+    b'{"error": "no such model"}'
+    >>> print(body_of("/v1/models/x", 404, "no such model", code="model_not_found").decode())
+    {"error": {"message": "no such model", "type": "not_found_error", "param": null, "code": "model_not_found"}}
+    """
+    if not is_openai(path):
+        return json.dumps({"error": message}).encode()
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    error = {"message": message, "type": kind, "param": param, "code": code or _CODES.get(status)}
+    return json.dumps({"error": error}).encode()
+
+
+def is_openai(path: str) -> bool:
+    """Whether a path is of the interface of OpenAI."""
+    return path == "/v1" or path.startswith("/v1/")
+
+
+def answer(
+    scope: Scope,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    param: str | None = None,
+    code: str | None = None,
+) -> Response:
+    """The answer to a request that fails; 503 says when to try again."""
+    own = dict(headers or {})
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        own = RETRY | own
+    if status == HTTPStatus.UNAUTHORIZED:
+        own = {"www-authenticate": "Bearer"} | own
+    body = body_of(scope["path"], status, message, param, code)
+    return Response(body, status, own, media_type="application/json")
+
+
+def answer_to(scope: Scope, error: Exception) -> Response:
+    """The answer to an error; one that nobody expected is told as 500, and nothing of its own words is."""
+    match error:
+        case Refused():
+            return answer(scope, error.status, error.message, None, error.param, error.code)
+        case Full():
+            return answer(scope, 429, str(error), {"retry-after": str(error.retry_after)})
+        case TooLarge():
+            return answer(scope, 413, str(error))
+        case TimeIsUp():
+            return answer(scope, 504, TOO_LATE)
+        case ClientGone():
+            return Response(status_code=GONE)
+        case RequestValidationError():
+            message, param = _invalid(error.errors())
+            return answer(scope, 400 if scope["path"] in LIBRETRANSLATE else 422, message, param=param)
+        case HTTPException():
+            return answer(scope, error.status_code, _said(error), error.headers)
+        case AttendoError():
+            return answer(scope, 422, str(error))
+        case _:
+            request_id = scope[NOTED].request_id
+            said = f"a fault in attendo; the server's log has it under request id {request_id}"
+            return answer(scope, 500, said)
+
+
+def install(app: FastAPI) -> None:
+    """Has the application answer its errors so; the guard answers those that nobody expected."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return answer_to(request.scope, error)
+
+    for kind in (
+        Refused,
+        Full,
+        TooLarge,
+        TimeIsUp,
+        ClientGone,
+        RequestValidationError,
+        HTTPException,
+        AttendoError,
+    ):
+        app.add_exception_handler(kind, handle)
+
+
+def _invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
+    """What is wrong with a request, and the field; what was given there is not repeated."""
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return "the body is not valid JSON", None
+    place = [str(part) for part in first["loc"][1:] if not str(part).startswith("function-")]
+    field = ".".join(place)[:100]
+    said = first["msg"].removeprefix("Value error, ")
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    where = f"{first['loc'][0]} field {field}" if field else f"the {first['loc'][0]}"
+    return f"{where}: {said[:1].lower()}{said[1:300]}{more}", field or None
+
+
+def _said(error: HTTPException) -> str:
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
+            return "there is nothing at this path; /openapi.json lists what there is"
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            return "this path does not take that method; the header Allow says which it takes"
+        case HTTPStatus.BAD_REQUEST if error.detail == "There was an error parsing the body":
+            return "the body can't be read; send JSON in UTF-8, as application/json"
+        case _:
+            return str(error.detail)

@@ -1,0 +1,252 @@
+"""What every request passes before it reaches a route. Plain ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from attendo.serving.faults import LOADING, NO_KEY, STOPPING, answer, answer_to
+from attendo.serving.passage import Passage
+
+if TYPE_CHECKING:
+    from attendo.serving.state import State
+
+BODY_SECONDS, THROWN_SECONDS = 30.0, 2.0
+"""The longest that a body may take to come, and that a refused one is thrown away while it comes."""
+
+BODIES, THROWN = 256 << 20, 16 << 20
+"""Bytes of all bodies that are held while they come, and of a refused one that are thrown away."""
+
+KEY_IN_BODY = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
+"""Where clients of LibreTranslate send their key in the body."""
+
+READS = frozenset({"GET", "HEAD"})
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class _Left(Exception):
+    """The client went while its request was still coming."""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Paths that are named, and all below some others.
+
+    >>> paths = Paths(frozenset({"/livez"}), ("/assets/",))
+    >>> [path in paths for path in ("/livez", "/livez/", "/assets/page.js", "/assets")]
+    [True, False, True, False]
+    """
+
+    named: frozenset[str] = frozenset()
+    below: tuple[str, ...] = ()
+
+    def __contains__(self, path: str) -> bool:
+        return path in self.named or path.startswith(self.below)
+
+
+class Guard:
+    """Lets in who has a key, and no more than fits; every request leaves by its passage.
+
+    public: what is given without a key. early: what is answered while models load and while the server drains. Both are
+    asked by `scope["path"]`, so that a path where there is nothing is refused, too.
+    """
+
+    def __init__(self, app: ASGIApp, state: State, public: Paths, early: Paths) -> None:
+        self.app, self.state, self.public, self.early = app, state, public, early
+        self.held = 0  # bytes of bodies that are not whole
+        self.most_held = max(BODIES, 4 * state.config.max_body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await self.app(scope, receive, send)
+            return
+        passage = Passage(self.state, scope, send)
+        try:
+            await self._pass(passage, scope, receive)
+        except _Left:
+            pass
+        except asyncio.CancelledError:  # the drain is over
+            if not passage.status:
+                await answer(scope, 503, STOPPING)(scope, receive, passage.send)
+            raise
+        except Exception as error:
+            if passage.stalled:
+                return
+            self.state.log.fault(passage.notes, error)
+            if passage.status:  # the answer is cut off, and the server has to close the connection
+                passage.status, passage.complete = 500, True
+                raise
+            await answer_to(scope, error)(scope, receive, passage.send)
+        finally:
+            passage.finish()
+
+    async def _pass(self, passage: Passage, scope: Scope, receive: Receive) -> None:
+        state, path, headers = self.state, scope["path"], passage.headers
+        has_body = b"content-length" in headers or b"transfer-encoding" in headers
+        passage.unread = has_body and headers.get(b"content-length") != b"0"
+        early = path in self.early
+        try:
+            _check_sender(state, headers, scope["method"], passage.origin)
+            if passage.is_preflight:
+                await passage.allow()
+                return
+            known = self._is_known(path, scope["method"], headers)
+            if not known and path not in KEY_IN_BODY:
+                raise _Refusal(401, NO_KEY)
+            if not early:
+                _check_ready(state)
+            body = b""
+            if has_body:
+                body = await self._body(passage, receive)
+                receive = _replayed(body, receive)
+            if not known and not _has_key_within(state, headers, body):
+                raise _Refusal(401, NO_KEY)
+            if not early:
+                _check_ready(state)  # it may have been told to stop while the body came
+        except _Refusal as refusal:
+            await _refuse(passage, scope, receive, refusal)
+            return
+        state.working += not early
+        try:
+            await self.app(scope, receive, passage.send)
+        finally:
+            state.working -= not early
+
+    def _is_known(self, path: str, method: str, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request may be answered, by its head."""
+        keys = self.state.keys
+        if not keys or (method in READS and path in self.public):
+            return True
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() == b"bearer" and keys.admit(bearer.strip()):
+            return True
+        return keys.admit(headers.get(b"x-api-key", b""))
+
+    async def _body(self, passage: Passage, receive: Receive) -> bytes:
+        """The whole of a body; a refusal as soon as it is too large, comes too slowly, or too much comes at a time."""
+        most = self.state.config.max_body
+        length = passage.headers.get(b"content-length", b"0")
+        if not length.isdigit() or len(length) > 18 or int(length) > most:
+            raise _Refusal(413, f"a request has at most {most:,} bytes; send it in parts")
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise _Left
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    passage.unread = more
+                    parts.append(part)
+                    size += len(part)
+                    self.held += len(part)
+                    if size > most:
+                        raise _Refusal(413, f"a request has at most {most:,} bytes; send it in parts")
+                    if self.held > self.most_held:
+                        raise _Refusal(
+                            503, "too many requests are coming at a time; try again in a few seconds"
+                        )
+        except TimeoutError:
+            raise _Refusal(408, f"the body did not come within {BODY_SECONDS:g} s; send it again") from None
+        finally:
+            self.held -= size
+        return b"".join(parts)
+
+
+def _check_sender(state: State, headers: Mapping[bytes, bytes], method: str, origin: bytes | None) -> None:
+    """Refuses a name that is not this machine's (DNS rebinding), and what a page elsewhere sends without being let."""
+    if state.hosts is not None and _name_of(headers.get(b"host", b"")) not in state.hosts:
+        raise _Refusal(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
+    if method not in READS and origin is None and headers.get(b"sec-fetch-site") == b"cross-site":
+        raise _Refusal(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
+
+
+def _name_of(host: bytes) -> str:
+    """A Host header without its port.
+
+    >>> _name_of(b"localhost:8000"), _name_of(b"[::1]:8000"), _name_of(b"127.0.0.1")
+    ('localhost', '[::1]', '127.0.0.1')
+    """
+    text = host.decode("latin-1").lower()
+    return text.rpartition(":")[0] if re.search(r":\d*$", text) and not text.endswith("]") else text
+
+
+def _check_ready(state: State) -> None:
+    if state.draining:
+        raise _Refusal(503, STOPPING)
+    if not state.models.ready:
+        raise _Refusal(503, LOADING)
+
+
+def _has_key_within(state: State, headers: Mapping[bytes, bytes], body: bytes) -> bool:
+    """Whether the field api_key of a body is a key; JSON or a form."""
+    if b"json" in headers.get(b"content-type", b"").lower():
+        try:
+            found = json.loads(body)
+        except (ValueError, RecursionError):
+            return False
+        key = found.get("api_key") if isinstance(found, dict) else None
+    else:
+        try:
+            key = parse_qs(body.decode(), max_num_fields=100).get("api_key", [None])[0]
+        except ValueError:
+            return False
+    return isinstance(key, str) and state.keys.admit(key.encode(errors="replace"))
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Gives the body at once, and then what still comes: that the client has gone."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _refuse(passage: Passage, scope: Scope, receive: Receive, refusal: _Refusal) -> None:
+    """Answers a request that is let no further.
+
+    A body that has not been read is thrown away for a while after the answer is out, and before the connection is
+    closed: many clients send to the end before they look, and would find a broken pipe in place of the answer.
+    """
+    response = answer(scope, refusal.status, refusal.message)
+    if not passage.unread:
+        await response(scope, receive, passage.send)
+        return
+    close = [(b"connection", b"close")] if scope.get("http_version", "1.1") < "2" else []
+    start = {"type": "http.response.start", "status": refusal.status, "headers": response.raw_headers + close}
+    await passage.send(start)
+    await passage.send({"type": "http.response.body", "body": response.body, "more_body": True})
+    passage.first, thrown = 0.0, 0
+    try:
+        async with asyncio.timeout(THROWN_SECONDS):
+            while thrown < THROWN:
+                message = await receive()
+                thrown += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+    except TimeoutError:
+        pass
+    await passage.send({"type": "http.response.body", "body": b""})

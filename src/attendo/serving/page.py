@@ -1,0 +1,62 @@
+"""The page for people at `/`: one document that asks this server, and nothing else, by its public routes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from attendo.microscope.look_page import asset, hash_of, one_script
+from attendo.serving.state import State
+
+router = APIRouter(include_in_schema=False)
+
+SHARED = ("words", "dom", "chips")
+"""Modules that the microscope's page is made of, too."""
+
+MODULES = (
+    *("sentences", "address", "asking", "lines", "reading", "writing", "choices", "others", "around"),
+    *("translating", "completing", "classifying", "keys", "begin"),
+)
+"""In the order in which they are joined, behind the shared ones; each uses while it is loaded only those before it."""
+
+
+@router.get("/", response_class=Response)
+async def page(request: Request) -> Response:
+    """Translate, classify and complete as one types. Static: without a key it tells nothing of the models."""
+    document, policy = document_of(request.app.state.attendo)
+    tag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
+    # checked each time: a new version must not ask by the old one's ways
+    headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(None, 304, headers)
+    return Response(document, 200, headers, "text/html; charset=utf-8")
+
+
+def document_of(state: State) -> tuple[bytes, str]:
+    """The document and its content security policy: only its own style and script, and questions to its server."""
+    style, script = joined()
+    facts = {"look": state.look, "characters": state.config.max_characters}
+    document = _asset("page.html")
+    for mark, text in (("FACTS", json.dumps(facts)), ("STYLE", style), ("SCRIPT", script)):
+        document = document.replace(f"@@{mark}@@", text, 1)
+    policy = (
+        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data:;"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    return document.encode(), policy
+
+
+@cache
+def joined() -> tuple[str, str]:
+    """The styles as one, and the modules as one."""
+    modules = [asset(f"{name}.js") for name in SHARED] + [_asset(f"{name}.js") for name in MODULES]
+    return "\n".join((asset("look.css"), _asset("page.css"))), one_script(modules)
+
+
+def _asset(name: str) -> str:
+    return (files("attendo.serving") / "assets" / "page" / name).read_text(encoding="utf-8")

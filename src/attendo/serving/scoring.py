@@ -1,0 +1,105 @@
+"""How probable given texts are, token by token, with the likeliest tokens of each place: one pass of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attendo.data.token_stream import Document
+from attendo.data.tokenizers import MARK, Tokenizer
+from attendo.errors import AttendoError
+from attendo.microscope.session import DIVERGED
+from attendo.models import DecoderLM
+from attendo.tasks import Generator, Translator
+from attendo.tasks.alignment import teacher_forced
+from attendo.tasks.perplexity import Window, document_windows
+
+TOKENS_AT_ONCE = 1000
+"""That go through a model between two steps of what else it does, about; see `engine.PASS_CHARACTERS`."""
+CHARACTERS_OF_A_TOKEN = 20_000 // TOKENS_AT_ONCE
+
+
+@dataclass(frozen=True)
+class TokenScore:
+    """Of a token in its place: its log-probability in nats, and the likeliest ids there, the best first."""
+
+    token_id: int
+    log_prob: float
+    likeliest: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A window of a text for `text_scores`, or a pair for `pair_scores`: source and target, without its end."""
+
+    source: Sequence[int]
+    target: Sequence[int]
+    window: Window | None = None
+
+    def __len__(self) -> int:
+        return CHARACTERS_OF_A_TOKEN * (len(self.source) + len(self.target))
+
+
+def stretches(token_ids: Sequence[int], context: int, *, ended: bool) -> list[Stretch]:
+    """A text as the windows that `attendo evaluate` scores it by; ended: its end is scored, too."""
+    document = Document(np.array(token_ids, np.int64), 0, 0, ended)
+    if not document.n_targets:
+        return []
+    windows = document_windows(document, context, context)
+    return [Stretch(window.token_ids.tolist(), (), window) for window in windows]
+
+
+def text_scores(generator: Generator, parts: Sequence[Stretch], n: int) -> list[list[TokenScore]]:
+    """The scored tokens of each window, with the n likeliest of each place."""
+    model, found = generator.model, []
+    for part in parts:
+        assert part.window is not None
+        token_ids, targets, n_scored = part.window
+        with torch.inference_mode():
+            found.append(_scores(_logits(model, token_ids)[-n_scored:], targets[-n_scored:].tolist(), n))
+    return found
+
+
+def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab"]:
+    row = torch.from_numpy(token_ids)[None].to(model.output_proj.weight.device)
+    return model.output_proj(model.hidden(token_ids=row)[0])
+
+
+def pair_scores(translator: Translator, pairs: Sequence[Stretch], n: int) -> list[list[TokenScore]]:
+    """The tokens of each pair's target and its end, with the n likeliest of each place.
+
+    source: as the model reads it, its end the last. By the model as it was trained: but for rounding the numbers of
+    the search.
+    """
+    tokenizer, model, found = translator.tokenizer, translator.model, []
+    for pair in pairs:
+        inputs, wanted = teacher_forced(
+            tokenizer, [list(pair.source)], [list(pair.target)], translator.device
+        )
+        with torch.inference_mode():
+            found.append(_scores(model(**inputs)[0], wanted[0].tolist(), n))
+    return found
+
+
+def _scores(logits: Float[Tensor, "len vocab"], wanted: Sequence[int], n: int) -> list[TokenScore]:
+    log_probs = logits.double().log_softmax(-1)
+    own = log_probs[range(len(wanted)), wanted].tolist()
+    if not all(map(math.isfinite, own)):
+        raise AttendoError(DIVERGED)
+    best = log_probs.topk(min(n, log_probs.shape[-1]))
+    rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [
+        TokenScore(token, value, tuple(zip(ids, values, strict=True)))
+        for token, value, (ids, values) in zip(wanted, own, rows, strict=True)
+    ]
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """What a token spells; a byte, which spells only a part of a character, as <E3>."""
+    return tokenizer.pieces([token])[0].replace(MARK, " ")

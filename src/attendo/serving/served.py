@@ -1,0 +1,129 @@
+"""The models of a server: loaded, found by name or by languages, and swapped while others use them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from attendo.errors import AttendoError
+from attendo.microscope.reading import family_name
+from attendo.microscope.seen import Family
+from attendo.microscope.session import Session
+from attendo.serving.engine import Engine
+from attendo.tasks import Embedder, Generator, Translator, load
+
+
+@dataclass(eq=False)
+class Served:
+    """A model that is served: what its task can do with it, and the engine that owns it.
+
+    source, target: the languages of a translator, as its card or the command line has them; None where neither does.
+    """
+
+    name: str
+    folder: Path
+    user: Any
+    engine: Engine
+    source: str | None = None
+    target: str | None = None
+    created: int = 0
+    _session: Session | None = field(default=None, repr=False)
+
+    @property
+    def family(self) -> Family:
+        """What kind of model it is."""
+        return family_name(self.user)
+
+    @property
+    def embedder(self) -> Embedder:
+        """Its vectors."""
+        return (
+            self.user if isinstance(self.user, Embedder) else Embedder(self.user.model, self.user.tokenizer)
+        )
+
+    @property
+    def session(self) -> Session:
+        """It under the microscope; made when it is first asked for."""
+        if self._session is None:
+            self._session = Session(self.user, self.folder)
+        return self._session
+
+
+class Models:
+    """By name, in the order they were given; `swap` changes one while its jobs go on to their end."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path],
+        *,
+        rows: int = 128,
+        device: str = "cpu",
+        source: str | None = None,
+        target: str | None = None,
+        int8: bool = False,
+    ) -> None:
+        """Loads nothing yet. Raises AttendoError for two folders of one name."""
+        self.folders: dict[str, Path] = {}
+        for folder in folders:
+            name = folder.resolve().name
+            if name in self.folders:
+                raise AttendoError(
+                    f"{self.folders[name]} and {folder} have one name, {name}; rename one of the two"
+                )
+            self.folders[name] = folder
+        self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}
+        self._served: dict[str, Served] = {}
+        self._swapping = threading.Lock()
+
+    def __iter__(self) -> Iterator[Served]:
+        """Those that are loaded."""
+        return iter([self._served[name] for name in self.folders if name in self._served])
+
+    @property
+    def ready(self) -> bool:
+        """Whether all are loaded."""
+        return len(self._served) == len(self.folders)
+
+    def load(self) -> None:
+        """Loads all. Raises AttendoError naming the folder that is none, or damaged."""
+        for name in self.folders:
+            self.swap(name)
+
+    def swap(self, name: str) -> None:
+        """Loads a model anew; from then on requests get the new one, and the old one ends when its jobs have.
+
+        Raises AttendoError where the folder is damaged: the old one then stays.
+        """
+        with self._swapping:
+            new = self._loaded(name)
+            old, self._served[name] = self._served.get(name), new
+        if old is not None:
+            old.engine.stop()
+
+    def named(self, name: str) -> Served:
+        """Raises KeyError."""
+        return self._served[name]
+
+    def of_family(self, family: Family) -> list[Served]:
+        """Those for a task."""
+        return [served for served in self if served.family == family]
+
+    def stop(self) -> None:
+        """Ends all engines, once their jobs have come to their end."""
+        for served in self:
+            served.engine.stop()
+
+    def _loaded(self, name: str) -> Served:
+        folder, options = self.folders[name], self._options
+        user = load(folder, options["device"])
+        if isinstance(user, Translator | Generator):
+            user.prepare(int8=options["int8"])
+        languages = getattr(user, "card", {}).get("languages", {}) if isinstance(user, Translator) else {}
+        created = int((folder / "model.safetensors").stat().st_mtime)
+        source = languages.get("source") or options["source"]
+        target = languages.get("target") or options["target"]
+        engine = Engine(user, options["rows"], name)
+        return Served(name, folder, user, engine, source, target, created)

@@ -1,0 +1,166 @@
+"""Connections that do not come to the point: how long a request may take to come, and how many may be open."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio import TimerHandle
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from attendo.serving.passage import ABORT
+
+HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
+"""The longest that the head of a request may take to come, and the most that it may have."""
+
+LINGER_SECONDS = 30.0
+"""The longest that a closed connection may take to take the rest of its answer."""
+
+MOST = 4096
+"""Connections that are open at a time."""
+
+
+class Connections:
+    """Makes the protocol of each connection, for `uvicorn.Config(http=...)`, and keeps an eye on all of them.
+
+    Those whose request is not whole, or that are silent between two requests, are waiting. Where there are `most`
+    connections and one more comes, the one that has waited longest is closed for it: thousands of slow ones keep
+    nobody out.
+    """
+
+    def __init__(self, most: int = MOST, head_seconds: float = HEAD_SECONDS) -> None:
+        self.most, self.head_seconds = most, head_seconds
+        self.open = 0
+        self.waiting: dict[Connection, None] = {}  # in the order in which they began to
+
+    def __call__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Connection:
+        """A protocol, as uvicorn asks for it."""
+        return Connection(self, config, server_state, app_state, _loop)
+
+    def make_room(self) -> bool:
+        """Closes one that waits, if there must be room; whether there is."""
+        if self.open <= self.most:
+            return True
+        oldest = next(iter(self.waiting), None)
+        if oldest is not None:
+            del self.waiting[oldest]
+            oldest.transport.abort()
+        return oldest is not None
+
+
+class Connection(HttpToolsProtocol):
+    """One connection: uvicorn's, with a bound on how long and how large the head of a request may be."""
+
+    def __init__(
+        self,
+        all_: Connections,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop | None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, loop)
+        self._all, self._size = all_, 0
+        self._timer: TimerHandle | None = None
+        self._leaving: TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Begins to wait for a request."""
+        super().connection_made(transport)
+        self._all.open += 1
+        if not self._all.make_room():
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many connections; try again in a few seconds")
+            return
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Waits no more."""
+        self._all.open -= 1
+        self._have_request()
+        if self._leaving is not None:
+            self._leaving.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Some of a request."""
+        if self._timer is None and (self.cycle is None or self.cycle.response_complete):
+            self._await_request()
+        super().data_received(data)
+        if self._timer is not None:
+            self._size += len(data)
+            if self._size > HEAD_BYTES:
+                self._refuse(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large; send fewer headers"
+                )
+
+    def on_headers_complete(self) -> None:
+        """The head is there."""
+        self._stop_timer()
+        self.scope[ABORT] = self.transport.abort  # pyright: ignore[reportGeneralTypeIssues]
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._have_request()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Waits for the next request, if there may be one; else for the client to take the answer."""
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._linger()
+        elif self.cycle.response_complete:  # else a request that came meanwhile is worked on
+            self._all.waiting[self] = None
+
+    def timeout_keep_alive_handler(self) -> None:
+        """No further request came."""
+        super().timeout_keep_alive_handler()
+        self._linger()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is no HTTP."""
+        self._refuse(HTTPStatus.BAD_REQUEST, "this is no valid HTTP request")
+
+    def _await_request(self) -> None:
+        self._size = 0
+        self._timer = self.loop.call_later(self._all.head_seconds, self._too_late)
+        self._all.waiting[self] = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _have_request(self) -> None:
+        self._stop_timer()
+        self._all.waiting.pop(self, None)
+
+    def _too_late(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, "the request did not come in time; send it again")
+
+    def _linger(self) -> None:
+        if self._leaving is None:
+            self._leaving = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _refuse(self, status: HTTPStatus, message: str) -> None:
+        """Answers without a request, and closes."""
+        self._have_request()
+        if self.transport.is_closing():
+            return
+        body = json.dumps({"error": message}).encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n"
+        head += "retry-after: 5\r\n" if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
+        self.transport.write(head.encode() + b"\r\n" + body)
+        self.transport.close()
+        self._linger()

@@ -1,0 +1,85 @@
+"""An application with routes of a test beside its own, and the log that it writes."""
+
+import io
+import json
+
+from asgi_client import KEY, NoModels
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
+
+from attendo.errors import AttendoError
+from attendo.serving.admission import Full, TooLarge
+from attendo.serving.app import State, create_app
+from attendo.serving.calls import ClientGone
+from attendo.serving.engine import TimeIsUp
+from attendo.serving.faults import Refused
+from attendo.serving.keys import Keys
+from attendo.serving.logs import Log, noted
+from attendo.serving.options import ServingConfig
+
+SECRET = "zyzzyva"
+RAISED = {
+    "full": Full(7),
+    "large": TooLarge("send it in parts"),
+    "late": TimeIsUp(),
+    "gone": ClientGone(),
+    "ours": AttendoError("a beam has at least 1; give one"),
+    "refused": Refused(404, "there is no such model; see /v1/models", param="model", code="model_not_found"),
+    "fault": KeyError(SECRET),
+}
+
+
+class Asked(BaseModel):
+    n: int
+    q: str
+
+
+def served(*, keys=(), form="json", models=None, **options):
+    """An application with routes of a test beside its own, and its log."""
+    log = io.StringIO()
+    config = ServingConfig(max_body=1000)
+    state = State(models or NoModels(), config, Keys(keys), log=Log(form, log), page=False, **options)
+    app = create_app(state)
+
+    for prefix in ("/test", "/v1/test"):
+
+        @app.post(prefix + "/echo")
+        async def echo(request: Request):
+            notes = noted(request)
+            notes.model, notes.tokens_in, notes.tokens_out, notes.queued = "tiny", 3, 4, 0.001
+            return Response(await request.body())
+
+        @app.get(prefix + "/raise/{name}")
+        async def fail(name: str):
+            raise RAISED[name]
+
+        @app.post(prefix + "/asked")
+        async def field(asked: Asked):
+            return Response(str(asked.n))
+
+    @app.get("/test/stream")
+    async def stream():
+        async def pieces():
+            yield b"one "
+            yield b"two"
+
+        return StreamingResponse(pieces())
+
+    @app.get("/test/breaks")
+    async def breaks():
+        async def pieces():
+            yield b"one "
+            raise ValueError(SECRET)
+
+        return StreamingResponse(pieces())
+
+    return app, log
+
+
+def lines(log):
+    return [json.loads(line) for line in log.getvalue().splitlines()]
+
+
+def bearer(key=KEY):
+    return {"Authorization": f"Bearer {key}"}

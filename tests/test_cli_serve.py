@@ -1,0 +1,89 @@
+"""attendo serve: what it refuses before it listens, and one that runs."""
+
+import http.client
+import importlib.util
+import os
+import signal
+import socket
+import time
+
+import pytest
+from asgi_client import KEY
+from command_line import attendo, refused
+from forked import begun_child
+from tiny_translator import save_run, tiny_tokenizer, tiny_translator
+
+from attendo.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_run(tmp_path_factory.mktemp("run"), tiny_translator(tiny_tokenizer(), max_len=24))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--host", "0.0.0.0"], "--api-key-file"),
+        (["--host", "::"], "--no-key"),
+        (["--cors", "example.org"], "https://example.org"),
+        (["--cors", "https://example.org/page"], "is no origin"),
+        (["--drain", "0"], "--drain 0"),
+        (["--timeout", "inf"], "--timeout inf"),
+        (["--watch", "-1"], "--watch -1"),
+        (["--max-cost", "0"], "--max-cost"),
+        (["--port", "65536"], "--port"),
+        (["--int8", "--device", "cuda"], "--int8"),
+        (["--log-format", "xml"], "--log-format"),
+        (["--host", "no.such.host.invalid", "--no-key"], "--host"),
+    ],
+)
+def test_bad_options_are_refused(folder, options, said):
+    assert said in refused("serve", folder, *options)
+
+
+def test_bad_folders_and_key_files_are_refused(folder, tmp_path):
+    assert "DIR" in refused("serve")
+    twin = tmp_path / folder.name
+    twin.mkdir()
+    assert "have one name" in refused("serve", folder, twin)
+    (tmp_path / "keys").write_text("# none yet\n", encoding="utf-8")
+    assert "no key" in refused("serve", folder, "--api-key-file", tmp_path / "keys")
+    assert "can't be read" in refused("serve", folder, "--api-key-file", tmp_path / "missing")
+    missing = attendo("serve", tmp_path / "none")
+    assert (missing.code, missing.out) == (2, "")
+    assert str(tmp_path / "none") in missing.error
+
+
+def test_without_its_packages_it_says_how_to_get_them(folder, monkeypatch):
+    found = importlib.util.find_spec
+    missing = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
+    monkeypatch.setattr("attendo.cli.serving.find_spec", missing)
+    assert 'pip install "attendo[serve]"' in refused("serve", folder)
+
+
+def test_it_serves_until_it_is_told_to_stop(folder, tmp_path):
+    (tmp_path / "keys").write_text(f"{KEY}\n", encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = ["--port", str(port), "--api-key-file", str(tmp_path / "keys"), "--from", "en", "--to", "ja"]
+    pid = begun_child(lambda: main(["serve", str(folder), *options]))
+
+    def get(path, headers):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        try:
+            connection.request("GET", path, headers=headers)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionError:
+            return 0, b""
+        finally:
+            connection.close()
+
+    while get("/readyz", {})[0] != 200:
+        time.sleep(0.02)
+    assert get("/languages", {})[0] == 401
+    status, body = get("/languages", {"Authorization": f"Bearer {KEY}"})
+    assert (status, b'"ja"' in body) == (200, True)
+    os.kill(pid, signal.SIGTERM)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

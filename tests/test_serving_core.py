@@ -1,0 +1,328 @@
+"""What goes out: hardened answers, errors in two shapes, a log and counts without a text; and how a server drains."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from asgi_client import KEY, NoModels, ask, asked
+from served_app import SECRET, bearer, lines, served
+from starlette.responses import Response, StreamingResponse
+
+from attendo.errors import AttendoError
+from attendo.serving import passage
+from attendo.serving.engine import Counts
+
+# ---- what goes out
+
+
+def test_every_answer_is_hardened():
+    app, _ = served(keys=[KEY])
+    answers = [
+        ask(app, "GET", path, bearer()) for path in ("/livez", "/nothing", "/metrics", "/test/raise/fault")
+    ]
+    answers += [ask(app, "GET", "/nothing"), ask(app, "POST", "/test/echo", bearer(), b"x" * 1001)]
+    assert [answer.status for answer in answers] == [200, 404, 200, 500, 401, 413]
+    for answer in answers:
+        assert answer["x-content-type-options"] == "nosniff"
+        assert answer["x-frame-options"] == "DENY"
+        assert answer["referrer-policy"] == "no-referrer"
+        assert answer["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert answer["cache-control"] == "no-store"
+        assert answer["server"] is None
+        assert re.fullmatch("[0-9a-f]{32}", answer["x-request-id"])
+
+
+@pytest.mark.parametrize(
+    ("given_id", "kept"),
+    [
+        ("abc-DEF_9", True),
+        ("x" * 64, True),
+        ("x" * 65, False),
+        ("a b", False),
+        ("a\tb", False),
+        ("é", False),
+        ("", False),
+    ],
+)
+def test_a_request_keeps_its_id(given_id, kept):
+    app, log = served()
+    answer = ask(app, "GET", "/livez", {"X-Request-Id": given_id})
+    assert (answer["x-request-id"] == given_id) is kept
+    assert lines(log)[-1]["id"] == answer["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "retry"),
+    [
+        ("full", 429, "7"),
+        ("large", 413, None),
+        ("late", 504, None),
+        ("gone", 499, None),
+        ("ours", 422, None),
+        ("refused", 404, None),
+        ("fault", 500, None),
+    ],
+)
+def test_errors_have_their_answers(name, status, retry):
+    app, log = served()
+    plain, openai = (ask(app, "GET", f"{prefix}/test/raise/{name}") for prefix in ("", "/v1"))
+    assert (plain.status, plain["retry-after"]) == (openai.status, openai["retry-after"]) == (status, retry)
+    if name == "gone":
+        assert plain.body == b""
+        return
+    assert list(plain.json) == list(openai.json) == ["error"]
+    assert set(openai.json["error"]) == {"message", "type", "param", "code"}
+    assert SECRET not in plain.error + openai.error + log.getvalue()
+    assert name in ("large", "late", "full") or plain.error.replace(
+        plain["x-request-id"], ""
+    ) == openai.error.replace(openai["x-request-id"], "")
+    if name == "refused":
+        assert (openai.json["error"]["param"], openai.json["error"]["code"]) == ("model", "model_not_found")
+    if name == "fault":
+        assert plain["x-request-id"] in plain.error
+        fault = next(line for line in lines(log) if line["event"] == "fault")
+        assert (fault["id"], fault["error"]) == (plain["x-request-id"], "KeyError")
+        assert fault["trace"][-1].endswith(" fail")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "said"),
+    [
+        ({}, {"q": SECRET}, "body field n: field required"),
+        ({}, {"n": SECRET, "q": "x"}, "body field n: input should be a valid integer"),
+        ({}, [SECRET], "the body: "),
+        ({"Content-Type": "application/json"}, b'{"n": ', "not valid JSON"),
+        ({"Content-Type": "application/json"}, b"\xff", "UTF-8"),
+        ({"Content-Type": "application/json"}, b"[" * 990, ""),
+    ],
+)
+def test_a_bad_field_is_named_and_not_repeated(headers, body, said):
+    app, _ = served()
+    plain, openai = (ask(app, "POST", f"{prefix}/test/asked", headers, body) for prefix in ("", "/v1"))
+    assert {plain.status, openai.status} <= {400, 422}
+    assert said in plain.error
+    assert SECRET not in plain.error
+    assert plain.error == openai.error
+
+
+def test_a_stream_that_breaks_is_cut_off_and_logged():
+    app, log = served()
+    with pytest.raises(ValueError):  # for the server, which then closes the connection
+        ask(app, "GET", "/test/breaks")
+    assert [line["event"] for line in lines(log)] == ["fault", "request"]
+    assert lines(log)[-1]["status"] == 500
+    assert SECRET not in log.getvalue()
+
+
+def test_a_client_that_goes_amid_a_stream_counts_as_gone():
+    app, log = served()
+
+    @app.get("/test/endless")
+    async def endless():
+        async def pieces():
+            while True:
+                yield b"x"
+                await asyncio.sleep(0.001)
+
+        return StreamingResponse(pieces())
+
+    async def leaves():
+        await asyncio.sleep(0.02)
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        assert message["type"] != "http.response.body" or message["more_body"]
+
+    async def run():
+        await asked(app, "GET", "/test/endless", receive=leaves, sends=send)
+
+    asyncio.run(run())
+    assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
+
+
+def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch):
+    monkeypatch.setattr(passage, "SENT_SECONDS", 0.02)
+    app, log = served()
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+        if len(sent) == 3:
+            await asyncio.sleep(30)
+
+    async def run():
+        await asked(app, "GET", "/test/stream", sends=send)
+
+    asyncio.run(run())
+    assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 2
+    assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
+    assert app.state.attendo.working == 0
+
+
+# ---- the log and the counts
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_a_line_a_request_and_no_text_in_it(form):
+    app, log = served(keys=[KEY], form=form)
+    ask(app, "POST", "/test/echo", bearer(), SECRET.encode(), query=b"q=" + SECRET.encode())
+    ask(app, "GET", f"/{SECRET}", bearer(KEY + SECRET), query=b"api_key=" + KEY.encode())
+    first, second = log.getvalue().splitlines()
+    assert not any(word in log.getvalue() for word in (SECRET, KEY, "api_key", "127.0.0.1"))
+    if form == "json":
+        line = json.loads(first)
+        assert (line["method"], line["route"], line["status"]) == ("POST", "/test/echo", 200)
+        assert (line["model"], line["tokens_in"], line["tokens_out"], line["queue_ms"]) == ("tiny", 3, 4, 1.0)
+        assert 0 < line["ms"] < 10_000
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
+        assert json.loads(second)["route"] == "other"
+    else:
+        assert "method=POST route=/test/echo status=200" in first
+        assert "model=tiny tokens_in=3 tokens_out=4 queue_ms=1.0" in first
+
+
+def test_what_is_counted_and_by_which_labels():
+    app, _ = served(keys=[KEY])
+    ask(app, "POST", "/test/echo", bearer(), b"x")
+    ask(app, "GET", "/test/raise/full", bearer())
+    ask(app, "BREW", f"/{SECRET}", bearer())
+    ask(app, "GET", f"/{SECRET}")
+    ask(app, "GET", "/test/stream", bearer())
+    answer = ask(app, "GET", "/metrics", bearer())
+    text = answer.body.decode()
+    assert answer["content-type"].startswith("text/plain; version=0.0.4")
+    for line in (
+        'attendo_requests_total{method="POST",route="/test/echo",status="200"} 1.0',
+        'attendo_requests_total{method="GET",route="/test/raise/{name}",status="429"} 1.0',
+        'attendo_requests_total{method="other",route="other",status="404"} 1.0',
+        'attendo_requests_total{method="GET",route="other",status="401"} 1.0',
+        'attendo_tokens_in_total{model="tiny"} 3.0',
+        'attendo_tokens_out_total{model="tiny"} 4.0',
+        'attendo_request_seconds_count{route="/test/echo"} 1.0',
+        'attendo_first_piece_seconds_count{route="/test/stream"} 1.0',
+        "attendo_ready 1.0",
+        "attendo_working_requests 0.0",
+        "attendo_refused_total 0.0",
+    ):
+        assert line in text.splitlines(), line
+    assert 'first_piece_seconds_count{route="/test/echo"}' not in text
+    assert not any(word in text for word in (SECRET, KEY, "127.0.0.1"))
+
+
+def test_what_is_told_of_the_models():
+    class Two(NoModels):
+        def __iter__(self):
+            counts = Counts(steps=4, rows=10, seconds=0.5)
+            yield SimpleNamespace(name="tiny", engine=SimpleNamespace(counts=counts, going_on=3), created=100)
+
+    app, _ = served(models=Two())
+    app.state.attendo.loaded["tiny"] = 200.0
+    with app.state.attendo.admission.entered(70):
+        told = ask(app, "GET", "/metrics").body.decode().splitlines()
+    for name, value in (("engine_steps_total", 4), ("engine_rows_total", 10), ("engine_seconds_total", 0.5)):
+        assert f'attendo_{name}{{model="tiny"}} {float(value)}' in told
+    for name, value in (("engine_jobs", 3), ("model_created_seconds", 100), ("model_loaded_seconds", 200)):
+        assert f'attendo_{name}{{model="tiny"}} {float(value)}' in told
+    assert {"attendo_admitted_requests 1.0", "attendo_admitted_cost 70.0"} <= set(told)
+    if sys.platform == "linux":
+        assert any(line.startswith("process_resident_memory_bytes ") for line in told)
+
+
+# ---- ready, loading, draining
+
+
+def test_health_while_models_load_and_while_it_drains():
+    models = NoModels(ready=False)
+    app, _ = served(models=models)
+    state = app.state.attendo
+
+    def statuses():
+        return [
+            ask(app, "GET", path).status
+            for path in ("/livez", "/readyz", "/health", "/metrics", "/test/stream")
+        ]
+
+    assert statuses() == [200, 503, 503, 200, 503]
+    assert "loaded" in ask(app, "POST", "/v1/test/echo").error
+    models.load()
+    assert statuses() == [200] * 5
+    state.draining = True
+    assert statuses() == [200, 503, 503, 200, 503]
+    answer = ask(app, "GET", "/readyz")
+    assert (answer["retry-after"], answer["connection"]) == ("5", "close")
+    assert "about to stop" in answer.error
+
+
+def test_what_was_let_in_before_the_drain_is_answered():
+    app, _ = served()
+    state, seen = app.state.attendo, []
+
+    @app.get("/test/slow")
+    async def slow():
+        seen.append(state.working)
+        state.draining = True
+        await asyncio.sleep(0.01)
+        return Response(b"done")
+
+    async def late_body():
+        state.draining = True
+        return {"type": "http.request", "body": b"x", "more_body": False}
+
+    assert ask(app, "GET", "/test/slow").body == b"done"
+    assert (seen, state.working) == ([1], 0)
+    state.draining = False
+    assert ask(app, "POST", "/test/echo", {"Content-Length": "1"}, receive=late_body).status == 503
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_another_server_loads_by_the_lifespan_and_a_websocket_is_refused(damaged):
+    class Loading(NoModels):
+        def load(self):
+            if damaged:
+                raise AttendoError("tiny/model.safetensors is damaged; copy it again")
+            super().load()
+
+    models = Loading(ready=False)
+    app, log = served(models=models)
+
+    async def run():
+        sent = []
+        coming: asyncio.Queue = asyncio.Queue()
+
+        async def send(message):
+            sent.append(message["type"])
+
+        scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
+        lifespan = asyncio.ensure_future(app(scope, coming.get, send))
+        await coming.put({"type": "lifespan.startup"})
+        until = time.monotonic() + 10
+        while not log.getvalue() and time.monotonic() < until:
+            await asyncio.sleep(0.005)
+        statuses = [(await asked(app, "GET", path)).status for path in ("/livez", "/readyz")]
+        await app({"type": "websocket", "path": "/livez", "headers": []}, coming.get, send)
+        await coming.put({"type": "lifespan.shutdown"})
+        await lifespan
+        return sent, statuses
+
+    sent, statuses = asyncio.run(run())
+    assert sent == ["lifespan.startup.complete", "websocket.close", "lifespan.shutdown.complete"]
+    assert statuses == [200, 503 if damaged else 200]
+    assert lines(log)[0]["event"] == ("failed" if damaged else "ready")
+    assert not models.ready
+    assert app.state.attendo.draining
+
+
+def test_requests_at_a_time_do_not_mix():
+    app, log = served()
+
+    async def many():
+        bodies = [str(number).encode() for number in range(50)]
+        return bodies, await asyncio.gather(*(asked(app, "POST", "/test/echo", {}, body) for body in bodies))
+
+    bodies, answers = asyncio.run(many())
+    assert [answer.body for answer in answers] == bodies
+    assert len({answer["x-request-id"] for answer in answers} | {line["id"] for line in lines(log)}) == 50

@@ -1,0 +1,79 @@
+"""Everything that the OpenAPI allows, and what it forbids: no fault of the server, and no answer that it does not have.
+
+All phases and checks of schemathesis, positive and negative, NUL included; ATTENDO_CASES changes the cases a route.
+"""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis.config import SchemathesisConfig
+from schemathesis.specs.openapi.checks import allow_header_conformance
+from served_models import serving
+
+CASES = int(os.environ.get("ATTENDO_CASES", "50"))
+STATE, APP = serving(look=True, max_tokens=30, max_characters=2000, max_texts=8)
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "generation": {"mode": "all", "allow-x00": True},
+        "checks": {
+            "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},  # see `checked`
+            # what fits the schema may still be too much for this server, or not be what its models can do
+            "positive_data_acceptance": {"expected-statuses": ["2xx", "400", "404", "413", "504"]},
+        },
+    }
+)
+
+
+async def asgi(scope, receive, send):
+    """The application without its end, which the client would tell it after every request."""
+    if scope["type"] == "lifespan":
+        for _ in range(2):
+            await send({"type": f"{(await receive())['type']}.complete"})
+    else:
+        await APP(scope, receive, send)
+
+
+SCHEMA = schemathesis.openapi.from_asgi("/openapi.json", asgi, config=CONFIG)
+
+
+def checked(case):
+    # GET and HEAD of these are two routes, and Allow tells one route's methods
+    known = [allow_header_conformance] if case.path in ("/livez", "/readyz") else []
+    answer = case.call_and_validate(excluded_checks=known)
+    assert answer.status_code != 504 or "X-Request-Timeout" in case.headers  # it set its own time
+    assert not STATE.admission.requests
+
+
+@SCHEMA.parametrize()
+@settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+def test_every_route_answers_as_it_says(case):
+    checked(case)
+
+
+@pytest.mark.full
+def test_ten_thousand_cases_a_route():
+    """In a process of its own: what covers a schema is made while tests are collected, and would be made twice."""
+    command = [sys.executable, "-m", "pytest", "-q", __file__]
+    assert subprocess.run(command, env=os.environ | {"ATTENDO_CASES": "10000"}, check=False).returncode == 0
+
+
+class Sequences(SCHEMA.as_state_machine()):
+    """Requests that follow from answers: the ids of /tokenize are spelled again, a listed model is asked for."""
+
+    def validate_response(self, response, case, additional_checks=(), **options):
+        super().validate_response(response, case, additional_checks, **options)
+        assert not STATE.admission.requests
+
+
+TestSequences = Sequences.TestCase
+TestSequences.settings = settings(
+    max_examples=max(1, CASES // 5),
+    stateful_step_count=5,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
