@@ -26,7 +26,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from serving_load import Client, metric, quantile, serving
+import uvloop
+from serving_load import Client, OpenLoop, metric, quantile, request_of, serving
 from turns import asked, contenders, listed, orders, ratios, shared_options, store, tell
 
 WHAT = ("throughput", "overhead", "mixed", "overload", "slow", "gone", "stop", "swap", "soak")
@@ -193,33 +194,16 @@ async def overload(server, engine, lines, options):
     began = time.perf_counter()
     _, calm, _ = await closed_loop(server.port, lines)
     rate = 10 * len(lines) / (time.perf_counter() - began)
-    before, statuses, hints, waits, tasks = server.megabytes, Counter(), Counter(), [], set()
-    seconds, idle = options.seconds or 20, []
+    before, largest, seconds = server.megabytes, server.megabytes, options.seconds or 20
 
-    async def one(line):
-        client = idle.pop() if idle else Client(server.port)
-        try:
-            start = time.perf_counter()
-            status, headers, _ = await client.ask("POST", "/translate", {"q": line, **BODY})
-            statuses[status] += 1
-            if status == 200:
-                waits.append(time.perf_counter() - start)
-            elif status == 429:
-                hints[headers.get("retry-after")] += 1
-            idle.append(client)
-        except OSError as error:
-            statuses[type(error).__name__] += 1
-
-    began, sent, largest = time.perf_counter(), 0, before
-    while (now := time.perf_counter() - began) < seconds:
-        while sent < now * rate:
-            task = asyncio.ensure_future(one(lines[sent % len(lines)]))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-            sent += 1
+    def watch():
+        nonlocal largest
         largest = max(largest, server.megabytes)
-        await asyncio.sleep(0.005)
-    await asyncio.gather(*tasks)
+
+    load = OpenLoop(
+        server.port, [request_of(server.port, "/translate", {"q": line, **BODY}) for line in lines], rate
+    )
+    await load.run(seconds, watch)
     ended = time.perf_counter()
     while True:
         _, after, _ = await closed_loop(server.port, lines[:64])
@@ -227,10 +211,11 @@ async def overload(server, engine, lines, options):
             break
     recovery = time.perf_counter() - ended
     return {
-        "asked for per second": round(rate, 1), "sent": sent, "seconds": seconds, "answers": dict(statuses),
-        "429 without Retry-After": hints[None], "p99 ms of the admitted": round(1000 * quantile(waits, 0.99)),
+        "asked for per second": round(rate, 1), "sent": load.sent, "seconds": seconds, "connections": load.most_open,
+        "answers": dict(load.statuses), "429 without Retry-After": load.hints[None], "late s": round(load.late, 2),
+        "p50, p99 ms of the admitted": [round(1000 * quantile(load.waits, share)) for share in (0.5, 0.99)],
         "MB before, at most, after": [round(x, 1) for x in (before, largest, server.megabytes)],
-        "memory": round(server.megabytes / before, 3), "seconds until as before": round(recovery, 2),
+        "memory": round(largest / before, 3), "seconds until as before": round(recovery, 2),
     }  # fmt: skip
 
 
@@ -379,7 +364,7 @@ def main():
     os.sched_setaffinity(0, {CLIENT_CORE})
     command = [sys.executable, __file__, "--work", "offline", "--run", options.run, "--lines", options.lines]
     with contenders({"attendo": command}, 1) as (workers, _):
-        found = asyncio.run(measured(options, workers["attendo"]))
+        found = uvloop.run(measured(options, workers["attendo"]))
     import torch
 
     result = {"clients": CLIENTS, "rounds": options.rounds, "torch": torch.__version__, "figures": found}

@@ -4,11 +4,13 @@ import asyncio
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -133,6 +135,115 @@ class Client:
                 if not kept:
                     raise
         raise AssertionError
+
+
+def request_of(port, path, body):
+    """A POST of JSON, as bytes."""
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data
+
+
+class Shot(asyncio.Protocol):
+    """A connection of an open loop: a request at a time, of whose answer it takes down what counts."""
+
+    def __init__(self, loop):
+        self.loop, self.due, self.data = loop, None, b""
+
+    def connection_made(self, transport):
+        """Ready."""
+        self.transport = transport
+
+    def fire(self, request, due):
+        """Sends a request that was due then."""
+        self.due, self.data = due, b""
+        self.transport.write(request)
+
+    def data_received(self, data):
+        """Some of the answer."""
+        self.data += data
+        head, there, body = self.data.partition(b"\r\n\r\n")
+        if not there:
+            return
+        length = re.search(rb"\r\ncontent-length: (\d+)", head)
+        if len(body) < int(length[1]):
+            return
+        hint = re.search(rb"\r\nretry-after: (\d+)", head)
+        self.loop.answered(self, int(head[9:12]), hint and int(hint[1]))
+
+    def connection_lost(self, exc):
+        """Closed by the server."""
+        self.loop.lost(self, exc)
+
+
+class OpenLoop:
+    """Requests at a steady rate, whatever becomes of them, over as few kept connections as do.
+
+    statuses: how often each was answered, errors by their names; waits: seconds of the answers 200, from when the
+    request was due; hints: how often each Retry-After came with 429; late: of the most belated request, in seconds.
+    """
+
+    def __init__(self, port, requests, rate):
+        self.port, self.requests, self.rate = port, requests, rate
+        self.statuses, self.hints, self.waits = Counter(), Counter(), []
+        self.idle, self.sent, self.under_way, self.open, self.most_open, self.late = [], 0, 0, 0, 0, 0.0
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.opening = set()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def answered(self, shot, status, hint):
+        """One is done."""
+        self.under_way -= 1
+        self.statuses[status] += 1
+        if status == 200:
+            self.waits.append(time.perf_counter() - shot.due)
+        elif status == 429:
+            self.hints[hint] += 1
+        shot.due = None
+        self.idle.append(shot)
+
+    def lost(self, shot, error):
+        """A connection was closed; that counts where an answer was waited for."""
+        self.open -= 1
+        if shot.due is None:
+            self.idle.remove(shot)
+        else:
+            self.under_way -= 1
+            self.statuses[type(error).__name__ if error else "closed"] += 1
+
+    async def run(self, seconds, watch=lambda: None):
+        """So long; then waits for all answers. watch: called again and again meanwhile."""
+        began = time.perf_counter()
+        while (now := time.perf_counter() - began) < seconds:
+            while (due := self.sent / self.rate) < now:
+                self.late = max(self.late, now - due)
+                self.sent += 1
+                self.under_way += 1
+                request = self.requests[self.sent % len(self.requests)]
+                if self.idle:
+                    self.idle.pop().fire(request, began + due)
+                else:
+                    task = asyncio.ensure_future(self._open(request, began + due))
+                    self.opening.add(task)
+                    task.add_done_callback(self.opening.discard)
+            watch()
+            await asyncio.sleep(0.002)
+        while self.under_way:
+            await asyncio.sleep(0.01)
+        for shot in self.idle:
+            shot.transport.close()
+
+    async def _open(self, request, due):
+        loop = asyncio.get_running_loop()
+        try:
+            _, shot = await loop.create_connection(lambda: Shot(self), "127.0.0.1", self.port)
+        except OSError as error:
+            self.under_way -= 1
+            self.statuses[type(error).__name__] += 1
+            return
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        shot.fire(request, due)
 
 
 def free_port():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.engine import ContinuousSearch
-from attendo.serving.admission import LONGEST_WAIT, Admission, Full, TooLarge
+from attendo.serving.admission import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
 from attendo.serving.calls import ClientGone, call, results
 from attendo.serving.engine import Done, Engine, Pass, Piece, TimeIsUp
 from attendo.tasks.sources import sources_of
@@ -45,7 +45,7 @@ async def settled(condition):
 
 def test_results_are_handed_back_and_the_room_with_them(engine):
     admission = Admission(4, 100)
-    (found,) = asyncio.run(results(engine, admission, wanted("snow"), 40, 20.0, stays)).results
+    (found,) = asyncio.run(results(engine, admission.entered(40), wanted("snow"), 20.0, stays)).results
     assert found == USER.translate(["snow"], 1)[0]
     assert (admission.requests, admission.cost) == (0, 0)
 
@@ -60,7 +60,7 @@ def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ClientGone):
-            await results(engine, admission, wanted("snow"), 40, 20.0, gone)
+            await results(engine, admission.entered(40), wanted("snow"), 20.0, gone)
         assert (admission.requests, admission.cost) == (0, 0)
         await settled(lambda: not engine.going_on)
 
@@ -71,7 +71,7 @@ def test_a_stream_that_is_left_ends_its_job(engine):
     async def main():
         pieces = []
         async with call(
-            engine, Admission(4, 100), wanted("snow in Oslo", stream=True), 1, 20.0, stream=True
+            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0, stream=True
         ) as news:
             async for told in news:
                 pieces.append(told)
@@ -81,7 +81,7 @@ def test_a_stream_that_is_left_ends_its_job(engine):
             == USER.translate(["snow in Oslo"], 1, guard=False)[0].text
         )
         async with call(
-            engine, Admission(4, 100), wanted("snow in Oslo", stream=True), 1, 20.0, stream=True
+            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0, stream=True
         ) as news:
             await anext(news)
         await settled(lambda: not engine.going_on)
@@ -96,9 +96,9 @@ def test_errors_come_to_the_caller(engine):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ZeroDivisionError):
-            await results(engine, admission, Pass("x", ["x"], broken), 1, 20.0, stays)
+            await results(engine, admission.entered(1), Pass("x", ["x"], broken), 20.0, stays)
         with pytest.raises(TimeIsUp):
-            await results(engine, admission, wanted("snow"), 1, -1.0, stays)
+            await results(engine, admission.entered(1), wanted("snow"), -1.0, stays)
         assert (admission.requests, admission.cost) == (0, 0)
 
     asyncio.run(main())
@@ -116,6 +116,28 @@ def test_who_does_not_fit_is_refused():
             pass
     with admission.entered(100):
         assert admission.refused == 2
+
+
+def test_after_some_that_found_no_room_none_is_looked_at_until_there_may_be_room():
+    admission = Admission(10, 100)
+    with admission.entered(90):
+        with admission.entered(5):
+            for _ in range(IN_A_ROW):
+                admission.check()  # one that costs less might fit
+                with pytest.raises(Full), admission.entered(6):
+                    pass
+            with pytest.raises(Full):
+                admission.check()
+            with admission.entered(50, again=True):  # what was admitted before goes on
+                admission.check()
+        admission.check()  # one is done
+
+
+def test_where_as_many_as_may_be_are_admitted_nothing_has_to_be_read_to_be_refused():
+    admission = Admission(1, 100)
+    with admission.entered(1), pytest.raises(Full):
+        admission.check()
+    admission.check()
 
 
 @given(

@@ -215,7 +215,9 @@ def test_a_full_server_is_a_rate_limit(client):
     work = Pass("wait", ["x"], lambda items: [release.wait(20) for _ in items])
 
     async def fill():
-        async with call(STATE.models.named("writer").engine, STATE.admission, work, 1, 30, stream=False):
+        async with call(
+            STATE.models.named("writer").engine, STATE.admission.entered(1), work, 30, stream=False
+        ):
             STATE.admission.requests += 100
             try:
                 with pytest.raises(openai.RateLimitError) as refused:

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 SLOWEST, LONGEST_WAIT = 1.0, 60
 """Cost a second that is reckoned with at least, and the most seconds that anybody is told to wait."""
 
+IN_A_ROW = 4
+"""Requests that found no room for their cost, after which none is looked at until something is admitted or done."""
+
 
 class Full(Exception):
     """There is no room. retry_after: whole seconds after which there may be."""
@@ -38,21 +41,27 @@ class Admission:
         self.max_requests, self.max_cost = max_requests, max_cost
         self.requests = self.cost = 0
         self.refused = 0
+        self._in_a_row = 0  # refused since anything was admitted or done
         self._rate = 0.0  # cost a second, of late
         self._since: float | None = None  # when it was last empty, or its rate was last taken
         self._done = 0
 
     @contextmanager
-    def entered(self, cost: int) -> Iterator[None]:
-        """Within it, so much is admitted. Raises Full where there is no room now, TooLarge where there never is."""
+    def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
+        """Within it, so much is admitted. Raises Full where there is no room now, TooLarge where there never is.
+
+        again: the request was admitted before, and finds room: what it has had computed is not thrown away.
+        """
         if cost > self.max_cost:
             raise TooLarge(
                 f"the request costs {cost:,} (tokens x beams x n), and the server admits {self.max_cost:,} at a time;"
                 " send it in parts"
             )
-        if self.requests >= self.max_requests or self.cost + cost > self.max_cost:
-            self.refused += 1
-            raise Full(self.retry_after)
+        if not again:
+            self.check()
+            if self.cost + cost > self.max_cost:
+                self._refuse()
+        self._in_a_row = 0
         if not self.requests:
             self._since, self._done = time.monotonic(), 0
         self.requests += 1
@@ -64,6 +73,11 @@ class Admission:
             self.cost -= cost
             self._finished(cost)
 
+    def check(self) -> None:
+        """Raises Full where there is no room whatever a request may cost: so it need not be read to be refused."""
+        if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
+            self._refuse()
+
     @property
     def retry_after(self) -> int:
         """Whole seconds in which half of what is admitted should be done, at the rate of late."""
@@ -71,7 +85,13 @@ class Admission:
             1, min(LONGEST_WAIT, math.ceil(self.cost / 2 / max(self._rate, SLOWEST)) if self._rate else 1)
         )
 
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._in_a_row += 1
+        raise Full(self.retry_after)
+
     def _finished(self, cost: int) -> None:
+        self._in_a_row = 0
         self._done += cost
         now = time.monotonic()
         if self._since is not None and (elapsed := now - self._since) >= 1.0:

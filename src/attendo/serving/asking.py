@@ -139,12 +139,13 @@ async def off_loop(n_characters: int, work: Callable[[], T]) -> T:
 
 async def asked(request: Request, served: Served, work: Wanted | Writes | Pass, cost: int) -> Sequence[Any]:
     """All that the job asked for; errors as `calls.results`, an AttendoError as Refused, 400."""
-    state, seconds = state_of(request), seconds_of(request)
+    notes = noted(request)
+    entered = state_of(request).admission.entered(max(1, cost), again=notes.queued is not None)
     try:
-        done = await results(served.engine, state.admission, work, max(1, cost), seconds, gone(request))
+        done = await results(served.engine, entered, work, seconds_of(request), gone(request))
     except AttendoError as error:
         raise Refused(400, str(error)) from None
-    noted(request).queued = done.queued
+    notes.queued = (notes.queued or 0.0) + done.queued
     return done.results
 
 
@@ -152,8 +153,8 @@ def coming(
     request: Request, served: Served, work: Wanted | Writes, cost: int
 ) -> AbstractAsyncContextManager[Any]:
     """The news of a job as they come; see `calls.call`."""
-    state = state_of(request)
-    return call(served.engine, state.admission, work, max(1, cost), seconds_of(request), stream=True)
+    entered = state_of(request).admission.entered(max(1, cost))
+    return call(served.engine, entered, work, seconds_of(request), stream=True)
 
 
 async def passed(

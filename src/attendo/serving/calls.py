@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 
-from attendo.serving.admission import Admission
 from attendo.serving.engine import Done, Engine, Failed, Job, News, Pass, Piece, Writes
 from attendo.tasks.translating import Wanted
 
@@ -22,16 +21,16 @@ class ClientGone(Exception):
 @asynccontextmanager
 async def call(
     engine: Engine,
-    admission: Admission,
+    entered: AbstractContextManager[None],
     work: Wanted | Writes | Pass,
-    cost: int,
     seconds: float,
     *,
     stream: bool,
 ) -> AsyncIterator[AsyncIterator[News]]:
     """The news of a job while it is worked on; with `stream` its pieces, too. On leaving it is over, or given up.
 
-    Raises Full and TooLarge at once; within it the error that the job failed of, TimeIsUp after so many seconds.
+    entered: of the admission. Raises what it raises (Full, TooLarge) at once; within it the error that the job failed
+    of, TimeIsUp after so many seconds.
     """
     loop, news = asyncio.get_running_loop(), asyncio.Queue[News]()
     over = False
@@ -49,7 +48,7 @@ async def call(
                 raise told.error
             yield told
 
-    with admission.entered(cost):
+    with entered:
         job = Job(work, tell, time.monotonic() + seconds, stream=stream)
         engine.submit(job)
         try:
@@ -60,10 +59,14 @@ async def call(
 
 
 async def results(
-    engine: Engine, admission: Admission, work: Wanted | Writes | Pass, cost: int, seconds: float, gone: Gone
+    engine: Engine,
+    entered: AbstractContextManager[None],
+    work: Wanted | Writes | Pass,
+    seconds: float,
+    gone: Gone,
 ) -> Done:
     """All that a job asked for. Raises as `call`, and ClientGone, at once, when the client has gone."""
-    async with call(engine, admission, work, cost, seconds, stream=False) as news:
+    async with call(engine, entered, work, seconds, stream=False) as news:
         answer, leaving = asyncio.ensure_future(anext(news)), asyncio.ensure_future(gone())
         try:
             await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)

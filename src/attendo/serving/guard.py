@@ -12,6 +12,7 @@ from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from attendo.serving.admission import Full
 from attendo.serving.faults import LOADING, NO_KEY, STOPPING, answer, answer_to
 from attendo.serving.passage import Passage
 
@@ -118,8 +119,13 @@ class Guard:
                 raise _Refusal(401, NO_KEY)
             if not early:
                 _check_ready(state)  # it may have been told to stop while the body came
+                if scope["method"] not in READS:
+                    state.admission.check()  # before its body is taken apart: refusing many must cost little
         except _Refusal as refusal:
             await _refuse(passage, scope, receive, refusal)
+            return
+        except Full as full:
+            await answer_to(scope, full)(scope, receive, passage.send)
             return
         state.working += not early
         try:

@@ -1,0 +1,56 @@
+"""A server that is asked for ten times what it can do, with the load of the benchmark: it says so, and is well after."""
+
+import asyncio
+import importlib
+import time
+from pathlib import Path
+
+import pytest
+from tiny_translator import save_run, tiny_tokenizer, tiny_translator
+
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
+SECONDS = 20
+ADMITTED = 16
+BODY = {"q": ["rain in the north, then sun and wind"] * 12, "source": "en", "target": "de", "beam": 8}
+
+
+@pytest.fixture
+def load(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("serving_load")
+
+
+def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(load, tmp_path):
+    folder = save_run(tmp_path / "run", tiny_translator(tiny_tokenizer(), max_len=60))
+
+    async def closed(server, clients, n):
+        async def ask():
+            async with load.Client(server.port) as client:
+                return [(await client.ask("POST", "/translate", BODY))[0] for _ in range(n)]
+
+        return [status for found in await asyncio.gather(*(ask() for _ in range(clients))) for status in found]
+
+    async def main():
+        with load.serving([folder], "--max-requests", str(ADMITTED), core=None) as server:
+            await server.ready()
+            await closed(server, ADMITTED, 2)
+            began = time.perf_counter()
+            n = len(await closed(server, ADMITTED, 4))
+            rate = 10 * n / (time.perf_counter() - began)
+            before = largest = server.megabytes
+
+            def watch():
+                nonlocal largest
+                largest = max(largest, server.megabytes)
+
+            loop = load.OpenLoop(server.port, [load.request_of(server.port, "/translate", BODY)], rate)
+            await loop.run(SECONDS, watch)
+            assert set(loop.statuses) == {200, 429}
+            assert loop.statuses[200] + loop.statuses[429] == loop.sent
+            assert loop.statuses[200] > n
+            assert None not in loop.hints
+            assert largest < 1.05 * before
+            assert set(await closed(server, ADMITTED, 1)) == {200}
+            assert server.stop() == 0
+
+    asyncio.run(main())
