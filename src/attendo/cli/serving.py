@@ -64,7 +64,7 @@ def serve(
         float | None,
         typer.Option(metavar="S", help="Every S seconds, load models anew whose files have changed."),
     ] = None,
-    max_requests: Annotated[int, _limit("Admitted at a time; others get 429.")] = 512,
+    max_requests: Annotated[int, _limit("Admitted at a time; others get 429.")] = 256,
     max_cost: Annotated[int, _limit("Their tokens x beams x n, at a time.")] = 500_000,
     max_body: Annotated[int, _limit("Bytes of a request.")] = 1 << 20,
     max_texts: Annotated[int, _limit("Texts of a request.")] = 256,

@@ -11,6 +11,7 @@ from fastapi import APIRouter, FastAPI
 from attendo import __version__
 from attendo.errors import AttendoError
 from attendo.serving import completions, faults, health, libretranslate, look_routes, page, texts
+from attendo.serving.direct import Direct
 from attendo.serving.guard import Guard, Paths
 from attendo.serving.openapi import describe
 from attendo.serving.reloading import Reloading
@@ -50,6 +51,7 @@ def create_app(state: State) -> FastAPI:
     looked = (look_routes.BELOW,) if state.look else ()
     public = Paths(still.named | health.PUBLIC, (*still.below, *looked))
     early = Paths(still.named | health.PATHS | {OPENAPI}, still.below)
+    app.add_middleware(Direct, routers=routers)
     app.add_middleware(Guard, state=state, public=public, early=early)
     return app
 

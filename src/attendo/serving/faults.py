@@ -45,6 +45,19 @@ class Refused(Exception):
         self.status, self.message, self.param, self.code = status, message, param, code
 
 
+KNOWN = (
+    Refused,
+    Full,
+    TooLarge,
+    TimeIsUp,
+    ClientGone,
+    RequestValidationError,
+    HTTPException,
+    AttendoError,
+)
+"""Errors that have an answer of their own; any other is a fault."""
+
+
 def body_of(path: str, status: int, message: str, param: str | None = None, code: str | None = None) -> bytes:
     """The JSON of an answer to a request for this path.
 
@@ -115,16 +128,7 @@ def install(app: FastAPI) -> None:
     async def handle(request: Request, error: Exception) -> Response:
         return answer_to(request.scope, error)
 
-    for kind in (
-        Refused,
-        Full,
-        TooLarge,
-        TimeIsUp,
-        ClientGone,
-        RequestValidationError,
-        HTTPException,
-        AttendoError,
-    ):
+    for kind in KNOWN:
         app.add_exception_handler(kind, handle)
 
 

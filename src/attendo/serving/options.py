@@ -17,7 +17,7 @@ class ServingConfig:
     """
 
     rows: int = 128
-    max_requests: int = 512
+    max_requests: int = 256
     max_cost: int = 500_000
     max_body: int = 1 << 20
     max_texts: int = 256

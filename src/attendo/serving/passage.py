@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 import time
-import uuid
 from typing import TYPE_CHECKING
 
 from starlette.types import Message, Scope, Send
@@ -56,7 +56,7 @@ class Passage:
         self.began, self.first = time.perf_counter(), 0.0
         self.status, self.complete, self.stalled, self.unread = 0, False, False, False
         given = self.headers.get(b"x-request-id", b"")
-        request_id = given.decode() if _ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = given.decode() if _ID.fullmatch(given) else f"{random.getrandbits(128):032x}"
         self.notes = Noted(request_id)
         put_notes(scope, self.notes)
         self.origin = self._allowed_origin() if state.cors else None

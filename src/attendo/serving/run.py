@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import ipaddress
 import logging
 import signal
@@ -18,6 +17,7 @@ import uvicorn
 
 from attendo.errors import AttendoError
 from attendo.serving.app import State, create_app
+from attendo.serving.memory import steady
 from attendo.serving.reloading import Reloading
 from attendo.serving.sockets import MOST, Connections
 
@@ -67,8 +67,7 @@ def serve(
     listening = _listening(host, port)
     at = listening.getsockname()[1]
     address = f"http://{f'[{host}]' if ':' in host else host}:{at}/"
-    gc.collect()
-    gc.freeze()  # what was imported stays: no collection has to go through it while requests wait
+    steady()
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, _uvicorn_logs(state):
         told(address)

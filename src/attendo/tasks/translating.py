@@ -128,6 +128,7 @@ class Translating:
     def __init__(self, translator: Translator, rows: int = 128) -> None:
         self.translator, self.rows = translator, rows
         self._lanes: dict[DecodingConfig, _Lane] = {}
+        self._rested: DecodingConfig | None = None  # whose lane was the last that came to rest
         self._requests: dict[int, _Request] = {}
         self._n_known = 0
 
@@ -163,7 +164,7 @@ class Translating:
     def advance(self) -> list[Translated]:
         """One step of everything that is searched: what can be shown of streams, and the requests that are done."""
         news = []
-        for config, lane in list(self._lanes.items()):
+        for config, lane in [(config, lane) for config, lane in self._lanes.items() if lane.busy]:
             lane.take(max(int(not lane.parts), self.rows // config.beam - len(lane.parts)))
             ended = lane.search.advance()
             for number, hypotheses in ended:
@@ -171,7 +172,7 @@ class Translating:
             if config.beam == 1:
                 news += self._told(lane)
             if not lane.busy:
-                del self._lanes[config]
+                self._rest(config)
         whole = [request for request in self._requests.values() if not request.going_on]
         return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
 
@@ -186,6 +187,12 @@ class Translating:
         if config not in self._lanes:
             self._lanes[config] = _Lane(self.translator.continuous(config))
         return self._lanes[config]
+
+    def _rest(self, config: DecodingConfig) -> None:
+        """Of the lanes that nobody needs the last is kept: what memory it has serves the next texts, too."""
+        last, self._rested = self._rested, config
+        if last not in (None, config) and not self._lanes[last].busy:
+            del self._lanes[last]
 
     def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
         """Notes what was found of a part; one that runs away is searched again."""

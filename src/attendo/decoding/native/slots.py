@@ -11,6 +11,9 @@ from torch import Tensor
 
 from attendo.decoding.native.structures import Tokens, address
 
+AHEAD = 32
+"""Slots, and positions of a slot, are made in such numbers: memory that grows by a share of itself is half empty."""
+
 
 class SlotCache:
     """Rows that share what their common past has written: to reorder them copies numbers of slots, no keys.
@@ -122,23 +125,28 @@ class SlotCache:
     def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
         """Slots where no row writes or reads, each with room for so many positions; more are made where there are few.
 
-        All grow together, and ahead: a server takes in rows again and again.
+        All grow together, and a little ahead: a server takes in rows again and again.
         """
-        blocks, n_slots, held, width = self.cache.shape
+        n_slots, held = self.cache.shape[1:3]
         taken = np.zeros(n_slots, dtype=bool)
         taken[self.own] = True
         taken[self.slots[np.arange(self.capacity) < self.lengths[:, None]]] = True
         free = np.flatnonzero(~taken)[:n]
         more = max(0, n - len(free))
         if more or capacity > held:
-            room = n_slots + max(more, n_slots // 2 if more else 0)
-            wider = max(held, (capacity + 31) // 32 * 32)
-            cache = torch.empty(blocks, room, wider, width)
-            cache[:, :n_slots, :held] = self.cache
-            slots = np.zeros((self.rows, wider), dtype=np.int32)
-            slots[:, :held] = self.slots
-            self.cache, self.slots, self.capacity = cache, slots, wider
+            self._grow(_ahead(n_slots + more) if more else n_slots, max(held, _ahead(capacity)))
         return np.concatenate((free, np.arange(n_slots, n_slots + more))).astype(np.int32)
+
+    def _grow(self, n_slots: int, capacity: int) -> None:
+        """Makes room for more slots and positions; what nobody has written yet takes no memory until somebody does."""
+        blocks, n_old, held, width = self.cache.shape
+        cache, used = torch.empty(blocks, n_slots, capacity, width), self._longest
+        cache[:, :n_old, :used] = self.cache[:, :, :used]
+        if capacity > held:
+            slots = np.zeros((self.rows, capacity), dtype=np.int32)
+            slots[:, :used] = self.slots[:, :used]
+            self.slots, self.capacity = slots, capacity
+        self.cache = cache
 
     def _add_memory(
         self, memory: Float[Tensor, "blocks tokens memory_width"], starts: Int[np.ndarray, " rows"]
@@ -195,7 +203,9 @@ class SlotCache:
         if more := int((~has).sum()):
             n_slots = self.cache.shape[1]
             own[~has] = np.arange(n_slots, n_slots + more)
-            self.cache = torch.cat(
-                [self.cache, self.cache.new_empty(self.cache.shape[0], more, *self.cache.shape[2:])], 1
-            )
+            self._grow(n_slots + more, self.capacity)
         return own
+
+
+def _ahead(n: int) -> int:
+    return -(-n // AHEAD) * AHEAD
