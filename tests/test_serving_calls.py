@@ -71,7 +71,7 @@ def test_a_stream_that_is_left_ends_its_job(engine):
     async def main():
         pieces = []
         async with call(
-            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0, stream=True
+            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0
         ) as news:
             async for told in news:
                 pieces.append(told)
@@ -81,7 +81,7 @@ def test_a_stream_that_is_left_ends_its_job(engine):
             == USER.translate(["snow in Oslo"], 1, guard=False)[0].text
         )
         async with call(
-            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0, stream=True
+            engine, Admission(4, 100).entered(1), wanted("snow in Oslo", stream=True), 20.0
         ) as news:
             await anext(news)
         await settled(lambda: not engine.going_on)

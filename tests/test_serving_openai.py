@@ -215,9 +215,7 @@ def test_a_full_server_is_a_rate_limit(client):
     work = Pass("wait", ["x"], lambda items: [release.wait(20) for _ in items])
 
     async def fill():
-        async with call(
-            STATE.models.named("writer").engine, STATE.admission.entered(1), work, 30, stream=False
-        ):
+        async with call(STATE.models.named("writer").engine, STATE.admission.entered(1), work, 30):
             STATE.admission.requests += 100
             try:
                 with pytest.raises(openai.RateLimitError) as refused:

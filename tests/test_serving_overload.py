@@ -1,4 +1,4 @@
-"""A server that is asked for ten times what it can do, with the load of the benchmark: it says so, and is well after."""
+"""A server that is asked for ten times what it can do, by the load of the benchmark: it says so, and is well after."""
 
 import asyncio
 import importlib
@@ -28,7 +28,9 @@ def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(load, tmp_p
             async with load.Client(server.port) as client:
                 return [(await client.ask("POST", "/translate", BODY))[0] for _ in range(n)]
 
-        return [status for found in await asyncio.gather(*(ask() for _ in range(clients))) for status in found]
+        return [
+            status for found in await asyncio.gather(*(ask() for _ in range(clients))) for status in found
+        ]
 
     async def main():
         with load.serving([folder], "--max-requests", str(ADMITTED), core=None) as server:

@@ -154,7 +154,7 @@ def coming(
 ) -> AbstractAsyncContextManager[Any]:
     """The news of a job as they come; see `calls.call`."""
     entered = state_of(request).admission.entered(max(1, cost))
-    return call(served.engine, entered, work, seconds_of(request), stream=True)
+    return call(served.engine, entered, work, seconds_of(request))
 
 
 async def passed(

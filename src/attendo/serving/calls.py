@@ -20,24 +20,15 @@ class ClientGone(Exception):
 
 @asynccontextmanager
 async def call(
-    engine: Engine,
-    entered: AbstractContextManager[None],
-    work: Wanted | Writes | Pass,
-    seconds: float,
-    *,
-    stream: bool,
+    engine: Engine, entered: AbstractContextManager[None], work: Wanted | Writes | Pass, seconds: float
 ) -> AsyncIterator[AsyncIterator[News]]:
-    """The news of a job while it is worked on; with `stream` its pieces, too. On leaving it is over, or given up.
+    """The news of a job while it is worked on, its pieces, too. On leaving it is over, or given up.
 
     entered: of the admission. Raises what it raises (Full, TooLarge) at once; within it the error that the job failed
     of, TimeIsUp after so many seconds.
     """
     loop, news = asyncio.get_running_loop(), asyncio.Queue[News]()
     over = False
-
-    def tell(told: News) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(news.put_nowait, told)
 
     async def coming() -> AsyncIterator[News]:
         nonlocal over
@@ -49,7 +40,7 @@ async def call(
             yield told
 
     with entered:
-        job = Job(work, tell, time.monotonic() + seconds, stream=stream)
+        job = Job(work, _from_thread(loop, news.put_nowait), time.monotonic() + seconds)
         engine.submit(job)
         try:
             yield coming()
@@ -66,16 +57,41 @@ async def results(
     gone: Gone,
 ) -> Done:
     """All that a job asked for. Raises as `call`, and ClientGone, at once, when the client has gone."""
-    async with call(engine, entered, work, seconds, stream=False) as news:
-        answer, leaving = asyncio.ensure_future(anext(news)), asyncio.ensure_future(gone())
-        try:
-            await asyncio.wait({answer, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not answer.done():
-                raise ClientGone
-            told = answer.result()
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[Done] = loop.create_future()
+    over = False
+
+    def ended(told: News) -> None:
+        nonlocal over
+        over = True
+        if isinstance(told, Failed):
+            fail(told.error)
+        elif not answer.done():
             assert isinstance(told, Done)
-            return told
+            answer.set_result(told)
+
+    def fail(error: Exception) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+
+    with entered:
+        job = Job(work, _from_thread(loop, ended), time.monotonic() + seconds, stream=False)
+        engine.submit(job)
+        leaving = asyncio.ensure_future(gone())
+        leaving.add_done_callback(lambda _: fail(ClientGone()))
+        try:
+            return await answer
         finally:
-            for task in (answer, leaving):
-                if not task.done():
-                    task.cancel()
+            leaving.cancel()
+            if not over:
+                engine.give_up(job)
+
+
+def _from_thread(loop: asyncio.AbstractEventLoop, tell: Callable[[News], object]) -> Callable[[News], None]:
+    """`tell`, for another thread to call."""
+
+    def told(news: News) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, news)
+
+    return told
