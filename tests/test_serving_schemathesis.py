@@ -23,6 +23,8 @@ CONFIG = SchemathesisConfig.from_dict(
             "not_a_server_error": {"expected-statuses": ["2xx", "3xx", "4xx", "504"]},  # see `checked`
             # what fits the schema may still be too much for this server, or not be what its models can do
             "positive_data_acceptance": {"expected-statuses": ["2xx", "400", "404", "413", "504"]},
+            # a body may be too large before anything else is wrong with it
+            "negative_data_rejection": {"expected-statuses": ["4xx", "504"]},
         },
     }
 )
