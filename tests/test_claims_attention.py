@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.nn.attention import attention, head_matrices, masked_softmax
+from attendo.inspecting.contributions import head_matrices
+from attendo.nn.attention import attention, masked_softmax
 from attendo.nn.masks import Mask, causal
 from attendo.nn.positions import sinusoidal_encoding
 from attendo.theory.claims import attention as shapes

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.nn.positions import shift_matrix, sinusoidal_encoding
+from attendo.nn.positions import sinusoidal_encoding
 from attendo.theory.claims.positions import (
     CLAIMS,
     heat_map,
@@ -19,6 +19,7 @@ from attendo.theory.claims.positions import (
     spread_by_distance,
 )
 from attendo.theory.figures.positions import heatmap
+from attendo.theory.shifts import shift_matrix
 
 
 def encode(positions, d, base=10000.0):

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
+from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.edits import Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
-from attendo.nn.attention import Attention, head_contributions, share_heads
+from attendo.nn.attention import Attention, share_heads
 from attendo.nn.masks import Mask
 
 PATH = "layer"

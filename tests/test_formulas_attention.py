@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from numpy_transcription import arrays, multi_head, softmax
 from torch import nn
 
+from attendo.inspecting.contributions import head_contributions, head_matrices
 from attendo.nn.attention import (
     Attend,
     Attention,
     attention,
     attention_scores,
     attention_weights,
-    head_contributions,
-    head_matrices,
     masked_softmax,
     stacked_projection,
 )

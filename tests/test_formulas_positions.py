@@ -19,9 +19,9 @@ from attendo.nn.positions import (
     inverse_encoding,
     ramp_encoding,
     rotate,
-    shift_matrix,
     sinusoidal_encoding,
 )
+from attendo.theory.shifts import shift_matrix
 from attendo.theory.weather_embeddings import distinct_sums, one_hot_embedding, scalar_embedding
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}

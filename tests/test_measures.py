@@ -11,6 +11,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.alignment_error import GivenLinks, alignment_error_rate, parse_links, word_links
 from attendo.inspecting.contributions import (
     contribution_norms,
+    head_matrices,
     head_ranks,
     head_singular_values,
     value_norms,
@@ -19,7 +20,7 @@ from attendo.inspecting.contributions import (
 from attendo.inspecting.measures import head_measures, patterns, places
 from attendo.inspecting.recording import recording
 from attendo.inspecting.rollout import cross_rollout, rollout
-from attendo.nn.attention import Attention, head_matrices
+from attendo.nn.attention import Attention
 
 lengths = st.integers(1, 7)
 

@@ -10,6 +10,7 @@ import torch
 from test_microscope_effects import FAMILIES, PAIRS, TOKENIZER, tiny_look, tiny_user
 
 from attendo.errors import AttendoError
+from attendo.inspecting.contributions import head_contributions, head_matrices
 from attendo.inspecting.recording import recording
 from attendo.inspecting.rollout import rollout
 from attendo.microscope.ask import AskedEdit
@@ -22,7 +23,6 @@ from attendo.microscope.head_matrices import matrices_answer
 from attendo.microscope.lens import lens_answer
 from attendo.microscope.position_view import positions_answer
 from attendo.microscope.why import why_answer
-from attendo.nn.attention import head_contributions, head_matrices
 from attendo.nn.pooling import pool
 
 

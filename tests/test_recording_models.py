@@ -3,10 +3,11 @@
 import pytest
 import torch
 
+from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.edits import Temper
 from attendo.inspecting.recording import PARTS, recording
 from attendo.models import ModelConfig, build_model
-from attendo.nn.attention import Attention, head_contributions
+from attendo.nn.attention import Attention
 
 SIZES = {"vocab_size": 11, "d_model": 16, "d_ff": 24, "n_heads": 4}
 ARCHITECTURES = {

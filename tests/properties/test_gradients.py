@@ -4,9 +4,10 @@ import pytest
 import torch
 from torch import nn
 
+from attendo.inspecting.contributions import head_contributions
 from attendo.model_config import ModelConfig
 from attendo.models import build_model
-from attendo.nn.attention import Attention, head_contributions, masked_softmax
+from attendo.nn.attention import Attention, masked_softmax
 from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.masks import Mask

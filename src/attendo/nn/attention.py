@@ -313,31 +313,3 @@ def stacked_projection(*projections: nn.Linear) -> nn.Linear:
     for name, parameter in stacked.named_parameters():
         parameter.data = torch.cat([getattr(projection, name).detach() for projection in projections])
     return stacked
-
-
-def head_contributions(
-    mixed: Float[Tensor, "batch heads q_len value_dim"],
-    out_weight: Float[Tensor, "d_out heads_times_value_dim"],
-) -> Float[Tensor, "batch heads q_len d_out"]:
-    """What each head adds to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, section 3.2.2).
-
-    mixed: the values each head has mixed, as `Attend` returns them. Their sum over heads, plus the bias, is what
-    the projection back gives.
-
-    >>> head_contributions(torch.ones(1, 2, 1, 1), torch.tensor([[1.0, 10.0]])).flatten()
-    tensor([ 1., 10.])
-    """
-    return torch.einsum("bhqv,ohv->bhqo", mixed, out_weight.unflatten(1, (mixed.shape[1], -1)))
-
-
-def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
-    """W^(h) = W_hᵒ W_hᵛ of each head: what it does to a token it attends to; its rank is value_dim at most.
-
-    Column vectors, as in `nn.Linear`; biases aside (Bishop & Bishop 2024, exercise 12.5).
-
-    >>> head_matrices(Attention(6, 2)).shape
-    torch.Size([2, 6, 6])
-    """
-    value = attention.v_proj.weight.unflatten(0, (1, attention.n_kv_heads, -1))
-    out = attention.out_proj.get_parameter("weight").unflatten(1, (attention.n_heads, -1))
-    return torch.einsum("ohv,hvi->hoi", out, share_heads(value, attention.n_heads)[0])

@@ -10,9 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch
+from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.recording import LayerRecord, recording
 from attendo.models import Model
-from attendo.nn.attention import Attention, head_contributions, share_heads
+from attendo.nn.attention import Attention, share_heads
 from attendo.nn.blocks import Residual
 from attendo.training.coach_collapse import HeadMeasure
 

@@ -8,16 +8,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.inspecting.contributions import head_contributions, head_matrices
 from attendo.microscope.terminal_pictures import Picture
-from attendo.nn.attention import (
-    Attention,
-    attention,
-    attention_scores,
-    attention_weights,
-    head_contributions,
-    head_matrices,
-    masked_softmax,
-)
+from attendo.nn.attention import Attention, attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
 from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest, normal, numbered, random_attention

@@ -11,10 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.microscope.terminal_pictures import Picture
-from attendo.nn.positions import frequencies, shift_matrix, sinusoidal_encoding
+from attendo.nn.positions import frequencies, sinusoidal_encoding
 from attendo.theory.claims.claim import Claim, Finding, above, below, equals
 from attendo.theory.claims.samples import largest
 from attendo.theory.figures.positions import heatmap
+from attendo.theory.shifts import shift_matrix
 from attendo.words import Words
 
 Encode = Callable[[Int[Tensor, "*batch"], int], Float[Tensor, "*batch d_model"]]

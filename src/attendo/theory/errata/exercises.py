@@ -42,7 +42,8 @@ error(4), error(3)""",
         right_code=Snippet(
             """\
 import torch
-from attendo.nn.positions import shift_matrix, sinusoidal_encoding
+from attendo.nn.positions import sinusoidal_encoding
+from attendo.theory.shifts import shift_matrix
 places = torch.arange(0, 1600, 100)  # far apart: all phases turn
 def error(d):  # of the nearest bilinear form
     PE = sinusoidal_encoding(places, d, dtype=torch.float64)
@@ -234,7 +235,8 @@ round((Att(P @ X) - P @ Att(X)).abs().max().item(), 4)""",
         wrong_code=Snippet(
             """\
 import torch
-from attendo.nn.attention import Attention, head_matrices
+from attendo.nn.attention import Attention
+from attendo.inspecting.contributions import head_matrices
 with torch.random.fork_rng(devices=[]):
     torch.manual_seed(0)
     layer, X = Attention(6, 3, bias=False), torch.randn(1, 5, 6)
@@ -247,7 +249,8 @@ total.shape""",
         right_code=Snippet(
             """\
 import torch
-from attendo.nn.attention import Attention, attention, head_matrices
+from attendo.nn.attention import Attention, attention
+from attendo.inspecting.contributions import head_matrices
 with torch.random.fork_rng(devices=[]):
     torch.manual_seed(0)
     layer, X = Attention(6, 3, bias=False), torch.randn(1, 5, 6)
