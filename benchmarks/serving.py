@@ -320,18 +320,27 @@ async def swap(server, engine, lines, options):
 
 
 async def soak(server, engine, lines, options):
-    """Memory over many requests, after a warm-up of a tenth."""
+    """Memory over many requests, its mean in each of 40 parts; the slope after the first quarter, and its error."""
     n, points = options.requests or 20_000, []
-    step = max(1, n // 20)
+    step = max(1, n // 40)
     began = time.perf_counter()
     for first in range(0, n, step):
         batch = [lines[(first + i) % len(lines)] for i in range(step)]
-        _, _, statuses = await closed_loop(server.port, batch, beam=1)
-        assert statuses == {200: step}, statuses
-        points.append(((time.perf_counter() - began) / 3600, server.megabytes))
-    warm = points[len(points) // 4 :]
-    slope = statistics.linear_regression(*zip(*warm, strict=True)).slope
-    return {"requests": n, "MB": [round(mb, 1) for _, mb in points], "MB an hour": round(slope, 2)}
+        working, seen = asyncio.ensure_future(closed_loop(server.port, batch, beam=1)), []
+        while not working.done():
+            seen.append(server.megabytes)
+            await asyncio.sleep(0.05)
+        assert working.result()[2] == {200: step}, working.result()[2]
+        points.append(((time.perf_counter() - began) / 3600, statistics.mean(seen)))
+    hours, megabytes = zip(*points[len(points) // 4 :], strict=True)
+    slope, start = statistics.linear_regression(hours, megabytes)
+    errors = [mb - start - slope * hour for hour, mb in zip(hours, megabytes, strict=True)]
+    spread = (sum(e * e for e in errors) / (len(errors) - 2)) ** 0.5
+    error = spread / (statistics.pstdev(hours) * len(hours) ** 0.5)
+    return {
+        "requests": n, "hours": round(points[-1][0], 3), "MB": [round(mb, 1) for _, mb in points],
+        "MB an hour": [round(slope, 2), "±", round(error, 2)],
+    }  # fmt: skip
 
 
 async def measured(options, engine):

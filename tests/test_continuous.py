@@ -32,7 +32,9 @@ COMPILED, DOUBLE = fastest(model(), 0), as_it_is(model().double(), 0)
 
 @settings(max_examples=40, deadline=None)
 @given(
-    arrivals=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 3)), min_size=1, max_size=6),
+    arrivals=st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 3, 5, 20]), st.integers(1, 3)), min_size=1, max_size=6
+    ),
     beam=st.integers(1, 3),
     compiled=st.booleans(),
     options=st.sampled_from(
@@ -75,3 +77,22 @@ def test_a_prefix_without_room_is_refused_before_anything_is_read():
     with pytest.raises(AttendoError, match="a prefix has 4 tokens"):
         search.add([[5, 2]], [[5, 6, 7, 8]])
     assert (search.going_on, search.advance(), search.add([])) == (0, [], [])
+
+
+def test_a_search_that_came_to_rest_goes_on_in_the_memory_that_it_has():
+    config = DecodingConfig(beam=2, max_length_ratio=1, max_length_extra=5)
+    search = ContinuousSearch(COMPILED.start, COMPILED.step, config, SPECIAL, 20, best=COMPILED.best)
+
+    def found(sources):
+        search.add(sources)
+        texts = []
+        while search.going_on:
+            texts += [hypotheses for _, hypotheses in search.advance()]
+        assert search._search is not None
+        return texts, search._search.cache
+
+    texts, cache = found([[5, 6, 2], [7, 2]])
+    place = cache.cache.data_ptr()
+    assert found([[5, 6, 2]])[1] is cache
+    assert sorted(map(repr, found([[5, 6, 2], [7, 2]])[0])) == sorted(map(repr, texts))
+    assert cache.cache.data_ptr() == place

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class BeamSearch(Generic[CacheT]):
         if len(self.sources):
             cast("JoiningCache", self.cache).join(cast("JoiningCache", cache))
         else:
-            self.cache = cache
+            self.cache = cast("Any", cache).in_place_of(self.cache)
         self.n_known += len(limits)
         before, finished = {name: getattr(self, name) for name in _PER_SOURCE}, self.finished
         self._begin(limits)

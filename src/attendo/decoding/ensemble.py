@@ -60,6 +60,11 @@ class EnsembleCache(Generic[CacheT]):
         for mine, theirs in zip(self.members, other.members, strict=True):
             mine.join(theirs)
 
+    def in_place_of(self: EnsembleCache[JoiningT], spent: EnsembleCache[JoiningT]) -> EnsembleCache[JoiningT]:
+        """This one, each member in the memory of the spent one's where its kind can."""
+        both = zip(self.members, spent.members, strict=True)
+        return EnsembleCache([mine.in_place_of(theirs) for mine, theirs in both])
+
 
 @dataclass(frozen=True)
 class Ensemble(Generic[CacheT]):

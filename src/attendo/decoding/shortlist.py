@@ -127,6 +127,12 @@ class ListedCache(Generic[CacheT]):
         self.lists = self.lists + other.lists
         self.made, self.settled = None, False
 
+    def in_place_of(self, spent: ListedCache[CacheT]) -> ListedCache[CacheT]:
+        """This one, in the memory of the spent one where its kind can."""
+        inner: Any = self.inner
+        self.inner = inner.in_place_of(spent.inner)
+        return self
+
 
 def masked(
     start: Start[CacheT], step: Step[CacheT], shortlist: Shortlist

@@ -29,11 +29,15 @@ class Cache(Protocol):
 
 
 class JoiningCache(Protocol):
-    """A `Cache` that also takes in the rows of another of its kind, behind its own."""
+    """A `Cache` that also takes in the rows of another of its kind, behind its own.
+
+    in_place_of: what to go on with where no row of `spent` is needed any more: this one, or that with these rows alone.
+    """
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None: ...
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None: ...
     def join(self, other: Self, /) -> None: ...
+    def in_place_of(self, spent: Self, /) -> Self: ...
 
 
 CacheT = TypeVar("CacheT", bound=Cache)

@@ -122,6 +122,13 @@ class SlotCache:
         self.own, self.slots = np.concatenate((self.own, own)), np.concatenate((self.slots, slots))
         self._moved()
 
+    def in_place_of(self, spent: SlotCache) -> SlotCache:
+        """The spent one with these rows alone: the memory that it has serves again."""
+        spent.keep(torch.zeros(0, dtype=torch.int64))
+        spent._n_memory = 0
+        spent.join(self)
+        return spent
+
     def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
         """Slots where no row writes or reads, each with room for so many positions; more are made where there are few.
 
