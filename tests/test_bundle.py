@@ -116,3 +116,13 @@ def test_a_later_format_asks_for_an_upgrade(folder):
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(AttendoError, match="no such run folder"):
         load_bundle(tmp_path / "none")
+
+
+def test_a_model_that_was_loaded_stays_when_its_file_is_written_over_in_place(folder):
+    model = load_model(folder, load_bundle(folder))
+    before = [parameter.clone() for parameter in model.parameters()]
+    path = folder / "model.safetensors"
+    path.write_bytes(bytes(path.stat().st_size))
+    assert all(torch.equal(one, other) for one, other in zip(before, model.parameters(), strict=True))
+    path.write_bytes(b"")
+    assert sum(parameter.sum() for parameter in model.parameters()).isfinite()

@@ -33,6 +33,7 @@ def folder(tmp_path_factory):
         (["--watch", "-1"], "--watch -1"),
         (["--max-cost", "0"], "--max-cost"),
         (["--port", "65536"], "--port"),
+        (["--host", ""], "--host is empty"),
         (["--int8", "--device", "cuda"], "--int8"),
         (["--log-format", "xml"], "--log-format"),
         (["--host", "no.such.host.invalid", "--no-key"], "--host"),
@@ -47,6 +48,7 @@ def test_bad_folders_and_key_files_are_refused(folder, tmp_path):
     twin = tmp_path / folder.name
     twin.mkdir()
     assert "have one name" in refused("serve", folder, twin)
+    assert "is given twice" in refused("serve", folder, folder)
     (tmp_path / "keys").write_text("# none yet\n", encoding="utf-8")
     assert "no key" in refused("serve", folder, "--api-key-file", tmp_path / "keys")
     assert "can't be read" in refused("serve", folder, "--api-key-file", tmp_path / "missing")

@@ -191,6 +191,7 @@ def test_what_is_counted_and_by_which_labels():
     ask(app, "GET", "/test/raise/full", bearer())
     ask(app, "BREW", f"/{SECRET}", bearer())
     ask(app, "GET", f"/{SECRET}")
+    ask(app, "POST", "/tokenize")
     ask(app, "GET", "/test/stream", bearer())
     answer = ask(app, "GET", "/metrics", bearer())
     text = answer.body.decode()
@@ -200,6 +201,7 @@ def test_what_is_counted_and_by_which_labels():
         'attendo_requests_total{method="GET",route="/test/raise/{name}",status="429"} 1.0',
         'attendo_requests_total{method="other",route="other",status="404"} 1.0',
         'attendo_requests_total{method="GET",route="other",status="401"} 1.0',
+        'attendo_requests_total{method="POST",route="/tokenize",status="401"} 1.0',
         'attendo_tokens_in_total{model="tiny"} 3.0',
         'attendo_tokens_out_total{model="tiny"} 4.0',
         'attendo_request_seconds_count{route="/test/echo"} 1.0',

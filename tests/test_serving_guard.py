@@ -1,6 +1,7 @@
 """The guard: who is let in, and how much may come."""
 
 import asyncio
+import contextlib
 
 import pytest
 from asgi_client import KEY, ask, asked
@@ -43,6 +44,9 @@ def test_the_key_lets_in(headers):
     assert ask(app, "POST", "/test/echo", headers, b"x").body == b"x"
 
 
+PARTS = {"Content-Type": "multipart/form-data; boundary=x"}
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "status"),
     [
@@ -53,6 +57,10 @@ def test_the_key_lets_in(headers):
         ({"Content-Type": "application/x-www-form-urlencoded"}, f"q=x&api_key={KEY}".encode(), 405),
         ({"Content-Type": "application/x-www-form-urlencoded"}, b"q=x&api_key=wrong", 401),
         ({"Content-Type": "application/x-www-form-urlencoded"}, b"\xff" * 9, 401),
+        (PARTS, f'--x\r\nA: form-data; name="api_key"\r\n\r\n{KEY}\r\n--x--'.encode(), 405),
+        (PARTS, b'--x\r\nA: form-data; name="api_key"\r\n\r\nwrong\r\n--x--', 401),
+        (PARTS, b"--x\r\nA: form-data; api_key\r\n--x--", 401),
+        ({"Content-Type": "multipart/form-data"}, b"--x--", 401),
         ({"Content-Type": "application/json"}, b"[" * 999, 401),
         ({}, b"", 401),
     ],
@@ -254,3 +262,15 @@ def test_pages_elsewhere_may_not_ask_unless_they_are_let():
     assert ask(app, "OPTIONS", "/test/echo").status == 401
     app, _ = served(cors=("*",))
     assert ask(app, "POST", "/test/echo", foreign)["access-control-allow-origin"] == "*"
+
+
+def test_a_full_server_refuses_before_it_looks_into_a_body():
+    app, _ = served()
+    admission = app.state.attendo.admission
+    with contextlib.ExitStack() as admitted:
+        for _ in range(admission.max_requests):
+            admitted.enter_context(admission.entered(1))
+        answer = ask(app, "POST", "/translate", {}, b"[" * 999)
+        assert (answer.status, int(answer["retry-after"]) >= 1, admission.refused) == (429, True, 1)
+        assert ask(app, "GET", "/livez").status == 200
+    assert ask(app, "POST", "/translate", {"Content-Type": "application/json"}, b"[" * 999).status == 400

@@ -92,8 +92,10 @@ def test_log_probabilities_are_those_of_the_draw_and_of_the_likeliest(client):
     told = completed(client, seed=3, logprobs=5).choices[0]
     assert told.logprobs.token_logprobs == list(found.log_probs)
     assert len(told.logprobs.tokens) == 12
-    for value, top in zip(told.logprobs.token_logprobs, told.logprobs.top_logprobs, strict=True):
-        assert len(top) == 5
+    logs = told.logprobs
+    for token, value, top in zip(logs.tokens, logs.token_logprobs, logs.top_logprobs, strict=True):
+        assert len(top) == 5 + (token not in list(top)[:5])  # the token that was drawn is always there
+        assert top[token] == pytest.approx(value, abs=1e-4)
         assert all(value <= best + 1e-4 or best in list(top.values())[1:] for best in [max(top.values())])
     greedy = completed(client, temperature=0, logprobs=1).choices[0].logprobs
     tops = [next(iter(top.values())) for top in greedy.top_logprobs]

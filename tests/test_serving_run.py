@@ -80,6 +80,7 @@ def test_the_drain_has_an_end(tmp_path):
         cut = connection.getresponse()
         assert (cut.status, cut.headers["Retry-After"]) == (503, "5")
     assert [line["status"] for line in server.events("request") if line["route"] == "/test/slow"] == [503]
+    assert [line["cut_off"] for line in server.events("stopped")] == [1]
     assert "Traceback" not in server.log_file.read_text(encoding="utf-8")
 
 

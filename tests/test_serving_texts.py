@@ -108,7 +108,7 @@ def test_a_long_text_is_scored_in_windows():
 @pytest.mark.parametrize(
     ("path", "body", "status", "said"),
     [
-        ("/classify", {}, 422, "give text, or texts"),
+        ("/classify", {}, 422, "the body: give text, or texts"),
         ("/classify", {"text": "a", "texts": ["b"]}, 422, "give text, or texts"),
         (
             "/classify",

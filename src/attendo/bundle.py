@@ -145,7 +145,7 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
             if differing := sorted(parameters.keys() ^ set(file.keys())):
                 raise AttendoError(f"{path}: {differing[0]} is in the file or the model, but not in both")
             for name, parameter in parameters.items():
-                parameter.data = file.get_tensor(name)
+                parameter.data = file.get_tensor(name).clone()  # not of the file, which may be written anew
     except SafetensorError as error:
         raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
     return model.eval()

@@ -65,7 +65,7 @@ def serve(
         typer.Option(metavar="S", help="Every S seconds, load models anew whose files have changed."),
     ] = None,
     max_requests: Annotated[int, _limit("Admitted at a time; others get 429.")] = 256,
-    max_cost: Annotated[int, _limit("Their tokens x beams x n, at a time.")] = 500_000,
+    max_cost: Annotated[int, _limit("Their tokens x beams x n, at a time.")] = 1_500_000,
     max_body: Annotated[int, _limit("Bytes of a request.")] = 1 << 20,
     max_texts: Annotated[int, _limit("Texts of a request.")] = 256,
     max_characters: Annotated[int, _limit("Characters of a text.")] = 50_000,
@@ -101,6 +101,8 @@ def serve(
             raise typer.BadParameter(f"{name} {value:g}: give seconds, more than 0")
     if int8 and device == "cuda":
         raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
+    if not host:
+        raise typer.BadParameter("--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
     origins = tuple(_origin(origin) for origin in cors or ())
     from attendo.serving.keys import Keys, read_keys
     from attendo.serving.logs import Log

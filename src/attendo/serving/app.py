@@ -44,6 +44,7 @@ def create_app(state: State) -> FastAPI:
     routers += [page.router] if state.page else []
     for router in routers:
         app.include_router(router)
+    state.paths = frozenset().union(*(_paths_of(router).named for router in routers))
     faults.install(app)
     describe(app, bool(state.keys))
     # what the pages are made of is the same for everybody; what they ask is not

@@ -108,13 +108,14 @@ def parsed(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
 
 def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
     """The first thing that is wrong, in a line without what was given, and the field."""
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    first = errors[0]
     known = list(kind.model_fields)
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
     place = [str(part) for part in first["loc"]]
     if not place:
-        return f"the body: {_lower(first['msg'])}", None
+        return f"the body: {_lower(first['msg'].removeprefix('Value error, '))}", None
     name = place[0]
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, known, 1) if len(place) == 1 else []
@@ -122,8 +123,13 @@ def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
         return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
     if first["type"] == "missing":
         return f"{'.'.join(place)} is missing; give it", name
-    numbers = "".join(f"[{part}]" for part in first["loc"][1:] if isinstance(part, int))
-    return f"{name}{numbers}: {_lower(first['msg'].removeprefix('Value error, '))}", name
+    # a field that takes several kinds has an error for each: those of the kind that was given count, if one was
+    own = [each for each in errors if each["loc"][:1] == first["loc"][:1]]
+    own = [each for each in own if not each["type"].endswith("_type")] or own
+    deepest = max((each["loc"] for each in own), key=len)
+    numbers = "".join(f"[{part}]" for part in deepest[1:] if isinstance(part, int))
+    told = dict.fromkeys(_lower(each["msg"].removeprefix("Value error, ")) for each in own)
+    return f"{name}{numbers}: {', or '.join(told)}", name
 
 
 def _lower(text: str) -> str:
@@ -145,16 +151,16 @@ async def form_of(request: Request) -> dict[str, str]:
             )
             return dict(pairs)
         if kind == "multipart/form-data":
-            return _parts(request.headers["content-type"], data)
+            return parts_of(request.headers["content-type"], data)
     except ValueError:  # not UTF-8, among others
         raise Refused(400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields") from None
     raise Refused(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
 
 
-def _parts(content_type: str, data: bytes) -> dict[str, str]:
+def parts_of(content_type: str, data: bytes) -> dict[str, str]:
     r"""The text fields of multipart/form-data (RFC 7578); ValueError for one that is broken.
 
-    >>> _parts("multipart/form-data; boundary=x", b'--x\r\nA: form-data; name="q"\r\n\r\nrain\r\n--x--')
+    >>> parts_of("multipart/form-data; boundary=x", b'--x\r\nA: form-data; name="q"\r\n\r\nrain\r\n--x--')
     {'q': 'rain'}
     """
     _, _, boundary = content_type.partition("boundary=")

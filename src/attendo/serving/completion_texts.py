@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.filters import SamplingConfig
-from attendo.serving.asking import asked, check_most, limits_of, off_loop, passed
+from attendo.serving.asking import asked, limits_of, off_loop, passed
 from attendo.serving.completion_bodies import CompletionBody, choice, usage_of
 from attendo.serving.engine import Done, News, Piece, Writes
 from attendo.serving.logs import noted
@@ -51,7 +51,6 @@ async def prompted(
 ) -> Prompted:
     """The texts of a request. Raises Refused for a setting out of range, and for ids that are none of the model's."""
     n, limits, tokenizer = body.n or 1, limits_of(request), generator.tokenizer
-    check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     n_characters = n * sum(len(prompt) for prompt in prompts)
 
     def made() -> Prompted:
@@ -148,7 +147,8 @@ def _log_probs(
         ids, values, own = [*prompt, *ids], [*(s.log_prob for s in before), *values], [*before, *own]
     top = None
     if body.logprobs:
-        top = [{token_text(tokenizer, token): value for token, value in score.likeliest} for score in own]
+        told = [(*score.likeliest, (score.token_id, score.log_prob)) for score in own]  # its own, too
+        top = [{token_text(tokenizer, token): value for token, value in each} for each in told]
     texts = [token_text(tokenizer, token) for token in ids]
     return {"tokens": texts, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
 

@@ -81,6 +81,7 @@ async def completions(request: Request) -> Response:
     _check(body)
     limits = limits_of(request)
     check_most(body.n, limits.max_n, "n")
+    check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     prompts = _prompts(body)
     if len(prompts) * (body.n or 1) > limits.max_texts:
         raise Refused(413, f"prompts times n are more than {limits.max_texts:,} texts; send them in parts")

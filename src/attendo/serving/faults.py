@@ -23,7 +23,9 @@ from attendo.serving.logs import NOTED
 LOADING = "the models are being loaded; try again in a few seconds"
 STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
 NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X-Api-Key: KEY"
-TOO_LATE = "the time for this request is up; send less at once, or allow it more by --timeout"
+TOO_LATE = (
+    "the time for this request is up; send less at once, or allow it more by X-Request-Timeout and --timeout"
+)
 LIBRETRANSLATE = frozenset({"/translate", "/detect"})
 """Routes that answer 400 for a bad field, as LibreTranslate does."""
 

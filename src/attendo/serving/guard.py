@@ -13,6 +13,7 @@ from urllib.parse import parse_qs
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attendo.serving.admission import Full
+from attendo.serving.bodies import parts_of
 from attendo.serving.faults import LOADING, NO_KEY, STOPPING, answer, answer_to
 from attendo.serving.passage import Passage
 
@@ -203,7 +204,8 @@ def _check_ready(state: State) -> None:
 
 def _has_key_within(state: State, headers: Mapping[bytes, bytes], body: bytes) -> bool:
     """Whether the field api_key of a body is a key; JSON or a form."""
-    if b"json" in headers.get(b"content-type", b"").lower():
+    kind = headers.get(b"content-type", b"").lower()
+    if b"json" in kind:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
@@ -211,7 +213,10 @@ def _has_key_within(state: State, headers: Mapping[bytes, bytes], body: bytes) -
         key = found.get("api_key") if isinstance(found, dict) else None
     else:
         try:
-            key = parse_qs(body.decode(), max_num_fields=100).get("api_key", [None])[0]
+            if kind.startswith(b"multipart/form-data"):
+                key = parts_of(headers[b"content-type"].decode("latin-1"), body).get("api_key")
+            else:
+                key = parse_qs(body.decode(), max_num_fields=100).get("api_key", [None])[0]
         except ValueError:
             return False
     return isinstance(key, str) and state.keys.admit(key.encode(errors="replace"))

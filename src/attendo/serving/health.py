@@ -34,6 +34,7 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get("/health", response_class=Response)
+@router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
     """The same as /readyz."""
     return await readyz(request)

@@ -18,7 +18,7 @@ class ServingConfig:
 
     rows: int = 128
     max_requests: int = 256
-    max_cost: int = 500_000
+    max_cost: int = 1_500_000
     max_body: int = 1 << 20
     max_texts: int = 256
     max_characters: int = 50_000

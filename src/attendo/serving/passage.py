@@ -98,7 +98,8 @@ class Passage:
         """Counts the request and writes its line; one that was not answered to its end counts as 499."""
         seconds = time.perf_counter() - self.began
         status = self.status if self.complete else GONE
-        route = getattr(self.scope.get("route"), "path", ELSEWHERE)
+        path = self.scope["path"]
+        route = getattr(self.scope.get("route"), "path", path if path in self.state.paths else ELSEWHERE)
         first = self.first - self.began if self.first else None
         method = self.scope["method"]
         self.state.metrics.finished(self.notes, method, route, status, seconds, first)

@@ -103,7 +103,7 @@ class _Running:
             timeout_graceful_shutdown=1,
         )
         self.server = _Server(config)
-        self.cut = False
+        self.cut = 0  # requests that the end of the drain cut off
         self.look, self.stop = asyncio.Event(), asyncio.Event()
 
     async def run(self, listening: socket.socket, watch: float | None) -> int:
@@ -122,8 +122,8 @@ class _Running:
             self.state.models.stop()
             if failed is not None:
                 raise failed
-        self.state.log.event("stopped", {"cut_off": self.state.working or None})
-        return int(self.cut)
+        self.state.log.event("stopped", {"cut_off": self.cut or None})
+        return int(self.cut > 0)
 
     def told_to_stop(self) -> None:
         """From now on nothing new is admitted."""
@@ -137,7 +137,7 @@ class _Running:
         until = time.monotonic() + self.state.config.drain
         while self.state.working and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        self.cut = bool(self.state.working)
+        self.cut = self.state.working
 
     async def _models(self, watch: float | None) -> None:
         """Loads the models, and then those that change; ends only by an error of the first loading."""

@@ -70,6 +70,8 @@ class Models:
         for folder in folders:
             name = folder.resolve().name
             if name in self.folders:
+                if self.folders[name].resolve() == folder.resolve():
+                    raise AttendoError(f"{folder} is given twice; give it once")
                 raise AttendoError(
                     f"{self.folders[name]} and {folder} have one name, {name}; rename one of the two"
                 )

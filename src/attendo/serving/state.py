@@ -19,7 +19,7 @@ class State:
     keys: those that are let in; none: everybody. look: the microscope's data are given. page: the page is given. cors:
     origins of pages elsewhere that may ask; `*` is any. hosts: the names that it answers to; None: any. draining: it
     was told to stop. working: requests that were let in and are not answered to their end. loaded: when each model was,
-    in seconds since 1970.
+    in seconds since 1970. paths: those of routes without fields, by which a request that is refused before is named.
     """
 
     models: Models
@@ -33,6 +33,7 @@ class State:
     draining: bool = False
     working: int = 0
     loaded: dict[str, float] = field(default_factory=dict)
+    paths: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         self.admission = Admission(self.config.max_requests, self.config.max_cost)
