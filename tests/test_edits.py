@@ -215,7 +215,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi"])
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "relative"])
 @pytest.mark.parametrize("edits", EDITS, ids=["off", "layer", "hard", "mean", "means", "replace"])
 def test_a_search_on_the_view_sees_the_edited_model(positions, edits):
     model, (src, tgt, _) = small(positions, norm_first=positions == "rotary"), batch(2)

@@ -19,9 +19,9 @@ from attendo.nn.attention import (
     attention_scores,
     attention_weights,
     masked_softmax,
-    stacked_projection,
 )
 from attendo.nn.masks import Mask
+from attendo.theory.projections import stacked_projection
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

@@ -13,11 +13,13 @@ from attendo.nn.masks import Mask
 from attendo.nn.positions import (
     Alibi,
     FixedPositions,
+    RelativeBias,
     Rotary,
     alibi_slopes,
     frequencies,
     inverse_encoding,
     ramp_encoding,
+    relative_buckets,
     rotate,
     sinusoidal_encoding,
 )
@@ -162,10 +164,12 @@ def test_alibi_slopes_of_the_paper():
     assert alibi_slopes(12).tolist() == pytest.approx(twelve)
 
 
-@pytest.mark.parametrize("kind", ["rotary", "alibi"])
+@pytest.mark.parametrize("kind", ["rotary", "alibi", "relative"])
 def test_attention_with_positions_inside_equals_a_transcription(kind):
     d, heads, n, head_dim = 8, 2, 5, 4
-    positions = Rotary() if kind == "rotary" else Alibi(heads)
+    bias = RelativeBias(heads, 3, 4, causal=True)
+    bias.weight.data = torch.arange(6.0).view(3, 2)
+    positions = {"rotary": Rotary(), "alibi": Alibi(heads), "relative": bias}[kind]
     layer = Attention(d, heads, positions=positions).double()
     x = torch.randn(1, n, d, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -180,9 +184,34 @@ def test_attention_with_positions_inside_equals_a_transcription(kind):
                 for j in range(i + 1):
                     if kind == "rotary":
                         scores[j] = rotated_in_numpy(q[i, h], i) @ rotated_in_numpy(k[j, h], j) / 2.0
+                    elif kind == "relative":  # a bucket for 0, one for 1, one for the rest
+                        scores[j] = q[i, h] @ k[j, h] / 2.0 + [0, 2, 4, 4, 4][i - j] + h
                     else:
                         scores[j] = q[i, h] @ k[j, h] / 2.0 - 2.0 ** (-4 * (h + 1)) * (i - j)
                 weights = np.exp(scores) / np.exp(scores).sum()
                 mixed[i, h] = sum(weights[j] * v[j, h] for j in range(i + 1))
         expected = layer.out_proj(torch.tensor(mixed.reshape(n, d))).numpy()
     np.testing.assert_allclose(seen, expected, **EXACT)
+
+
+@given(st.integers(-400, 400), st.integers(1, 20), st.integers(1, 300), st.booleans())
+def test_relative_buckets_are_those_of_the_paper(distance, half, more, causal):
+    """Half of a side's buckets are exact, the others grow by logarithm up to the reach; both sides share them out."""
+    side, reach = 2 * half, half + more
+    buckets = side if causal else 2 * side
+    bucket = relative_buckets(torch.tensor([distance]), buckets, reach, causal=causal).item()
+    behind = distance > 0
+    far = (0 if behind else -distance) if causal else abs(distance)
+    place = bucket - side * (behind and not causal)
+    if far < half:
+        assert place == far
+    elif far >= reach:
+        assert place == side - 1
+    else:
+        grown = math.log(far / half) / math.log(reach / half) * half
+        assert place in {half + int(grown - 1e-4), half + int(grown + 1e-4)}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_relative_buckets_never_go_back(causal):
+    assert (relative_buckets(-torch.arange(1000), causal=causal).diff() >= 0).all()

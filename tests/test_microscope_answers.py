@@ -124,7 +124,7 @@ def test_rotary_positions_are_cos_and_sin_and_products_of_the_distance():
     torch.testing.assert_close(dots, apart.cos().mean(-1), atol=1e-5, rtol=0)
 
 
-def test_alibi_and_no_positions():
+def test_biases_by_distance_and_no_positions():
     user = tiny_user("classification", positions="alibi", max_len=20)
     seen = tiny_look("classification", user=user, text="rain snow")
     answer = positions_answer(seen, "source")
@@ -135,6 +135,15 @@ def test_alibi_and_no_positions():
     torch.testing.assert_close(decoded(answer["data"], 20, 2), bias[:, :, 0].T)
     with pytest.raises(AttendoError, match="has the source only"):
         positions_answer(seen, "target")
+    user = tiny_user(positions="relative", position_buckets=8, position_reach=16)
+    for side, stack in (("source", user.model.encoder), ("target", user.model.decoder)):
+        answer = positions_answer(tiny_look(user=user), side)
+        n, places = answer["n"], torch.arange(answer["n"])
+        bias = stack.blocks[0].self_attention.positions(places[None], places)[0]
+        torch.testing.assert_close(decoded(answer["dots"], n, n), bias[0])
+        for distance in (0, 3, n - 1):
+            row = decoded(answer["data"], n, answer["d"])[distance]
+            torch.testing.assert_close(row, bias[:, n - 1, n - 1 - distance])
     nothing = positions_answer(tiny_look(user=tiny_user(positions="none")), "source")
     assert (nothing["kind"], nothing["d"], nothing["data"]) == ("none", 0, "")
 

@@ -46,9 +46,15 @@ def test_the_recorded_pass_is_the_models_own(users, family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("options", [{}, {"positions": "alibi"}, {"positions": "rotary", "n_kv_heads": 1}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"positions": "alibi"}, {"positions": "rotary", "n_kv_heads": 1}, {"positions": "relative"}],
+)
 def test_a_page_can_compute_the_weights_from_the_numbers_of_a_layer(tokenizer, family, options):
-    """softmax(β(q·k·scale − slope·|i−j|)) over the keys that the mask allows, as numbers.js does it."""
+    """softmax(β(q·k·scale + bias)) over the keys that the mask allows, as numbers.js does it.
+
+    bias: −slope·|i−j|, or a trained one of j − i.
+    """
     seen, told = answered(looked_model(family, tokenizer, **options))
     for stack in told["stacks"]:
         for layer in stack["layers"]:
@@ -66,6 +72,9 @@ def test_a_page_can_compute_the_weights_from_the_numbers_of_a_layer(tokenizer, f
             if layer["slopes"] is not None:
                 apart = (torch.arange(q)[:, None] - torch.arange(k)).abs()
                 scores = scores - torch.tensor(layer["slopes"])[:, None, None] * apart
+            if layer["biases"] is not None:
+                apart = torch.arange(k) - torch.arange(q)[:, None]
+                scores = scores + torch.tensor(layer["biases"])[:, apart + k - 1]
             mask = Mask(causal=True).dense(q, k, scores.device) if layer["causal"] else None
             weights = masked_softmax(scores, mask)[0]
             found = seen.record[layer["path"]].weights[0]

@@ -35,6 +35,9 @@ MASKED = {"architecture": "masked", "n_decoder_layers": 0}
             {"positions": "alibi", "position_base": 50.0},
             "position_base=50.0 means nothing with positions='alibi'",
         ),
+        ({"position_buckets": 8}, "position_buckets=8 means nothing with positions='sinusoidal'"),
+        ({"positions": "relative", "position_buckets": 2}, "position_buckets=2 must be at least 4"),
+        ({"positions": "relative", "position_reach": 16}, "less than twice position_reach=16"),
         ({"positions": "learned", "position_start": 1}, "set positions to sinusoidal or ramp or inverse"),
         ({"positions": "ramp", "position_order": "halves"}, "position_order='halves' means nothing"),
         (

@@ -13,7 +13,7 @@ from attendo.nn.pooling import Pooling
 from attendo.nn.positions import PhaseOrder
 
 Architecture = Literal["encoder-decoder", "classifier", "decoder", "masked"]
-Positions = Literal["sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "none"]
+Positions = Literal["sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none"]
 Tie = Literal["all", "output", "none"]
 _CHOICES = {
     "architecture": get_args(Architecture),
@@ -39,6 +39,8 @@ _USED_WITH = {
     "position_start": ("positions", ("sinusoidal", "ramp", "inverse")),
     "position_first_index": ("positions", ("sinusoidal",)),
     "position_order": ("positions", ("sinusoidal",)),
+    "position_buckets": ("positions", ("relative",)),
+    "position_reach": ("positions", ("relative",)),
 }
 """Options that mean something only with some values of another; elsewhere they are refused, not ignored."""
 
@@ -51,9 +53,10 @@ class ModelConfig:
     queries. head_dim, value_dim: width of a query and key head and of a value head, d_model / n_heads unless given.
     max_len: longest text in tokens; learned positions end there. attention_scale: 1/√head_dim unless given.
     attention_bias: of the projections of each attention; attention_out_bias: of the last, if it differs.
-    norm_first: pre-norm, and a last norm. positions: added to the embeddings, or, rotary and ALiBi, part of
-    self-attention. position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
-    position's number; position_first_index, position_order: as in `sinusoidal_encoding`. embedding_scale: times
+    norm_first: pre-norm, and a last norm. positions: added to the embeddings, or, rotary, ALiBi and relative, part
+    of self-attention. position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
+    position's number; position_first_index, position_order: as in `sinusoidal_encoding`;
+    position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times
     √d_model. embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that
     stays 0. tie: which of source embedding, target embedding and output matrix are one ("all", "output" = the last
     two, "none"); a classifier has none to tie. d_output: width of the hidden layer before a masked model's output.
@@ -95,6 +98,8 @@ class ModelConfig:
     position_start: int = 0
     position_first_index: int = 0
     position_order: PhaseOrder = "sincos"
+    position_buckets: int = 32
+    position_reach: int = 128
     embedding_scale: bool = True
     embedding_norm_eps: float | None = None
     pad_id: int | None = None
@@ -162,5 +167,10 @@ class ModelConfig:
             )
         if self.position_base != "length" and not 0.0 < self.position_base < math.inf:
             raise ValueError(f"position_base={self.position_base} must be a number above 0, or 'length'")
+        if self.positions == "relative" and not 4 <= self.position_buckets < 2 * self.position_reach:
+            raise ValueError(
+                f"position_buckets={self.position_buckets} must be at least 4 and less than twice"
+                f" position_reach={self.position_reach}"
+            )
         if self.positions == "inverse" and self.position_start == 0:
             raise ValueError("position_start=0 gives 1/0 with positions='inverse'; set position_start=1")

@@ -21,6 +21,7 @@ from attendo.nn.positions import (
     Alibi,
     FixedPositions,
     LearnedPositions,
+    RelativeBias,
     Rotary,
     inverse_encoding,
     ramp_encoding,
@@ -320,17 +321,29 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
             encode = partial(ramp_encoding, length=config.max_len)
         case "inverse":
             encode = inverse_encoding
-        case "rotary" | "alibi" | "none":
+        case "rotary" | "alibi" | "relative" | "none":
             return None
     return FixedPositions(encode, min(config.max_len, 256), config.position_start)
 
 
-def _attention(config: ModelConfig, *, of_itself: bool = True) -> Attention:
-    """positions that are part of attention belong to self-attention only."""
+def _self_attention(config: ModelConfig, *, causal: bool = False) -> Attention:
+    """With the positions that are part of it."""
+    match config.positions:
+        case "rotary":
+            return _attention(config, Rotary(_position_base(config)))
+        case "alibi":
+            return _attention(config, Alibi(config.n_heads))
+        case "relative":
+            buckets, reach = config.position_buckets, config.position_reach
+            return _attention(config, RelativeBias(config.n_heads, buckets, reach, causal=causal))
+        case _:
+            return _attention(config)
+
+
+def _attention(config: ModelConfig, positions: Rotary | Alibi | RelativeBias | None = None) -> Attention:
     head_dim = config.head_dim or config.d_model // config.n_heads
     value_dim = config.value_dim or head_dim
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
-    relative = {"rotary": Rotary(_position_base(config)), "alibi": Alibi(config.n_heads)}
     return Attention(
         config.d_model,
         config.n_heads,
@@ -340,7 +353,7 @@ def _attention(config: ModelConfig, *, of_itself: bool = True) -> Attention:
         bias=config.attention_bias,
         out_proj=nn.Linear(config.n_heads * value_dim, config.d_model, bias=out_bias),
         attend=Attend(config.attention_scale, config.attention_dropout),
-        positions=relative.get(config.positions) if of_itself else None,
+        positions=positions,
     )
 
 
@@ -366,7 +379,7 @@ def _last_norm(config: ModelConfig) -> nn.Module | None:
 
 def _encoder(config: ModelConfig) -> Encoder:
     blocks = (
-        EncoderBlock(_attention(config), _feed_forward(config), lambda: _residual(config))
+        EncoderBlock(_self_attention(config), _feed_forward(config), lambda: _residual(config))
         for _ in range(config.n_encoder_layers)
     )
     return Encoder(blocks, _last_norm(config))
@@ -376,8 +389,8 @@ def _decoder(config: ModelConfig) -> Decoder:
     """With cross-attention where there is an encoder to attend to."""
     blocks = (
         DecoderBlock(
-            _attention(config),
-            _attention(config, of_itself=False) if config.n_encoder_layers else None,
+            _self_attention(config, causal=True),
+            _attention(config) if config.n_encoder_layers else None,
             _feed_forward(config),
             lambda: _residual(config),
         )

@@ -12,7 +12,7 @@ from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.masks import Mask
 from attendo.nn.pooling import pool
-from attendo.nn.positions import Alibi, Rotary
+from attendo.nn.positions import Alibi, RelativeBias, Rotary
 
 
 def randn(*shape, seed=0):
@@ -38,7 +38,11 @@ def residual():
     return Residual(nn.LayerNorm(4), norm_first=False)
 
 
-@pytest.mark.parametrize("positions", [None, Rotary(), Alibi(2)], ids=["none", "rotary", "alibi"])
+@pytest.mark.parametrize(
+    "positions",
+    [None, Rotary(), Alibi(2), RelativeBias(2, 4, 8)],
+    ids=["none", "rotary", "alibi", "relative"],
+)
 def test_multi_head_attention(positions):
     layer = Attention(4, 2, n_kv_heads=1, value_dim=3, positions=positions)
     assert right(lambda x: (x, x, Mask(causal=True)), layer, randn(1, 3, 4))

@@ -20,7 +20,7 @@ from attendo.microscope.seen import Seen
 from attendo.microscope.shades import darkest
 from attendo.models import Model
 from attendo.nn.attention import Attention
-from attendo.nn.positions import Alibi
+from attendo.nn.positions import Alibi, RelativeBias
 
 THUMB = 40
 """The most cells on a side of a thumbnail."""
@@ -64,7 +64,7 @@ def layer_of(seen: Seen, path: str) -> dict[str, Any]:
     queries, keys = seen.sides(path)
     cross = queries != keys
     causal = queries == "target" and not cross
-    slopes = attention.positions.slopes.tolist() if isinstance(attention.positions, Alibi) else None
+    positions = attention.positions
     return {
         "path": path,
         "heads": n_heads,
@@ -75,7 +75,8 @@ def layer_of(seen: Seen, path: str) -> dict[str, Any]:
         "k_len": k_len,
         "causal": causal,
         "scale": attention.head_dim**-0.5 if attention.attend.scale is None else attention.attend.scale,
-        "slopes": slopes,
+        "slopes": positions.slopes.tolist() if isinstance(positions, Alibi) else None,
+        "biases": _biases(positions, k_len) if isinstance(positions, RelativeBias) else None,
         "head_dim": attention.head_dim,
         "value_dim": attention.value_dim,
         "beta": [_told(beta) for beta in _betas(seen, path, n_heads, attention.attend.inverse_temperature)],
@@ -143,3 +144,11 @@ def _off(seen: Seen, path: str, n_heads: int) -> list[int]:
 
 def _told(beta: float) -> float | str:
     return "inf" if beta == float("inf") else beta
+
+
+def _biases(positions: RelativeBias, n: int) -> list[list[float]]:
+    """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1."""
+    distances = torch.arange(1 - n, n, device=positions.weight.device)
+    return positions(torch.zeros(1, 1, dtype=torch.long, device=distances.device), distances)[
+        0, :, 0
+    ].tolist()

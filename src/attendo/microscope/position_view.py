@@ -14,7 +14,7 @@ from attendo.microscope.seen import Seen
 from attendo.model_config import ModelConfig
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.positions import Rotary, alibi_slopes
+from attendo.nn.positions import RelativeBias, Rotary, alibi_slopes
 
 AT_LEAST = 64
 """Positions that are shown, where the model has so many: a short text shows no pattern."""
@@ -24,13 +24,13 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
 
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
-    ALiBi: the bias of each head by distance, and that of the first head for each query (row) and key. trained: the most
-    tokens that the model was made for. Raises AttendoError for a side that the model has not.
+    ALiBi and relative: the bias of each head by distance, and that of the first head for each query (row) and key.
+    trained: the most tokens that the model was made for. Raises AttendoError for a side that the model has not.
     """
     embedding, tokens = _side(seen, side)
     config = seen.model.config
     n = max(len(tokens), min(AT_LEAST, config.max_len))
-    rows, dots = _matrices(seen, embedding, n)
+    rows, dots = _matrices(seen, embedding, side, n)
     notes = _notes(config)
     return {
         "kind": config.positions,
@@ -56,25 +56,43 @@ def _side(seen: Seen, side: Literal["source", "target"]) -> tuple[InputEmbedding
 
 
 def _matrices(
-    seen: Seen, embedding: InputEmbedding, n: int
+    seen: Seen, embedding: InputEmbedding, side: Literal["source", "target"], n: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n n"]]:
     config, places = seen.model.config, torch.arange(n)
     match config.positions:
         case "rotary":
-            attention = next(m for m in seen.model.modules() if isinstance(m, Attention) and m.positions)
-            assert isinstance(attention.positions, Rotary)
-            units = torch.tensor([1.0, 0.0]).repeat(n, attention.head_dim // 2)[None, None]
-            rows = attention.positions(units, places[None])[0, 0]
-            return rows, rows @ rows.mT / (attention.head_dim // 2)
+            turns = _within(seen, side)
+            assert isinstance(turns, Rotary)
+            half = (config.head_dim or config.d_model // config.n_heads) // 2
+            units = torch.tensor([1.0, 0.0]).repeat(n, half)[None, None]
+            rows = turns(units, places[None])[0, 0]
+            return rows, rows @ rows.mT / half
         case "alibi":
             slopes = alibi_slopes(config.n_heads)
             return -slopes * places[:, None], -slopes[0] * (places[:, None] - places).abs()
+        case "relative":
+            bias = _within(seen, side)
+            assert isinstance(bias, RelativeBias)
+            table = (
+                bias(places[None].to(bias.weight.device), places.to(bias.weight.device))[0]
+                .detach()
+                .float()
+                .cpu()
+            )
+            return table[:, -1].flip(1).mT, table[0]
         case "none":
             return torch.zeros(n, 0), torch.zeros(n, n)
         case _:
             assert embedding.positions is not None
             rows = embedding.positions(places.to(embedding.tokens.weight.device), n).detach().float().cpu()
             return rows, rows @ rows.mT
+
+
+def _within(seen: Seen, side: Literal["source", "target"]) -> Any:
+    """The positions that are part of the first layer of self-attention that reads this side."""
+    stack = seen.model.get_submodule("decoder") if side == "target" else seen.model
+    layers = (module for module in stack.modules() if isinstance(module, Attention))
+    return next(layer.positions for layer in layers if layer.positions is not None)
 
 
 def _notes(config: ModelConfig) -> tuple[str, str]:
@@ -115,6 +133,15 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
                 " whole matrix.",
                 "埋め込みには何も足しません。各ヘッドが固有の傾きで、距離に応じてスコアを下げます。"
                 "図は距離（行）ごと、ヘッド（列）ごとの値と、最初のヘッドの行列全体です。",
+            )
+        case "relative":
+            return (
+                "Nothing is added to the embedding; each head adds to its scores a trained number for the distance, far"
+                " distances sharing one: shown is what each head (column) adds for keys at each distance (row) before"
+                " the query, and the first head's whole matrix, of the first layer.",
+                "埋め込みには何も足しません。各ヘッドが、距離ごとに学習した数をスコアに足します（遠い距離どうしは一つの数を"
+                "共有します）。図は最初の層のもので、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
+                "最初のヘッドの行列全体です。",
             )
         case "none":
             return (

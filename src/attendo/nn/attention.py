@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attendo.nn.masks import Mask
-from attendo.nn.positions import Alibi, Rotary
+from attendo.nn.positions import Alibi, RelativeBias, Rotary
 
 
 def attention_scores(
@@ -213,7 +213,7 @@ class Attention(nn.Module):
         bias: bool = True,
         out_proj: nn.Module | None = None,
         attend: Attend | None = None,
-        positions: Rotary | Alibi | None = None,
+        positions: Rotary | Alibi | RelativeBias | None = None,
     ):
         super().__init__()
         if head_dim is None and d_model % n_heads:
@@ -265,7 +265,7 @@ class Attention(nn.Module):
         """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
         query, bias = self._turned(query, start), None
-        if isinstance(self.positions, Alibi):
+        if isinstance(self.positions, Alibi | RelativeBias):
             keys = torch.arange(key.shape[2], device=x.device)
             bias = self.positions(_places(x.shape[1], start, x.device), keys)
         mixed = self.attend(query, key, value, mask, bias)  # [batch, heads, q_len, value_dim]
@@ -291,25 +291,3 @@ def _places(n: int, start: Tensor | None, device: torch.device) -> Int[Tensor, "
     """The positions of `n` tokens that stand behind `start` others."""
     places = torch.arange(n, device=device)[None]
     return places if start is None else start[:, None] + places
-
-
-def stacked_projection(*projections: nn.Linear) -> nn.Linear:
-    """One product for several of the same input: [q; k; v] = [W_q; W_k; W_v]x. NYU Deep Learning 2020, week 12-3.
-
-    The rows of the projections stand in the order given; all must take inputs of one width.
-
-    >>> w = torch.nn.Linear(2, 3)
-    >>> stacked_projection(w, w)(torch.ones(2)).shape
-    torch.Size([6])
-    """
-    first = projections[0]
-    stacked = nn.Linear(
-        first.in_features,
-        sum(projection.out_features for projection in projections),
-        bias=first.bias is not None,
-        device=first.weight.device,
-        dtype=first.weight.dtype,
-    )
-    for name, parameter in stacked.named_parameters():
-        parameter.data = torch.cat([getattr(projection, name).detach() for projection in projections])
-    return stacked

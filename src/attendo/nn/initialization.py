@@ -7,7 +7,7 @@ from typing import Literal
 from torch import nn
 
 from attendo.nn.embeddings import TokenEmbedding
-from attendo.nn.positions import LearnedPositions
+from attendo.nn.positions import LearnedPositions, RelativeBias
 
 Initialization = Literal["xavier", "normal"]
 
@@ -30,7 +30,7 @@ def xavier(model: nn.Module) -> None:
         match module:
             case nn.Linear():
                 nn.init.xavier_uniform_(module.weight)
-            case TokenEmbedding() | LearnedPositions():
+            case TokenEmbedding() | LearnedPositions() | RelativeBias():
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
         _zero_rest(module)
 
@@ -44,7 +44,7 @@ def normal(model: nn.Module, std: float = 0.02) -> None:
     (0.02, 0.0)
     """
     for module in model.modules():
-        if isinstance(module, nn.Linear | TokenEmbedding | LearnedPositions):
+        if isinstance(module, nn.Linear | TokenEmbedding | LearnedPositions | RelativeBias):
             nn.init.normal_(module.weight, std=std)
         _zero_rest(module)
 

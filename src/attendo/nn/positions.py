@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -201,3 +202,50 @@ class Alibi(nn.Module):
     ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
         """The bias for positions of queries and keys."""
         return -self.slopes[:, None, None] * (queries[:, None, :, None] - keys).abs()
+
+
+def relative_buckets(
+    distances: Int[Tensor, "*batch"], n_buckets: int = 32, reach: int = 128, *, causal: bool = False
+) -> Int[Tensor, "*batch"]:
+    """A number for each distance key - query: near ones have each their own, far ones share, by their logarithm.
+
+    From `reach` on all have the same. causal: keys behind the query share bucket 0, and all buckets serve those before
+    it; else half of them serve each side. Raffel et al. 2020, section 2.1.
+
+    >>> relative_buckets(torch.tensor([-200, -20, -3, 0, 3, 20]), 8, 64)
+    tensor([3, 3, 2, 0, 6, 7])
+    >>> relative_buckets(torch.tensor([-200, -20, -3, 0, 3, 20]), 8, 64, causal=True)
+    tensor([7, 6, 3, 0, 0, 0])
+    """
+    n, far = (n_buckets, (-distances).clamp_min(0)) if causal else (n_buckets // 2, distances.abs())
+    exact = n // 2
+    logarithms = (far.float() / exact).clamp_min(1.0).log() / math.log(reach / exact) * (n - exact)
+    buckets = torch.where(far < exact, far, (exact + logarithms.long()).clamp_max(n - 1))
+    return buckets if causal else buckets + n * (distances > 0)
+
+
+class RelativeBias(nn.Module):
+    """A trained bias on the scores for each bucket of distances and each head (see `relative_buckets`).
+
+    Raffel et al. 2020, section 2.1 (T5).
+
+    >>> bias = RelativeBias(n_heads=2, n_buckets=4, reach=8)
+    >>> bias.weight.data = torch.arange(8.0).view(4, 2)
+    >>> bias(torch.tensor([[1]]), torch.arange(3))[0, :, 0]  # keys before, at and behind the query
+    tensor([[2., 0., 6.],
+            [3., 1., 7.]], grad_fn=<SelectBackward0>)
+    """
+
+    def __init__(self, n_heads: int, n_buckets: int = 32, reach: int = 128, *, causal: bool = False):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(n_buckets, n_heads))
+        self.reach = reach
+        self.causal = causal
+
+    def forward(
+        self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
+    ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
+        """The bias for positions of queries and keys."""
+        distances = keys - queries[..., None]
+        buckets = relative_buckets(distances, self.weight.shape[0], self.reach, causal=self.causal)
+        return self.weight[buckets].permute(0, 3, 1, 2)

@@ -14,7 +14,7 @@ from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
-from attendo.nn.positions import Alibi, Rotary
+from attendo.nn.positions import Alibi, RelativeBias, Rotary
 from attendo.training.losses import CHUNK_VALUES
 from attendo.training.optimizer import hidden_matrices
 
@@ -214,8 +214,9 @@ def _attention_bytes(
     heads, scores, values = attention.n_heads, attention.head_dim, attention.value_dim
     given = heads * values * queries
     kept = (queries * heads * scores + keys * heads * (scores + values) + given) * formats.heads
+    biased = isinstance(attention.positions, Alibi | RelativeBias)
     # the logarithm of each row's sum, and the mask, or a bias of each head in its place
-    kept += FLOAT * heads * queries + FLOAT * mask * (heads if isinstance(attention.positions, Alibi) else 1)
+    kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
     if formats.half:  # each projection has a copy of its own of what it reads
         kept += HALF * (queries * width + 2 * keys * memory)
         return kept + (0 if formats.on_gpu and not mask else HALF * given)

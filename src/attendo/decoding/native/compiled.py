@@ -34,7 +34,7 @@ from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import ACTIVATIONS
 from attendo.nn.feedforward import FeedForward as FeedForwardModule
-from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, Rotary
+from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
 _NOTHING = Attending(heads=Heads())
 
@@ -219,6 +219,8 @@ class CompiledModel:
         attend, keeper = attention.attend, self._keeper
         if type(attend) is not Attend or attend.inverse_temperature == float("inf"):
             raise NoLibrary(f"{type(attend).__name__} is not the plain softmax attention")
+        if isinstance(attention.positions, RelativeBias):
+            raise NoLibrary("its scores have a trained bias by distance (positions='relative')")
         scale = (
             attention.head_dim**-0.5 if attend.scale is None else attend.scale
         ) * attend.inverse_temperature

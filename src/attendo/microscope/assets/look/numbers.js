@@ -141,7 +141,13 @@ export function layerNumbers(layer, buffer, only) {
   // how many keys a query may look at
   const reach = (i) => (layer.causal ? Math.max(0, i + kLen - qLen + 1) : kLen);
   const allowed = (i, j) => j < reach(i);
-  const bias = (head, i, j) => (layer.slopes ? -layer.slopes[head] * Math.abs(i + kLen - qLen - j) : 0);
+  // what is added to a score by distance: ALiBi's slope, or a trained table
+  const bias = (head, i, j) => {
+    const apart = j - (i + kLen - qLen);
+    if (layer.slopes) return -layer.slopes[head] * Math.abs(apart);
+    return layer.biases ? layer.biases[head][apart + kLen - 1] : 0;
+  };
+  const biased = layer.slopes || layer.biases;
 
   // The scores of a head, first those that make weights; the keys behind the mask are for who asks for them
   const scored = kept((head) => {
@@ -154,7 +160,7 @@ export function layerNumbers(layer, buffer, only) {
       const row = out.subarray(i * kLen + from(i), i * kLen + to(i));
       const some = vector(keys, kvPlace(head), kLen * width).subarray(from(i) * width, to(i) * width);
       products(query(head, i), some, layer.scale, row);
-      if (layer.slopes) for (let j = from(i); j < to(i); j++) out[i * kLen + j] += bias(head, i, j);
+      if (biased) for (let j = from(i); j < to(i); j++) out[i * kLen + j] += bias(head, i, j);
     }
   }
   const scores = (head) => {

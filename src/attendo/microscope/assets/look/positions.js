@@ -54,6 +54,7 @@ function addPositionWords() {
     "position-inverse": ["Inverse", "逆数"],
     "position-rotary": ["Rotary (RoPE)", "回転（RoPE）"],
     "position-alibi": ["ALiBi, a bias by distance", "ALiBi（距離によるバイアス）"],
+    "position-relative": ["A trained bias by distance (T5)", "学習された、距離によるバイアス（T5）"],
     "position-none": ["None", "なし"],
   });
 }

@@ -222,9 +222,8 @@ function weightTable(row, all, point, hold) {
   const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_KEYS);
   const kept = new Set([...heaviest.map((one) => one.j), row.key]);
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
-  const scaled = layer.slopes
-    ? `s = q·k × ${formatted(layer.scale)} − ${formatted(layer.slopes[row.head])}·|i−j|`
-    : `s = q·k × ${formatted(layer.scale)}`;
+  const added = layer.slopes ? ` − ${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? " + b(j−i)" : "";
+  const scaled = `s = q·k × ${formatted(layer.scale)}${added}`;
   const betaText = formatted(beta, 2);
   const columns = [
     [say("steps-key"), ""],
