@@ -1,6 +1,8 @@
 """Translations side by side are what each is alone, whenever they come, and whoever leaves."""
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 from hypothesis import given, settings
@@ -91,6 +93,25 @@ def test_a_short_request_does_not_wait_for_the_end_of_a_long_one():
     while short not in done:
         done += [news.number for news in translating.advance() if news.translations is not None]
     assert long not in done and translating.going_on == 1
+
+
+def test_searches_that_nobody_needs_do_not_gather(monkeypatch):
+    made = []
+    monkeypatch.setattr(
+        USER, "continuous", lambda config, make=USER.continuous: made.append(make(config)) or made[-1]
+    )
+    translating = Translating(USER)
+    for n in range(6):
+        gone = translating.add(Wanted(sources(["rain"]), dataclasses.replace(USER.decoding, min_length=n)))
+        translating.advance()
+        translating.leave([gone])
+    finished_at = [translating.add(Wanted(sources(["snow"]), USER.decoding)) for _ in range(2)]
+    _, whole = finished(translating)
+    assert sorted(whole) == finished_at
+    alive = [weakref.ref(search) for search in made]
+    made.clear()
+    gc.collect()
+    assert sum(search() is not None for search in alive) == 1
 
 
 @pytest.mark.parametrize(

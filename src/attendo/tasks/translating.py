@@ -164,14 +164,10 @@ class Translating:
     def advance(self) -> list[Translated]:
         """One step of everything that is searched: what can be shown of streams, and the requests that are done."""
         news = []
-        for config, lane in [(config, lane) for config, lane in self._lanes.items() if lane.busy]:
-            lane.take(max(int(not lane.parts), self.rows // config.beam - len(lane.parts)))
-            ended = lane.search.advance()
-            for number, hypotheses in ended:
-                news += self._found(lane.parts.pop(number), hypotheses)
-            if config.beam == 1:
-                news += self._told(lane)
-            if not lane.busy:
+        for config, lane in list(self._lanes.items()):
+            if lane.busy:
+                news += self._advance(config, lane)
+            if not lane.busy and config in self._lanes:
                 self._rest(config)
         whole = [request for request in self._requests.values() if not request.going_on]
         return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
@@ -187,6 +183,13 @@ class Translating:
         if config not in self._lanes:
             self._lanes[config] = _Lane(self.translator.continuous(config))
         return self._lanes[config]
+
+    def _advance(self, config: DecodingConfig, lane: _Lane) -> list[Translated]:
+        news = []
+        lane.take(max(int(not lane.parts), self.rows // config.beam - len(lane.parts)))
+        for number, hypotheses in lane.search.advance():
+            news += self._found(lane.parts.pop(number), hypotheses)
+        return news + self._told(lane) if config.beam == 1 else news
 
     def _rest(self, config: DecodingConfig) -> None:
         """Of the lanes that nobody needs the last is kept: what memory it has serves the next texts, too."""
