@@ -11,7 +11,7 @@ from attendo.serving.app import State, create_app
 from attendo.serving.keys import Keys
 from attendo.serving.logs import Log
 
-PUBLIC = {("GET", "/livez"), ("HEAD", "/livez"), ("GET", "/readyz"), ("HEAD", "/readyz"), ("GET", "/")}
+PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/")}
 STILL = {("GET", "/look/x"), ("GET", "/look/x/")}
 """The microscope's page, of which nothing depends on the models; all that it asks wants a key."""
 APP = create_app(

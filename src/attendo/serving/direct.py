@@ -15,7 +15,10 @@ from attendo.serving.faults import KNOWN, answer_to
 
 
 class Direct:
-    """Calls the endpoint of a path without fields at once, if it takes the request alone; all else goes to the app."""
+    """Calls the endpoint of a path without fields at once, if it takes the request alone; all else goes to the app.
+
+    HEAD is answered where GET is; the server leaves the body out.
+    """
 
     def __init__(self, app: ASGIApp, routers: Iterable[APIRouter]) -> None:
         self.app = app
@@ -25,6 +28,9 @@ class Direct:
             for route in router.routes
             if isinstance(route, APIRoute) and "{" not in route.path and _takes_request(route.endpoint)
             for method in route.methods or ()
+        }
+        self.routes |= {
+            ("HEAD", path): route for (method, path), route in self.routes.items() if method == "GET"
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

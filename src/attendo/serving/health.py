@@ -17,14 +17,12 @@ PUBLIC = frozenset({"/livez", "/readyz"})
 
 
 @router.get("/livez", response_class=Response)
-@router.head("/livez", include_in_schema=False)
-async def livez() -> Response:
+async def livez(request: Request) -> Response:
     """200 as long as the process answers."""
     return _said("alive")
 
 
 @router.get("/readyz", response_class=Response)
-@router.head("/readyz", include_in_schema=False)
 async def readyz(request: Request) -> Response:
     """200 when all models are loaded; 503 while they load, and from the moment that the server is told to stop."""
     state = request.app.state.attendo
@@ -34,7 +32,6 @@ async def readyz(request: Request) -> Response:
 
 
 @router.get("/health", response_class=Response)
-@router.head("/health", include_in_schema=False)
 async def health(request: Request) -> Response:
     """The same as /readyz."""
     return await readyz(request)
