@@ -1,6 +1,7 @@
 """What serving costs and withstands: throughput beside the offline engine, overhead, overload, slow clients, a soak.
 
     python benchmarks/serving.py --run RUN --lines FILE [--what throughput,overhead,…] [--requests N] [--seconds S]
+        [--rate N]
 
 RUN is a translator, FILE has a source a line (the first column counts). The server is a process of its own on one
 core, the clients on another; each figure names what it is. What is asked of each is in docs/benchmarks.md.
@@ -69,15 +70,20 @@ def offline(run, core):
 # what is measured
 
 
-async def closed_loop(port, lines, clients=CLIENTS, **body):
-    """Every line translated once by so many clients; (texts in order, seconds of each, statuses)."""
+async def closed_loop(port, lines, clients=CLIENTS, pace=0.0, **body):
+    """Every line translated once by so many clients; (texts in order, seconds of each, statuses).
+
+    pace: seconds from one request to the next at least.
+    """
     left = list(enumerate(lines))[::-1]
     texts, seconds, statuses = [None] * len(lines), [], Counter()
+    start = time.perf_counter()
 
     async def work():
         async with Client(port) as client:
             while left:
                 number, line = left.pop()
+                await asyncio.sleep(max(0.0, start + number * pace - time.perf_counter()))
                 began = time.perf_counter()
                 status, _, answer = await client.ask("POST", "/translate", {"q": line, **BODY, **body})
                 seconds.append(time.perf_counter() - began)
@@ -321,15 +327,15 @@ async def swap(server, engine, lines, options):
 
 async def soak(server, engine, lines, options):
     """Memory over many requests, its mean in each of 40 parts; the slope after the first quarter, and its error."""
-    n, points = options.requests or 20_000, []
+    n, points, pace = options.requests or 20_000, [], 1.0 / options.rate if options.rate else 0.0
     step = max(1, n // 40)
     began = time.perf_counter()
     for first in range(0, n, step):
         batch = [lines[(first + i) % len(lines)] for i in range(step)]
-        working, seen = asyncio.ensure_future(closed_loop(server.port, batch, beam=1)), []
+        working, seen = asyncio.ensure_future(closed_loop(server.port, batch, pace=pace, beam=1)), []
         while not working.done():
             seen.append(server.megabytes)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05 if pace == 0.0 else 1.0)
         assert working.result()[2] == {200: step}, working.result()[2]
         points.append(((time.perf_counter() - began) / 3600, statistics.mean(seen)))
     hours, megabytes = zip(*points[len(points) // 4 :], strict=True)
@@ -338,7 +344,8 @@ async def soak(server, engine, lines, options):
     spread = (sum(e * e for e in errors) / (len(errors) - 2)) ** 0.5
     error = spread / (statistics.pstdev(hours) * len(hours) ** 0.5)
     return {
-        "requests": n, "hours": round(points[-1][0], 3), "MB": [round(mb, 1) for _, mb in points],
+        "requests": n, "a second": options.rate, "hours": round(points[-1][0], 3),
+        "MB": [round(mb, 1) for _, mb in points],
         "MB an hour": [round(slope, 2), "±", round(error, 2)],
     }  # fmt: skip
 
@@ -366,6 +373,7 @@ def main():
     made.add_argument("--what", type=listed(), default=list(WHAT), help="which figures, with commas between")
     made.add_argument("--requests", type=int, help="of throughput, mixed, slow, swap and soak")
     made.add_argument("--seconds", type=float, help="of overload")
+    made.add_argument("--rate", type=float, help="requests a second of soak; as many as can be unless given")
     options = made.parse_args()
     if options.work == "offline":
         return offline(options.run, SERVER_CORE)

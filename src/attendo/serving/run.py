@@ -17,7 +17,7 @@ import uvicorn
 
 from attendo.errors import AttendoError
 from attendo.serving.app import State, create_app
-from attendo.serving.memory import steady
+from attendo.serving.memory import give_back, steady
 from attendo.serving.reloading import Reloading
 from attendo.serving.sockets import MOST, Connections
 
@@ -25,6 +25,9 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
 BACKLOG = 2048
 KEEP_ALIVE = 75
 """Seconds that a connection may be silent between requests: longer than balancers keep theirs."""
+
+TIDY_EVERY = 60.0
+"""Seconds between two times that free memory goes back to the system."""
 
 SPARE_FILES = 128
 """File descriptors that are not for connections."""
@@ -110,7 +113,9 @@ class _Running:
         """Until it is told to stop, or fails."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.told_to_stop, self.look.set):
-            tasks = [asyncio.ensure_future(self._models(watch)), asyncio.ensure_future(self._drained())]
+            tasks = [
+                asyncio.ensure_future(task) for task in (self._models(watch), self._drained(), _tidied())
+            ]
             serving = asyncio.ensure_future(self.server.serve(sockets=[listening]))
             await asyncio.wait([*tasks, serving], return_when=asyncio.FIRST_COMPLETED)
             self.server.should_exit = True
@@ -151,6 +156,13 @@ class _Running:
                 asked = False
             self.look.clear()
             await _in_thread(lambda asked=asked: self.reloading.look_again(watching=not asked))
+
+
+async def _tidied() -> None:
+    """Gives memory back now and then; never ends."""
+    while True:
+        await asyncio.sleep(TIDY_EVERY)
+        await _in_thread(give_back)
 
 
 async def _in_thread(work: Callable[[], object]) -> None:
