@@ -106,12 +106,16 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
                         total = float(np.add.accumulate((0.0, *steps, log_prob))[-1])
                         rank = total - config.diversity_penalty * taken.count(token)
                         candidates.append((-rank, token, number, log_prob))
-            placed = sorted(candidates)[: size - n_finished[group]]
+            ranked = sorted(candidates)
+            placed = ranked[: size if config.refill else size - n_finished[group]]
             texts = [((*beams[n][0], token), (*beams[n][1], step)) for _, token, n, step in placed]
             ended = [(ids[:-1], steps) for ids, steps in texts if ids[-1] == EOS]
             for ids, steps in ended:
                 finished.setdefault(ids, steps)
             n_finished[group] += len(ended)
+            if config.refill:
+                open_ended = [candidate for candidate in ranked if candidate[1] != EOS][:size]
+                texts = [((*beams[n][0], token), (*beams[n][1], step)) for _, token, n, step in open_ended]
             extended.append([(ids, steps) for ids, steps in texts if ids[-1] != EOS])
             if config.beam_groups > 1:
                 taken += [token for _, token, _, _ in placed]
@@ -121,12 +125,14 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
         groups = extended
     results = [_text(source, ids, steps, True, config) for ids, steps in finished.items()]
     results.sort(key=lambda text: -text[2])
-    if len(results) < config.n_best and not (stuck and results):
+    if (config.refill or len(results) < config.n_best) and not (stuck and results):
         going_on = {}
         for ids, steps in itertools.chain(*groups):
             going_on.setdefault(ids, steps)
         unfinished = [_text(source, ids, steps, False, config) for ids, steps in going_on.items()]
         results += sorted(unfinished, key=lambda text: -text[2])
+    if config.refill:
+        results.sort(key=lambda text: -text[2])
     return results[: config.n_best]
 
 

@@ -32,14 +32,14 @@ class BeamSearch(Generic[CacheT]):
     is never crowded out by unlikely ones that happen to end sooner. A source is done when all its places are
     finished, when it reaches its limit, when no token can follow, or before that when no row can still beat the
     `n_best`-th finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses
-    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have
-    finished.
+    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have finished.
 
     With groups, each has its own rows and places, and all this is said of a group; the groups rank one after the
     other. A text that several groups find is returned once.
 
-    prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
-    and is not called without it. recorder: is told every candidate kept. best: finds a row's best tokens.
+    With `refill` finished hypotheses keep no place. prefixes: the first tokens of each source's text. attending: takes
+    the place of `step` for the coverage penalty, and is not called without it. recorder: is told every candidate kept.
+    best: finds a row's best tokens.
     """
 
     def __init__(
@@ -176,7 +176,8 @@ class BeamSearch(Generic[CacheT]):
             self.buffer = torch.empty_like(logits, dtype=log_prob_type(logits))
         out = self.buffer[: len(logits)]
         constrain = None if self.constraints is None else self._constrain
-        tokens, log_probs = self.best(logits, self.config.beam, self.special.never, constrain, out)
+        n = self.config.beam + self.config.refill  # one more, for the end may be among them
+        tokens, log_probs = self.best(logits, n, self.special.never, constrain, out)
         shape = (*self.log_probs.shape, -1)
         return tokens.reshape(shape), log_probs.reshape(shape)
 
@@ -211,7 +212,7 @@ class BeamSearch(Generic[CacheT]):
                 order, tokens, token_log_probs, parents, log_probs
             )
         ends = tokens == self.special.eos_id
-        places = size - self.n_finished[:, group, None]
+        places = size if self.config.refill else size - self.n_finished[:, group, None]
         placed = (np.arange(tokens.shape[1]) < places) & (log_probs > -np.inf)
         if self.recorder is not None:
             without = ~placed & (log_probs > -np.inf)
@@ -225,8 +226,8 @@ class BeamSearch(Generic[CacheT]):
                 )
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
-        log_probs = np.where(placed & ~ends, log_probs, -np.inf)
-        if not some_ended:  # those with a place come first already
+        log_probs = np.where(~ends if self.config.refill else placed & ~ends, log_probs, -np.inf)
+        if not (some_ended or self.config.refill):  # those with a place come first already
             return (
                 tokens[:, :size],
                 token_log_probs[:, :size],
@@ -273,16 +274,16 @@ class BeamSearch(Generic[CacheT]):
         return float(coverage_penalty(attended, self.config.coverage_penalty))
 
     def _result(self, source: int, with_unfinished: bool) -> list[Hypothesis]:
-        """The n best: finished ones by falling score, then, if asked, what has not come to an end."""
-        found = self.finished[source][: self.config.n_best]
-        if with_unfinished and len(found) < self.config.n_best:
-            live = [beam for beam in range(self.config.beam) if self.log_probs[source, beam] > -np.inf]
+        """The n best: finished ones by falling score, then, if asked, with `refill` among them, what has no end yet."""
+        found, n_best = self.finished[source][: self.config.n_best], self.config.n_best
+        if with_unfinished and (len(found) < n_best or self.config.refill):
             texts: dict[tuple[int, ...], Hypothesis] = {}
-            for beam in live:
+            for beam in np.flatnonzero(self.log_probs[source] > -np.inf).tolist():
                 hypothesis = self._hypothesis(source, beam, ())
                 texts.setdefault(hypothesis.token_ids, hypothesis)
-            found = found + sorted(texts.values(), key=lambda hypothesis: -hypothesis.score)
-        return found[: self.config.n_best]
+            found = found + list(texts.values())
+            found.sort(key=lambda text: (not (text.finished or self.config.refill), -text.score))
+        return found[:n_best]
 
     def _extend(
         self, tokens: np.ndarray, token_log_probs: np.ndarray, parents: np.ndarray, log_probs: np.ndarray
@@ -306,7 +307,7 @@ class BeamSearch(Generic[CacheT]):
         bound = best_possible_score(
             self.log_probs.max(1), self.lengths, self.limits, config.length_penalty, config.length_norm
         )
-        full = self.n_finished.sum(1) >= config.beam
+        full = (self.n_finished.sum(1) >= config.beam) & (not config.refill)
         return full | (self.lengths >= self.limits) | (bound < self.to_beat)
 
     def _drop(self, done: dict[int, list[Hypothesis]], parents: np.ndarray) -> None:

@@ -22,6 +22,9 @@ class DecodingConfig:
     rank falls by `diversity_penalty` for each time that an earlier group has taken its token in this step (Vijayakumar
     et al. 2016, Hamming diversity). It is no part of a score, nor of later ranks.
 
+    refill: the place of a finished hypothesis goes to the next best candidate, as in `transformers` and CTranslate2:
+    the beam stays as wide as it is, and at the limit texts without an end rank among the others.
+
     `batch_tokens` bounds the source tokens of one batch, padding counted, times the beam.
     """
 
@@ -37,6 +40,7 @@ class DecodingConfig:
     no_repeat_ngram: int = 0
     beam_groups: int = 1
     diversity_penalty: float = 0.5
+    refill: bool = False
 
     def __post_init__(self) -> None:
         if self.beam < 1:
