@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from functools import cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from attendo.nn.feedforward import Activation
 from attendo.nn.initialization import Initialization
@@ -14,19 +15,7 @@ from attendo.nn.positions import PhaseOrder
 
 Architecture = Literal["encoder-decoder", "classifier", "decoder", "masked"]
 Positions = Literal["sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none"]
-Tie = Literal["all", "output", "none"]
-_CHOICES = {
-    "architecture": get_args(Architecture),
-    "activation": get_args(Activation),
-    "norm": get_args(NormKind),
-    "positions": get_args(Positions),
-    "position_order": get_args(PhaseOrder),
-    "position_start": (0, 1),
-    "position_first_index": (0, 1),
-    "pooling": get_args(Pooling),
-    "tie": get_args(Tie),
-    "initialization": get_args(Initialization),
-}
+Tie = Literal["all", "output", "input", "none"]
 _AT_LEAST = {
     1: ("vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "value_dim", "max_len", "d_output"),
     0: ("norm_eps", "embedding_norm_eps", "dropout", "attention_dropout", "activation_dropout"),
@@ -34,7 +23,8 @@ _AT_LEAST = {
 _USED_WITH = {
     "n_classes": ("architecture", ("classifier",)),
     "pooling": ("architecture", ("classifier",)),
-    "d_output": ("architecture", ("masked",)),
+    "d_output": ("architecture", ("masked", "classifier")),
+    "output_activation": ("architecture", ("classifier",)),
     "position_base": ("positions", ("sinusoidal", "rotary")),
     "position_start": ("positions", ("sinusoidal", "ramp", "inverse")),
     "position_first_index": ("positions", ("sinusoidal",)),
@@ -53,13 +43,16 @@ class ModelConfig:
     queries. head_dim, value_dim: width of a query and key head and of a value head, d_model / n_heads unless given.
     max_len: longest text in tokens; learned positions end there. attention_scale: 1/√head_dim unless given.
     attention_bias: of the projections of each attention; attention_out_bias: of the last, if it differs.
+    attention_norm: an RMSNorm on each head of the queries and keys of self-attention (Dehghani et al. 2023).
     norm_first: pre-norm, and a last norm. positions: added to the embeddings, or, rotary, ALiBi and relative, part
     of self-attention. position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
     position's number; position_first_index, position_order: as in `sinusoidal_encoding`;
     position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times
     √d_model. embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that
     stays 0. tie: which of source embedding, target embedding and output matrix are one ("all", "output" = the last
-    two, "none"); a classifier has none to tie. d_output: width of the hidden layer before a masked model's output.
+    two, "input" = the first two, "none"); a classifier has none to tie. d_output: width of the hidden layer before the
+    output, which a masked model always has, and a classifier only if it is given (output_activation follows it there).
+    n_classes: 0 makes a classifier give the pooled vectors themselves: embeddings of texts.
 
     Raises ValueError naming the field for a value that is none of its choices, or that fits no other.
 
@@ -87,6 +80,7 @@ class ModelConfig:
     attention_scale: float | None = None
     attention_bias: bool = True
     attention_out_bias: bool | None = None
+    attention_norm: bool = False
     norm: NormKind = "layer"
     norm_first: bool = False
     norm_eps: float = 1e-5
@@ -95,8 +89,8 @@ class ModelConfig:
     feed_forward_bias: bool = True
     positions: Positions = "sinusoidal"
     position_base: float | Literal["length"] = 10000.0
-    position_start: int = 0
-    position_first_index: int = 0
+    position_start: Literal[0, 1] = 0
+    position_first_index: Literal[0, 1] = 0
     position_order: PhaseOrder = "sincos"
     position_buckets: int = 32
     position_reach: int = 128
@@ -106,12 +100,13 @@ class ModelConfig:
     tie: Tie = "all"
     output_bias: bool = False
     d_output: int | None = None
+    output_activation: Literal["tanh", "relu"] = "tanh"
     n_classes: int = 0
     pooling: Pooling = "mean"
     initialization: Initialization = "xavier"
 
     def __post_init__(self):
-        for name, choices in _CHOICES.items():
+        for name, choices in _choices(type(self)).items():
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(str, choices))}")
         for least, names in _AT_LEAST.items():
@@ -147,8 +142,8 @@ class ModelConfig:
             if (value < 1) if there else value:
                 wanted = "at least 1" if there else "0"
                 raise ValueError(f"{name}={value} must be {wanted} with architecture={self.architecture!r}")
-        if self.architecture == "classifier" and self.n_classes < 2:
-            raise ValueError(f"n_classes={self.n_classes} must be at least 2 with architecture='classifier'")
+        if self.n_classes == 1 or self.n_classes < 0:
+            raise ValueError(f"n_classes={self.n_classes} must be at least 2, or 0 for embeddings of texts")
 
     def _check_heads(self):
         divided = [] if self.head_dim is not None else [("d_model", "n_heads")]
@@ -174,3 +169,11 @@ class ModelConfig:
             )
         if self.positions == "inverse" and self.position_start == 0:
             raise ValueError("position_start=0 gives 1/0 with positions='inverse'; set position_start=1")
+
+
+@cache
+def _choices(config: type) -> dict[str, tuple[Any, ...]]:
+    """What each option that is one of several may be."""
+    return {
+        name: get_args(hint) for name, hint in get_type_hints(config).items() if get_origin(hint) is Literal
+    }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import cast
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -29,7 +31,31 @@ from attendo.nn.positions import (
 )
 
 
-class EncoderDecoder(nn.Module):
+class _Model(nn.Module):
+    """What all models have: their configuration and a last dense layer."""
+
+    output_proj: nn.Linear
+
+    def __init__(self, config: ModelConfig, architecture: Architecture):
+        super().__init__()
+        if config.architecture != architecture:
+            raise ValueError(
+                f"architecture={config.architecture!r} where a model of {architecture!r} is built"
+            )
+        self.config = config
+
+    def output(self, hidden: Float[Tensor, "*batch d_hidden"]) -> Float[Tensor, "*batch vocab_or_classes"]:
+        """Logits over the vocabulary or the classes: W_u h (+ b)."""
+        return self.output_proj(hidden)
+
+    def _begin(self, tokens: TokenEmbedding | None) -> None:
+        """Draws the weights; tokens: whose matrix the last layer has, if they are to be one."""
+        initialize(self, self.config.initialization)
+        if tokens is not None and self.config.tie in ("all", "output"):
+            self.output_proj.weight = tokens.weight
+
+
+class EncoderDecoder(_Model):
     """The Transformer of Vaswani et al. 2017, figure 1: from source and target ids to logits.
 
     >>> import torch
@@ -43,18 +69,15 @@ class EncoderDecoder(nn.Module):
     """
 
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.config = _of(config, "encoder-decoder")
+        super().__init__(config, "encoder-decoder")
         target_tokens = _tokens(config)
-        source_tokens = target_tokens if config.tie == "all" else _tokens(config)
+        source_tokens = target_tokens if config.tie in ("all", "input") else _tokens(config)
         self.source_embedding = _embedding(config, source_tokens)
         self.target_embedding = _embedding(config, target_tokens)
         self.encoder = _encoder(config)
         self.decoder = _decoder(config)
         self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        initialize(self, config.initialization)
-        if config.tie != "none":
-            self.output_proj.weight = target_tokens.weight
+        self._begin(target_tokens)
 
     def encode(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
@@ -77,10 +100,6 @@ class EncoderDecoder(nn.Module):
         """
         memory = self.encode(src, src_lengths)
         return self.decoder(self.target_embedding(tgt), memory, Mask(causal=True), _padding(src_lengths))
-
-    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits over the vocabulary: W_u h."""
-        return self.output_proj(hidden)
 
     def forward(
         self,
@@ -108,7 +127,7 @@ class EncoderDecoder(nn.Module):
         return self.output(self.decoder.step(x, cache))
 
 
-class EncoderClassifier(nn.Module):
+class EncoderClassifier(_Model):
     """An encoder, its states pooled over time, and a dense layer to the classes.
 
     logits = W pool(Encoder(x)) + b, `pooling` as in `pool`. NYU Deep Learning 2020, week 12, notebook 15 (max).
@@ -121,23 +140,21 @@ class EncoderClassifier(nn.Module):
     """
 
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.config = _of(config, "classifier")
+        super().__init__(config, "classifier")
         self.embedding = _embedding(config, _tokens(config))
         self.encoder = _encoder(config)
-        self.output_proj = nn.Linear(config.d_model, config.n_classes)
-        initialize(self, config.initialization)
+        width, n_classes = config.d_output or config.d_model, config.n_classes
+        self.output_hidden = nn.Linear(config.d_model, width) if config.d_output else nn.Identity()
+        self.output_proj = nn.Linear(width, n_classes) if n_classes else cast(nn.Linear, nn.Identity())
+        self._begin(None)
 
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch d_model"]:
         """One vector a text. src_lengths: how many tokens of each row are real; None when no row is padded."""
         states = self.encoder(self.embedding(src), _padding(src_lengths))
-        return pool(states, self.config.pooling, src_lengths)
-
-    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
-        """Logits over the classes."""
-        return self.output_proj(hidden)
+        pooled = self.output_hidden(pool(states, self.config.pooling, src_lengths))
+        return getattr(torch, self.config.output_activation)(pooled) if self.config.d_output else pooled
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
@@ -146,7 +163,7 @@ class EncoderClassifier(nn.Module):
         return self.output(self.hidden(src, src_lengths))
 
 
-class DecoderLM(nn.Module):
+class DecoderLM(_Model):
     """A decoder that stands alone: each token from those before it (Phuong & Hutter 2022, algorithm 10).
 
     >>> import torch
@@ -159,15 +176,12 @@ class DecoderLM(nn.Module):
     """
 
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.config = _of(config, "decoder")
+        super().__init__(config, "decoder")
         tokens = _tokens(config)
         self.embedding = _embedding(config, tokens)
         self.decoder = _decoder(config)
         self.output_proj = nn.Linear(config.d_model, config.vocab_size, bias=config.output_bias)
-        initialize(self, config.initialization)
-        if config.tie != "none":
-            self.output_proj.weight = tokens.weight
+        self._begin(tokens)
 
     def hidden(
         self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
@@ -177,10 +191,6 @@ class DecoderLM(nn.Module):
         segments: numbers of documents; no token sees one of another document. None: a row is one document.
         """
         return self.decoder(self.embedding(token_ids), None, Mask(causal=True, segments=segments))
-
-    def output(self, hidden: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits over the vocabulary: W_u h."""
-        return self.output_proj(hidden)
 
     def forward(
         self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
@@ -199,7 +209,7 @@ class DecoderLM(nn.Module):
         return self.output(self.decoder.step(x, cache))
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(_Model):
     """An encoder that predicts each token from all others: BERT (Phuong & Hutter 2022, algorithm 9).
 
     >>> import torch
@@ -211,8 +221,7 @@ class MaskedLM(nn.Module):
     """
 
     def __init__(self, config: ModelConfig):
-        super().__init__()
-        self.config = _of(config, "masked")
+        super().__init__(config, "masked")
         tokens = _tokens(config)
         self.embedding = _embedding(config, tokens)
         self.encoder = _encoder(config)
@@ -220,23 +229,14 @@ class MaskedLM(nn.Module):
         self.output_hidden = nn.Linear(config.d_model, d_output)
         self.output_norm = build_norm(config.norm, d_output, config.norm_eps)
         self.output_proj = nn.Linear(d_output, config.vocab_size, bias=config.output_bias)
-        initialize(self, config.initialization)
-        if config.tie != "none":
-            self.output_proj.weight = tokens.weight
+        self._begin(tokens)
 
     def hidden(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_output"]:
-        """norm(activation(W_f h + b_f)) of each position's state h, from which its token is predicted.
-
-        src_lengths: how many tokens of each row are real; None: all.
-        """
+        """norm(activation(W_f h + b_f)) of each position's state h, from which its token is predicted."""
         states = self.encoder(self.embedding(src), _padding(src_lengths))
         return self.output_norm(ACTIVATIONS[self.config.activation](self.output_hidden(states)))
-
-    def output(self, hidden: Float[Tensor, "*batch d_output"]) -> Float[Tensor, "*batch vocab"]:
-        """Logits over the vocabulary: W_u h."""
-        return self.output_proj(hidden)
 
     def forward(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
@@ -277,12 +277,6 @@ def parameter_count(model: nn.Module) -> int:
     12
     """
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def _of(config: ModelConfig, architecture: Architecture) -> ModelConfig:
-    if config.architecture != architecture:
-        raise ValueError(f"architecture={config.architecture!r} where a model of {architecture!r} is built")
-    return config
 
 
 def _padding(lengths: Tensor | None) -> Mask | None:
@@ -326,18 +320,22 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
     return FixedPositions(encode, min(config.max_len, 256), config.position_start)
 
 
-def _self_attention(config: ModelConfig, *, causal: bool = False) -> Attention:
-    """With the positions that are part of it."""
-    match config.positions:
-        case "rotary":
-            return _attention(config, Rotary(_position_base(config)))
-        case "alibi":
-            return _attention(config, Alibi(config.n_heads))
-        case "relative":
-            buckets, reach = config.position_buckets, config.position_reach
-            return _attention(config, RelativeBias(config.n_heads, buckets, reach, causal=causal))
-        case _:
-            return _attention(config)
+def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
+    """With the positions that are part of it, and its norms."""
+    rotary, alibi = config.positions == "rotary", config.positions == "alibi"
+    turn = Rotary(_position_base(config)) if rotary else Alibi(config.n_heads) if alibi else bias
+    attention = _attention(config, turn)
+    if config.attention_norm:
+        attention.q_norm = build_norm("rms", attention.head_dim, config.norm_eps)
+        attention.k_norm = build_norm("rms", attention.head_dim, config.norm_eps)
+    return attention
+
+
+def _relative_bias(config: ModelConfig, *, causal: bool = False) -> RelativeBias | None:
+    """One for all blocks of a stack, as in Raffel et al. 2020, section 2.1."""
+    if config.positions != "relative":
+        return None
+    return RelativeBias(config.n_heads, config.position_buckets, config.position_reach, causal=causal)
 
 
 def _attention(config: ModelConfig, positions: Rotary | Alibi | RelativeBias | None = None) -> Attention:
@@ -378,8 +376,9 @@ def _last_norm(config: ModelConfig) -> nn.Module | None:
 
 
 def _encoder(config: ModelConfig) -> Encoder:
+    bias = _relative_bias(config)
     blocks = (
-        EncoderBlock(_self_attention(config), _feed_forward(config), lambda: _residual(config))
+        EncoderBlock(_self_attention(config, bias), _feed_forward(config), lambda: _residual(config))
         for _ in range(config.n_encoder_layers)
     )
     return Encoder(blocks, _last_norm(config))
@@ -387,9 +386,10 @@ def _encoder(config: ModelConfig) -> Encoder:
 
 def _decoder(config: ModelConfig) -> Decoder:
     """With cross-attention where there is an encoder to attend to."""
+    bias = _relative_bias(config, causal=True)
     blocks = (
         DecoderBlock(
-            _self_attention(config, causal=True),
+            _self_attention(config, bias),
             _attention(config) if config.n_encoder_layers else None,
             _feed_forward(config),
             lambda: _residual(config),

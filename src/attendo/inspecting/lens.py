@@ -39,7 +39,7 @@ def lens_logits(
     match model, stack:
         case EncoderDecoder() | DecoderLM(), "decoder":
             return model.output(model.decoder.norm(states))
-        case EncoderClassifier(), "encoder":
+        case EncoderClassifier(), "encoder" if model.config.n_classes and model.config.d_output is None:
             return model.output(model.encoder.norm(states))
         case MaskedLM(), "encoder":
             inner = ACTIVATIONS[model.config.activation](model.output_hidden(model.encoder.norm(states)))

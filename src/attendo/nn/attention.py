@@ -191,7 +191,8 @@ class Attention(nn.Module):
     (grouped queries). head_dim: width of a query or key head, d_model / n_heads unless given; value_dim: of a value
     head, head_dim unless given. d_memory: width of what is attended to, or (for keys, for values), if another.
     bias: of the projections, `out_proj` included unless it is given. attend: the leaf, with its scale, temperature
-    and dropout. positions: what turns or biases self-attention by position.
+    and dropout. positions: what turns or biases self-attention by position. `q_norm`, `k_norm`: norms of each head of
+    queries and keys before that, to be put there; none at first (Dehghani et al. 2023, section 2).
 
     >>> attention = Attention(512, 8)
     >>> sum(p.numel() for p in attention.parameters()) == 4 * (512 * 512 + 512)
@@ -234,6 +235,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(d_key, self.n_kv_heads * self.head_dim, bias=bias)
         self.v_proj = nn.Linear(d_value, self.n_kv_heads * self.value_dim, bias=bias)
         self.out_proj = out_proj or nn.Linear(n_heads * self.value_dim, d_model, bias=bias)
+        self.q_norm: nn.Module = nn.Identity()
+        self.k_norm: nn.Module = nn.Identity()
         self.attend = attend or Attend()
         self.positions = positions
 
@@ -252,7 +255,7 @@ class Attention(nn.Module):
         key = self.k_proj(memory).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
         value = self.v_proj(memory if values is None else values)
         value = value.unflatten(-1, (self.n_kv_heads, self.value_dim)).transpose(1, 2)
-        return self._turned(key, start), value
+        return self._turned(self.k_norm(key), start), value
 
     def attend_to(
         self,
@@ -264,7 +267,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch q_len d_out"]:
         """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
-        query, bias = self._turned(query, start), None
+        query, bias = self._turned(self.q_norm(query), start), None
         if isinstance(self.positions, Alibi | RelativeBias):
             keys = torch.arange(key.shape[2], device=x.device)
             bias = self.positions(_places(x.shape[1], start, x.device), keys)

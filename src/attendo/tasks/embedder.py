@@ -52,7 +52,7 @@ class Embedder:
     @property
     def device(self) -> torch.device:
         """Where the model computes."""
-        return self.model.output_proj.weight.device
+        return next(self.model.parameters()).device
 
     @property
     def n_layers(self) -> int:
