@@ -1,0 +1,281 @@
+"""From a folder of Hugging Face's to a run folder: options and weights, without the `transformers` library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from attendo.config import build
+from attendo.errors import AttendoError
+from attendo.interop.huggingface import decoders, encoders, pairs
+from attendo.interop.huggingface.options import Theirs
+from attendo.interop.huggingface.table import Head, Table
+from attendo.interop.huggingface.weights import Row, expanded
+from attendo.model_config import ModelConfig
+from attendo.models import Model, build_model
+from attendo.nn.positions import FixedPositions
+
+FAMILIES: Mapping[str, tuple[Table, ...]] = {
+    "bart": (pairs.BART,),
+    "bert": (encoders.BERT,),
+    "camembert": (encoders.ROBERTA,),
+    "distilbert": (encoders.DISTILBERT,),
+    "gpt2": (decoders.GPT2,),
+    "llama": (decoders.LLAMA,),
+    "marian": (pairs.MARIAN, pairs.MARIAN_OF_TWO),
+    "mbart": (pairs.MBART,),
+    "mistral": (decoders.MISTRAL,),
+    "mt5": pairs.T5,
+    "pegasus": (pairs.PEGASUS,),
+    "qwen2": (decoders.QWEN2,),
+    "qwen3": (decoders.QWEN3,),
+    "roberta": (encoders.ROBERTA,),
+    "t5": pairs.T5,
+    "xlm-roberta": (encoders.ROBERTA,),
+}
+"""By the `model_type` of config.json."""
+
+_PICKLES = ("pytorch_model.bin", "model.bin", "*.pt", "*.pth", "*.ckpt", "pytorch_model-*.bin")
+_EMBEDDINGS = ("embedding.tokens.weight", "source_embedding.tokens.weight")
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises AttendoError naming a file that isn't there or isn't one.
+
+    >>> read_json(Path("nowhere/config.json"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere/config.json: no such file; give the whole folder of a Hugging Face model
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise AttendoError(f"{path}: no such file; give the whole folder of a Hugging Face model") from None
+    except ValueError as error:
+        raise AttendoError(f"{path} is no valid JSON ({error}); download it again") from None
+    if not isinstance(found, dict):
+        raise AttendoError(f"{path} is no JSON object; download it again")
+    return found
+
+
+def table_of(theirs: Theirs) -> tuple[Table, Head]:
+    """The table of a config.json's family, and its class. Raises AttendoError naming a family or class unknown here.
+
+    >>> table_of({"model_type": "mamba"})
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: config.json: model_type="mamba" is unknown here; known are bart, bert, camembert, \
+distilbert, gpt2, llama, marian, mbart, mistral, mt5, pegasus, qwen2, qwen3, roberta, t5, xlm-roberta
+    """
+    kind = str(theirs.get("model_type"))
+    if kind not in FAMILIES:
+        raise AttendoError(
+            f"config.json: model_type={json.dumps(kind)} is unknown here; known are {', '.join(FAMILIES)}"
+        )
+    table = next(table for table in FAMILIES[kind] if table.when(theirs))
+    names = theirs.get("architectures") or list(table.heads)[:1]
+    if (head := table.heads.get(_plain(names[0]))) is None:
+        raise AttendoError(
+            f"config.json: architectures={json.dumps(names)} of {kind} is unknown here;"
+            f" known are {', '.join(table.heads)}"
+        )
+    return table, head
+
+
+def _plain(name: str) -> str:
+    """The class that one of another family has the shape of."""
+    return re.sub("^(XLMRoberta|Camembert)", "Roberta", name)
+
+
+def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
+    """The ModelConfig of a config.json. Raises AttendoError naming the key that has no counterpart.
+
+    output_bias: whether the weights have one, where config.json doesn't tell.
+
+    >>> config = config_of({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 50})
+    >>> config.architecture, config.d_ff, config.activation, config.norm_first
+    ('decoder', 32, 'gelu_tanh', True)
+    """
+    table, head = table_of(theirs)
+    found: dict[str, Any] = {"architecture": head.architecture}
+    for option in table.options:
+        found |= option.read(theirs)
+    found |= head.ours
+    if head.architecture == "classifier" and "n_classes" not in found:
+        found["n_classes"] = len(theirs.get("id2label") or (0, 1))
+        found["d_output"] = found["d_model"]
+    if output_bias is not None:
+        found["output_bias"] = output_bias
+    return build(ModelConfig, {k: v for k, v in found.items() if v is not None}, "config.json")
+
+
+class _Tensors:
+    """The tensors of a folder's safetensors files, mapped and not copied, by name."""
+
+    def __init__(self, files: Mapping[str, Any], prefix: str) -> None:
+        self._files = dict(files)
+        self._prefix = prefix
+        self._has_prefix = any(name.startswith(prefix) for name in files)
+        self.read: set[str] = set()
+
+    def here(self, name: str) -> str | None:
+        """The name that the files have a tensor by: without the prefix where there is no head; None: not at all."""
+        if not self._has_prefix:
+            name = name.removeprefix(self._prefix)
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        return next((known for known in (name, old) if known in self._files), None)
+
+    def __call__(self, name: str) -> Tensor:
+        """A tensor, in float32. Raises AttendoError for one that isn't there or holds no numbers that count."""
+        if (known := self.here(name)) is None:
+            raise AttendoError(f"the weights have no {name}, which config.json asks for; download them again")
+        self.read.add(known)
+        found = self._files[known].get_tensor(known)
+        if not found.is_floating_point():
+            raise AttendoError(
+                f"{known} is {found.dtype}: quantized weights are not read; take the float ones"
+            )
+        return found if found.dtype == torch.float64 else found.float()
+
+    def left(self, passed_over: tuple[str, ...]) -> list[str]:
+        """Names that nothing has asked for."""
+        pattern = re.compile("|".join(passed_over) or r"(?!)")
+        rest = (name for name in self._files if name not in self.read)
+        return sorted(name for name in rest if not pattern.fullmatch(name.removeprefix(self._prefix)))
+
+
+@contextmanager
+def _opened(folder: Path, prefix: str) -> Iterator[_Tensors]:
+    """The weights of a folder, in one file or several. Raises AttendoError for none, for pickles, and for cut files."""
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for path in _weight_files(folder):
+            try:
+                file = stack.enter_context(safe_open(path, framework="pt"))
+                files |= dict.fromkeys(file.keys(), file)
+            except FileNotFoundError:
+                raise AttendoError(f"{path}: no such file, but {_INDEX} names it; download it, too") from None
+            except SafetensorError as error:
+                raise AttendoError(f"{path} is damaged or cut short ({error}); download it again") from None
+        yield _Tensors(files, prefix)
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    if (folder / _INDEX).is_file():
+        names = read_json(folder / _INDEX).get("weight_map", {}).values()
+        if strange := [name for name in names if Path(name).name != name]:
+            raise AttendoError(
+                f"{folder / _INDEX} names {strange[0]!r}, which is no file beside it; download it again"
+            )
+        return [folder / name for name in sorted(set(names))]
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    for pattern in _PICKLES:
+        for path in folder.glob(pattern):
+            raise AttendoError(
+                f"{path} is a pickle, which can run any program when it is read, so it isn't; convert it to"
+                " safetensors where you trust it (huggingface.co/spaces/safetensors/convert)"
+            )
+    raise AttendoError(f"{folder} has no {_WEIGHTS}; give the whole folder of a Hugging Face model")
+
+
+def read_model(folder: Path) -> Model:
+    """The model of a folder, in evaluation mode; its tensors are mapped where they are as the model has them.
+
+    Raises AttendoError naming what is missing, misshapen or too much, and what has no counterpart.
+
+    >>> from tempfile import mkdtemp
+    >>> from attendo.interop.huggingface.writing import write_model
+    >>> config = ModelConfig(vocab_size=9, d_model=8, d_ff=8, n_heads=2, positions="learned", norm_first=True)
+    >>> config = replace(config, architecture="decoder", n_encoder_layers=0, embedding_scale=False)
+    >>> folder = Path(mkdtemp())
+    >>> write_model(build_model(config), folder)
+    'GPT2LMHeadModel'
+    >>> read_model(folder).config.n_decoder_layers
+    3
+    """
+    theirs = read_json(folder / "config.json")
+    table, _ = table_of(theirs)
+    config_of(theirs)  # what has no counterpart is said before any weight is read
+    with _opened(folder, table.prefix) as tensors:
+        return _model_of(theirs, tensors)
+
+
+def _model_of(theirs: Theirs, tensors: _Tensors) -> Model:
+    table, head = table_of(theirs)
+    rows = (*table.weights, *head.weights)
+    config = config_of(theirs, _has_output_bias(rows, tensors))
+    if config.tie == "input" and torch.equal(tensors("lm_head.weight"), tensors("shared.weight")):
+        config = replace(config, tie="all")
+    with torch.device("meta"):
+        model = build_model(config)
+    ours = dict(model.named_parameters())
+    taken: dict[str, Tensor] = {}
+    for row, there in expanded(rows, ours):
+        if there:
+            shapes = [ours[name].shape for name in row.ours]
+            width = config.head_dim or config.d_model // config.n_heads
+            taken |= zip(row.ours, row.read(tensors, shapes, theirs, width), strict=True)
+            _check_aliases(row, tensors)
+        elif (name := tensors.here(row.theirs)) is not None:
+            _check_unused(row, tensors, name, taken)
+    assert taken.keys() == ours.keys(), sorted(taken.keys() ^ ours.keys())
+    if left := tensors.left(table.passed_over):
+        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
+        raise AttendoError(
+            f"the weights have {left[0]}{more}, which a model of config.json's shape lacks; is it of another model?"
+        )
+    _fill(model, taken)
+    return model.eval()
+
+
+def _has_output_bias(rows: tuple[Row, ...], tensors: _Tensors) -> bool | None:
+    """Whether a bias of the output that may be all zeros is there and isn't; None where no such row is."""
+    row = next((row for row in rows if row.flat), None)
+    if row is None:
+        return None
+    return tensors.here(row.theirs) is not None and bool(tensors(row.theirs).any())
+
+
+def _check_aliases(row: Row, tensors: _Tensors) -> None:
+    """What is said twice has to be the same."""
+    for alias in row.aliases:
+        if tensors.here(alias) is not None and not torch.equal(tensors(alias), tensors(row.theirs)):
+            raise AttendoError(
+                f"{alias} and {row.theirs} differ, but config.json says that they are one (tie_word_embeddings);"
+                " set that to false where they are two"
+            )
+
+
+def _check_unused(row: Row, tensors: _Tensors, name: str, taken: Mapping[str, Tensor]) -> None:
+    """A tensor that our model has no place for: nothing is lost if it is all zeros, or the embedding once more."""
+    tensor = tensors(row.theirs)
+    embeddings = [taken[name] for name in _EMBEDDINGS if name in taken]
+    if row.ours == ("output_proj.weight",) and any(map(tensor.equal, embeddings)):
+        return
+    if row.ours == ("output_proj.weight",):
+        raise AttendoError(
+            f"{name} is not the embedding, but config.json says that they are one (tie_word_embeddings);"
+            " set that to false where they are two"
+        )
+    if not (row.flat and not tensor.any()):
+        tensors.read.discard(name)
+
+
+def _fill(model: Model, taken: Mapping[str, Tensor]) -> None:
+    """Puts the weights into a model that was built without any, and computes its tables of positions."""
+    new = {id(parameter): nn.Parameter(taken[name]) for name, parameter in model.named_parameters()}
+    for module in model.modules():
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[name] = new[id(parameter)]
+        if isinstance(module, FixedPositions):
+            module.table = module.encode(torch.arange(module.start, module.start + len(module.table)))

@@ -1,0 +1,348 @@
+"""Models that `transformers` made, read: the same logits, states of a cache and texts; and written again.
+
+The oracle is run in float64 throughout for the strict comparison: `transformers` rounds norms, softmax and rotary
+angles to float32 whatever the model's type, which `unrounded` undoes.
+"""
+
+import contextlib
+import os
+import random
+from dataclasses import dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+transformers = pytest.importorskip("transformers")
+
+from attendo.decoding.beam import beam_search  # noqa: E402
+from attendo.decoding.members import as_it_is, reader  # noqa: E402
+from attendo.decoding.options import DecodingConfig  # noqa: E402
+from attendo.decoding.step import SpecialIds  # noqa: E402
+from attendo.interop.huggingface.reading import read_model  # noqa: E402
+from attendo.interop.huggingface.writing import write_model  # noqa: E402
+
+transformers.utils.logging.disable_progress_bar()
+VOCAB, PAD, EOS, BEGIN, MAX_LEN = 23, 1, 2, 0, 40
+ACTIVATIONS = ("relu", "gelu", "gelu_new", "silu")
+
+
+def sizes(draw, d_model="hidden_size", heads="num_attention_heads", d_ff="intermediate_size"):
+    n_heads = draw.choice([1, 2, 4])
+    return {
+        "vocab_size": VOCAB,
+        d_model: n_heads * draw.choice([4, 6]),
+        heads: n_heads,
+        d_ff: draw.choice([8, 20]),
+    }
+
+
+def bert(draw):
+    return sizes(draw) | {
+        "num_hidden_layers": draw.choice([1, 2]),
+        "hidden_act": draw.choice(ACTIVATIONS),
+        "max_position_embeddings": MAX_LEN,
+        "layer_norm_eps": draw.choice([1e-12, 1e-3]),
+        "type_vocab_size": draw.choice([1, 2]),
+        "pad_token_id": PAD,
+        "num_labels": draw.choice([2, 3]),
+    }
+
+
+def roberta(draw):
+    return bert(draw) | {"hidden_act": "gelu"}
+
+
+def distilbert(draw):
+    return sizes(draw, "dim", "n_heads", "hidden_dim") | {
+        "n_layers": draw.choice([1, 2]),
+        "activation": draw.choice(["relu", "gelu"]),
+        "max_position_embeddings": MAX_LEN,
+        "sinusoidal_pos_embds": draw.choice([True, False]),
+        "pad_token_id": PAD,
+        "num_labels": draw.choice([2, 3]),
+    }
+
+
+def gpt2(draw):
+    return (
+        sizes(draw, "n_embd", "n_head", "n_inner")
+        | {
+            "n_layer": draw.choice([1, 2]),
+            "n_positions": MAX_LEN,
+            "activation_function": draw.choice(ACTIVATIONS),
+            "layer_norm_epsilon": draw.choice([1e-5, 1e-3]),
+            "tie_word_embeddings": draw.choice([True, False]),
+            "bos_token_id": BEGIN,
+            "eos_token_id": EOS,
+            "pad_token_id": PAD,
+        }
+        | draw.choice([{}, {"n_inner": None}])
+    )
+
+
+def llama(draw):
+    found = sizes(draw) | {
+        "num_hidden_layers": draw.choice([1, 2]),
+        "max_position_embeddings": MAX_LEN,
+        "rms_norm_eps": draw.choice([1e-6, 1e-3]),
+        "hidden_act": draw.choice(["silu", "gelu"]),
+        "tie_word_embeddings": draw.choice([True, False]),
+        "rope_parameters": {"rope_theta": draw.choice([100.0, 10000.0]), "rope_type": "default"},
+        "attention_bias": draw.choice([True, False]),
+        "mlp_bias": draw.choice([True, False]),
+        "head_dim": draw.choice([4, 6]),
+        "bos_token_id": BEGIN,
+        "eos_token_id": EOS,
+        "pad_token_id": PAD,
+    }
+    return found | {
+        "num_key_value_heads": draw.choice([n for n in (1, 2, 4) if found["num_attention_heads"] % n == 0])
+    }
+
+
+def qwen2(draw):
+    found = llama(draw)
+    return {
+        name: value for name, value in found.items() if name not in ("attention_bias", "mlp_bias", "head_dim")
+    }
+
+
+def qwen3(draw):
+    return {name: value for name, value in llama(draw).items() if name != "mlp_bias"}
+
+
+def bart(draw):
+    n_heads, d_ff = draw.choice([1, 2, 4]), draw.choice([8, 20])
+    return {
+        "vocab_size": VOCAB,
+        "d_model": n_heads * draw.choice([4, 6]),
+        "encoder_layers": draw.choice([1, 2]),
+        "decoder_layers": draw.choice([1, 2]),
+        **{f"{stack}_attention_heads": n_heads for stack in ("encoder", "decoder")},
+        **{f"{stack}_ffn_dim": d_ff for stack in ("encoder", "decoder")},
+        "max_position_embeddings": MAX_LEN,
+        "activation_function": draw.choice(ACTIVATIONS),
+        "scale_embedding": draw.choice([True, False]),
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "bos_token_id": BEGIN,
+        "decoder_start_token_id": BEGIN,
+        "forced_eos_token_id": None,
+    }
+
+
+def marian(draw):
+    return bart(draw) | {
+        "decoder_vocab_size": VOCAB,
+        "share_encoder_decoder_embeddings": draw.choice([True, False]),
+    }
+
+
+def t5(draw):
+    return {
+        "vocab_size": VOCAB,
+        "d_model": draw.choice([8, 12]),
+        "d_kv": draw.choice([4, 6]),
+        "d_ff": draw.choice([8, 20]),
+        "num_layers": draw.choice([1, 2]),
+        "num_decoder_layers": draw.choice([1, 2]),
+        "num_heads": draw.choice([2, 3]),
+        "relative_attention_num_buckets": draw.choice([8, 32]),
+        "relative_attention_max_distance": draw.choice([20, 128]),
+        "feed_forward_proj": draw.choice(["relu", "gated-gelu", "gated-silu"]),
+        "layer_norm_epsilon": draw.choice([1e-6, 1e-3]),
+        "tie_word_embeddings": draw.choice([True, False]),
+        "pad_token_id": PAD,
+        "eos_token_id": EOS,
+        "decoder_start_token_id": BEGIN,
+    }
+
+
+@dataclass(frozen=True)
+class Kind:
+    config: str
+    model: str
+    draw: object
+
+
+KINDS = {
+    "bert": Kind("Bert", "ForMaskedLM", bert),
+    "bert-classes": Kind("Bert", "ForSequenceClassification", bert),
+    "roberta": Kind("Roberta", "ForMaskedLM", roberta),
+    "roberta-classes": Kind("Roberta", "ForSequenceClassification", roberta),
+    "xlm-roberta": Kind("XLMRoberta", "ForMaskedLM", roberta),
+    "distilbert": Kind("DistilBert", "ForMaskedLM", distilbert),
+    "distilbert-classes": Kind("DistilBert", "ForSequenceClassification", distilbert),
+    "gpt2": Kind("GPT2", "LMHeadModel", gpt2),
+    "llama": Kind("Llama", "ForCausalLM", llama),
+    "qwen2": Kind("Qwen2", "ForCausalLM", qwen2),
+    "qwen3": Kind("Qwen3", "ForCausalLM", qwen3),
+    "marian": Kind("Marian", "MTModel", marian),
+    "pegasus": Kind("Pegasus", "ForConditionalGeneration", bart),
+    "bart": Kind("Bart", "ForConditionalGeneration", bart),
+    "mbart": Kind("MBart", "ForConditionalGeneration", bart),
+    "t5": Kind("T5", "ForConditionalGeneration", t5),
+}
+
+
+def made(name, seed, dtype=torch.float32):
+    """A random model of a family whose every parameter counts."""
+    kind, draw = KINDS[name], random.Random(f"{name} {seed}")
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{kind.config}Config")(**kind.draw(draw))
+    model = getattr(transformers, f"{kind.config}{kind.model}")(config).eval()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.3 * torch.randn_like(parameter)
+    if (bias := getattr(model, "final_logits_bias", None)) is not None and seed % 2:
+        bias.data += torch.randn_like(bias)
+    return model.to(dtype)
+
+
+def batch(seed, rows=3, longest=7):
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(3, VOCAB, (rows, longest), generator=generator)
+    lengths = torch.tensor([longest, *torch.randint(1, longest, (rows - 1,), generator=generator).tolist()])
+    real = torch.arange(longest) < lengths[:, None]
+    return torch.where(real, ids, PAD), lengths, real
+
+
+def both(theirs, ours, seed):
+    """Logits of each at every real position, from a batch with padding."""
+    ids, lengths, real = batch(seed)
+    match ours.config.architecture:
+        case "encoder-decoder":
+            tgt, _, _ = batch(seed + 1)
+            them = theirs(input_ids=ids, attention_mask=real.long(), decoder_input_ids=tgt).logits
+            return them, ours(ids, tgt, lengths)
+        case "decoder":
+            return theirs(input_ids=ids, attention_mask=real.long()).logits[real], ours(ids)[real]
+        case "masked":
+            return theirs(input_ids=ids, attention_mask=real.long()).logits[real], ours(ids, lengths)[real]
+        case _:
+            return theirs(input_ids=ids, attention_mask=real.long()).logits, ours(ids, lengths)
+
+
+@contextlib.contextmanager
+def unrounded(monkeypatch, model):
+    """Within it nothing of float64 becomes float32, and rotary angles are exact."""
+    to, as_float, softmax = torch.Tensor.to, torch.Tensor.float, F.softmax
+
+    def kept(self, *args, **named):
+        down = torch.float32 in (*args, named.get("dtype")) and self.dtype == torch.float64
+        return self if down else to(self, *args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", kept)
+        patch.setattr(
+            torch.Tensor, "float", lambda self: self if self.dtype == torch.float64 else as_float(self)
+        )
+        patch.setattr(F, "softmax", lambda x, dim=-1, dtype=None, **_: softmax(x, dim))
+        if (turns := getattr(getattr(model, "model", None), "rotary_emb", None)) is not None:
+            n = turns.inv_freq.shape[0]
+            turns.inv_freq = turns.config.rope_parameters["rope_theta"] ** -(
+                torch.arange(n, dtype=torch.float64) / n
+            )
+        yield
+
+
+def check(name, seed, folder, monkeypatch):
+    theirs = made(name, seed)
+    theirs.save_pretrained(folder / "single")
+    ours = read_model(folder / "single")
+    with torch.inference_mode():
+        them, us = both(theirs, ours, seed)
+        assert (them - us).abs().max() <= 1e-5 * max(1.0, float(them.abs().max()))
+    exact = theirs.double()
+    exact.save_pretrained(folder / "double")
+    ours = read_model(folder / "double").double()
+    with torch.inference_mode(), unrounded(monkeypatch, exact):
+        them, us = both(exact, ours, seed)
+        assert (them - us).abs().max() <= 1e-10 * max(1.0, float(them.abs().max()))
+    (again := folder / "again").mkdir()
+    write_model(first := read_model(folder / "single"), again, {"pad_token_id": PAD})
+    before = dict(first.named_parameters())
+    for name, parameter in read_model(again).named_parameters():
+        assert torch.equal(parameter, before[name])
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("name", KINDS)
+def test_the_same_logits_in_float32_and_float64_and_bit_equal_when_written_and_read(
+    name, seed, tmp_path, monkeypatch
+):
+    check(name, seed, tmp_path, monkeypatch)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", KINDS)
+def test_the_same_logits_over_many_configurations(name, tmp_path, monkeypatch):
+    for seed in range(2, 14):
+        (folder := tmp_path / str(seed)).mkdir()
+        check(name, seed, folder, monkeypatch)
+
+
+def pieces(ids):
+    """What was generated, without the padding behind its end."""
+    found = ids.tolist()
+    return found[: found.index(EOS) + 1] if EOS in found else found
+
+
+def texts(theirs, ours, seed, beam, n=4, most=9):
+    """Their texts and ours, from the same sources, with the cache of each."""
+    ids, lengths, real = batch(seed, n)
+    how = {"num_beams": beam, "do_sample": False, "max_new_tokens": most, "min_new_tokens": 0}
+    if beam > 1:
+        how |= {"early_stopping": "never", "length_penalty": 1.0}
+    config = DecodingConfig(beam=beam, length_penalty=1.0, length_norm="plain", refill=beam > 1)
+    if ours.config.architecture == "decoder":
+        ids[:, -1] = 7  # the search begins with it
+        theirs_found = [
+            row[ids.shape[1] :] for row in theirs.generate(ids, attention_mask=torch.ones_like(ids), **how)
+        ]
+        reading = reader(ours)
+        cache = reading.start(n * beam, ids.shape[1] + most)
+        reading.step(ids[:, :-1].repeat_interleave(beam, 0), cache)
+        found = beam_search(
+            reading.step, cache, [most] * n, config, SpecialIds(bos_id=7, eos_id=EOS, never=())
+        )
+    else:
+        theirs_found = [row[1:] for row in theirs.generate(ids, attention_mask=real.long(), **how)]
+        member = as_it_is(ours, PAD)
+        sources = [row[:length].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
+        cache = member.start(sources, beam, most)
+        found = beam_search(
+            member.step, cache, [most] * n, config, SpecialIds(bos_id=BEGIN, eos_id=EOS, never=())
+        )
+    ours_found = [[*best[0].token_ids, *([EOS] if best[0].finished else [])] for best in found]
+    return [pieces(row) for row in theirs_found], ours_found
+
+
+WRITERS = [name for name in KINDS if "classes" not in name and "bert" not in name]
+
+
+def check_texts(name, folder, n):
+    theirs = made(name, 3)
+    theirs.generation_config = transformers.GenerationConfig(
+        pad_token_id=PAD, eos_token_id=EOS, bos_token_id=BEGIN, decoder_start_token_id=BEGIN
+    )
+    theirs.save_pretrained(folder)
+    ours = read_model(folder)
+    for beam in (1, 4):
+        for seed in range(n):
+            them, us = texts(theirs, ours, seed, beam)
+            assert them == us
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_texts_as_generate(name, tmp_path):
+    check_texts(name, tmp_path, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_same_texts_as_generate_for_200_inputs(name, tmp_path):
+    check_texts(name, tmp_path, 50)
