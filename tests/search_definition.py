@@ -107,15 +107,15 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
                         rank = total - config.diversity_penalty * taken.count(token)
                         candidates.append((-rank, token, number, log_prob))
             ranked = sorted(candidates)
-            placed = ranked[: size if config.refill else size - n_finished[group]]
+            placed = ranked[: size - n_finished[group]]
+            if config.refill:
+                going_on = [candidate for candidate in ranked if candidate[1] != EOS][:size]
+                placed = [c for c in ranked[:size] if c[1] == EOS] + going_on
             texts = [((*beams[n][0], token), (*beams[n][1], step)) for _, token, n, step in placed]
             ended = [(ids[:-1], steps) for ids, steps in texts if ids[-1] == EOS]
             for ids, steps in ended:
                 finished.setdefault(ids, steps)
             n_finished[group] += len(ended)
-            if config.refill:
-                open_ended = [candidate for candidate in ranked if candidate[1] != EOS][:size]
-                texts = [((*beams[n][0], token), (*beams[n][1], step)) for _, token, n, step in open_ended]
             extended.append([(ids, steps) for ids, steps in texts if ids[-1] != EOS])
             if config.beam_groups > 1:
                 taken += [token for _, token, _, _ in placed]
@@ -123,9 +123,12 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
         if stuck:
             break
         groups = extended
+        if config.refill and sum(n_finished) >= config.beam:
+            break
     results = [_text(source, ids, steps, True, config) for ids, steps in finished.items()]
     results.sort(key=lambda text: -text[2])
-    if (config.refill or len(results) < config.n_best) and not (stuck and results):
+    limited = not (config.refill and sum(n_finished) >= config.beam)
+    if (config.refill and limited or len(results) < config.n_best) and not (stuck and results):
         going_on = {}
         for ids, steps in itertools.chain(*groups):
             going_on.setdefault(ids, steps)

@@ -55,6 +55,8 @@ def test_a_likely_text_is_not_crowded_out_by_unlikely_ones_that_end_sooner():
     for beam in (1, 2, 3):
         found = search(table, [(5,)], [9], DecodingConfig(beam=beam, length_penalty=0.6))[0][0]
         assert found.token_ids == (5,) * 6
+    crowded = DecodingConfig(beam=3, length_penalty=0.6, refill=True)
+    assert search(table, [(5,)], [9], crowded)[0][0].token_ids != (5,) * 6
 
 
 def as_tuples(hypotheses):
@@ -239,6 +241,7 @@ def test_best_tokens_are_those_of_a_full_stable_sort(seed, vocab, k, levels, dty
         ({"max_length_ratio": -1.0}, "max_length_ratio"),
         ({"max_length_extra": 0}, "max_length_extra"),
         ({"batch_tokens": 0}, "batch_tokens"),
+        ({"refill": True, "beam_groups": 2}, "refill is set with beam_groups above 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings_, message):

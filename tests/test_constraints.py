@@ -79,7 +79,7 @@ def random_config(rng):
         coverage_penalty=float(rng.choice([0.0, 0.0, 0.4])),
         min_length=int(rng.integers(0, 6)),
         no_repeat_ngram=int(rng.integers(0, 4)),
-        refill=bool(rng.integers(3) == 0),
+        refill=bool(groups == 1 and rng.integers(2)),
     )
 
 

@@ -296,7 +296,7 @@ def texts(theirs, ours, seed, beam, n=4, most=9):
     ids, lengths, real = batch(seed, n)
     how = {"num_beams": beam, "do_sample": False, "max_new_tokens": most, "min_new_tokens": 0}
     if beam > 1:
-        how |= {"early_stopping": "never", "length_penalty": 1.0}
+        how |= {"early_stopping": True, "length_penalty": 1.0}
     config = DecodingConfig(beam=beam, length_penalty=1.0, length_norm="plain", refill=beam > 1)
     if ours.config.architecture == "decoder":
         ids[:, -1] = 7  # the search begins with it

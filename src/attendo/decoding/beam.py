@@ -32,14 +32,17 @@ class BeamSearch(Generic[CacheT]):
     is never crowded out by unlikely ones that happen to end sooner. A source is done when all its places are
     finished, when it reaches its limit, when no token can follow, or before that when no row can still beat the
     `n_best`-th finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses
-    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have finished.
+    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have
+    finished.
+
+    refill: a finished hypothesis leaves its place to the next best candidate instead, `beam` finished ones end the
+    search of a source, and at the limit unfinished ones rank among them.
 
     With groups, each has its own rows and places, and all this is said of a group; the groups rank one after the
     other. A text that several groups find is returned once.
 
-    With `refill` finished hypotheses keep no place. prefixes: the first tokens of each source's text. attending: takes
-    the place of `step` for the coverage penalty, and is not called without it. recorder: is told every candidate kept.
-    best: finds a row's best tokens.
+    prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
+    and is not called without it. recorder: is told every candidate kept. best: finds a row's best tokens.
     """
 
     def __init__(
@@ -176,8 +179,8 @@ class BeamSearch(Generic[CacheT]):
             self.buffer = torch.empty_like(logits, dtype=log_prob_type(logits))
         out = self.buffer[: len(logits)]
         constrain = None if self.constraints is None else self._constrain
-        n = self.config.beam + self.config.refill  # one more, for the end may be among them
-        tokens, log_probs = self.best(logits, n, self.special.never, constrain, out)
+        k = self.config.beam + self.config.refill  # as many as can go on from one row, and its end
+        tokens, log_probs = self.best(logits, k, self.special.never, constrain, out)
         shape = (*self.log_probs.shape, -1)
         return tokens.reshape(shape), log_probs.reshape(shape)
 
@@ -211,13 +214,14 @@ class BeamSearch(Generic[CacheT]):
             tokens, token_log_probs, parents, log_probs = reordered(
                 order, tokens, token_log_probs, parents, log_probs
             )
-        ends = tokens == self.special.eos_id
+        ends, possible = tokens == self.special.eos_id, log_probs > -np.inf
         places = size if self.config.refill else size - self.n_finished[:, group, None]
-        placed = (np.arange(tokens.shape[1]) < places) & (log_probs > -np.inf)
-        if self.recorder is not None:
-            without = ~placed & (log_probs > -np.inf)
-            self.recorder.pass_over(self.sources, tokens, token_log_probs, parents, without)
+        placed = (np.arange(tokens.shape[1]) < places) & possible
         ended = ends & placed
+        if self.config.refill:
+            placed = ended | (~ends & (np.cumsum(~ends, 1) <= size) & possible)
+        if self.recorder is not None:
+            self.recorder.pass_over(self.sources, tokens, token_log_probs, parents, ~placed & possible)
         some_ended = bool(ended.any())
         if some_ended:
             for source, place in np.argwhere(ended).tolist():
@@ -226,14 +230,9 @@ class BeamSearch(Generic[CacheT]):
                 )
         if group + 1 < self.config.beam_groups:
             taken = np.concatenate((taken, np.where(placed, tokens, -1)[:, :size]), 1)
-        log_probs = np.where(~ends if self.config.refill else placed & ~ends, log_probs, -np.inf)
-        if not (some_ended or self.config.refill):  # those with a place come first already
-            return (
-                tokens[:, :size],
-                token_log_probs[:, :size],
-                parents[:, :size],
-                log_probs[:, :size],
-            ), taken
+        log_probs = np.where(placed & ~ends, log_probs, -np.inf)
+        if not some_ended:  # those with a place come first already
+            return tuple(array[:, :size] for array in (tokens, token_log_probs, parents, log_probs)), taken
         going_on = np.argsort(log_probs == -np.inf, axis=1, kind="stable")[:, :size]
         return reordered(going_on, tokens, token_log_probs, parents, log_probs), taken
 
@@ -307,7 +306,7 @@ class BeamSearch(Generic[CacheT]):
         bound = best_possible_score(
             self.log_probs.max(1), self.lengths, self.limits, config.length_penalty, config.length_norm
         )
-        full = (self.n_finished.sum(1) >= config.beam) & (not config.refill)
+        full = self.n_finished.sum(1) >= config.beam
         return full | (self.lengths >= self.limits) | (bound < self.to_beat)
 
     def _drop(self, done: dict[int, list[Hypothesis]], parents: np.ndarray) -> None:

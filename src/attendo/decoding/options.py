@@ -22,8 +22,9 @@ class DecodingConfig:
     rank falls by `diversity_penalty` for each time that an earlier group has taken its token in this step (Vijayakumar
     et al. 2016, Hamming diversity). It is no part of a score, nor of later ranks.
 
-    refill: the place of a finished hypothesis goes to the next best candidate, as in `transformers` and CTranslate2:
-    the beam stays as wide as it is, and at the limit texts without an end rank among the others.
+    refill: a text that ends leaves its place to the next best candidate, `beam` ends are the end of the search, and at
+    the limit texts without an end rank among the others, as in CTranslate2 and in `transformers` with early_stopping;
+    not with groups.
 
     `batch_tokens` bounds the source tokens of one batch, padding counted, times the beam.
     """
@@ -55,6 +56,8 @@ class DecodingConfig:
             raise ValueError(
                 f"beam_groups is {self.beam_groups} with beam {self.beam}; it must be at least 1 and divide beam"
             )
+        if self.refill and self.beam_groups > 1:
+            raise ValueError("refill is set with beam_groups above 1; leave one of them out")
         for name in ("max_length_extra", "batch_tokens"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
