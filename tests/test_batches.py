@@ -110,7 +110,7 @@ A, B, C, D = 260, 261, 262, 263
 
 
 def test_a_batch_as_tensors(store: PairStore) -> None:
-    batch = pair_batch(store, np.array([0, 1, 3]), pad_id=0, bos_id=2, eos_id=3)
+    batch = pair_batch(store, np.array([0, 1, 3]))
     assert batch.inputs["src"].tolist() == [[A, B, 3], [A, 3, 0], [3, 0, 0]]
     assert batch.inputs["src_lengths"].tolist() == [3, 2, 1]
     assert batch.inputs["tgt"].tolist() == [[2, C, 0, 0], [2, B, C, D], [2, 0, 0, 0]]
@@ -121,13 +121,13 @@ def test_a_batch_as_tensors(store: PairStore) -> None:
 
 
 def test_full_sources_need_no_lengths(store: PairStore) -> None:
-    batch = pair_batch(store, np.array([2, 0]), pad_id=0, bos_id=2, eos_id=3)
+    batch = pair_batch(store, np.array([2, 0]))
     assert set(batch.inputs) == {"src", "tgt"}
     assert batch.inputs["src"].tolist() == [[B, C, 3], [A, B, 3]]
 
 
 def test_a_batch_on_its_own_device_is_itself(store: PairStore) -> None:
-    batch = pair_batch(store, np.array([0]), pad_id=0, bos_id=2, eos_id=3)
+    batch = pair_batch(store, np.array([0]))
     assert batch.to(torch.device("cpu")) is batch
     moved = batch.to(torch.device("meta"))
     assert {tensor.device.type for tensor in (*moved.inputs.values(), moved.targets)} == {"meta"}

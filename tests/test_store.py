@@ -13,7 +13,7 @@ import pytest
 from attendo.data import store as store_module
 from attendo.data.store import PairStore, cache_folder, pair_store, store_key
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import Tokenizer
+from attendo.data.tokenizers import LearnedTokenizer, Tokenizer
 from attendo.errors import AttendoError
 
 PAIRS = [(3 * i + 1, f"the cat {i}", f"猫{i} が " * (i % 4)) for i in range(50)]
@@ -121,10 +121,10 @@ def test_no_more_than_a_chunk_is_held(
 ) -> None:
     monkeypatch.setattr(store_module, "_CHUNK", 10)
     read, most = [0], [0]
-    encode_batch = Tokenizer.encode_batch
+    encode_batch = LearnedTokenizer.encode_batch
     done = [0]
 
-    def counted(self: Tokenizer, texts: tuple[str, ...]) -> list[list[int]]:
+    def counted(self: LearnedTokenizer, texts: tuple[str, ...]) -> list[list[int]]:
         most[0] = max(most[0], read[0] - done[0] // 2)
         done[0] += len(texts)
         return encode_batch(self, texts)
@@ -134,7 +134,7 @@ def test_no_more_than_a_chunk_is_held(
             read[0] += 1
             yield pair
 
-    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
+    monkeypatch.setattr(LearnedTokenizer, "encode_batch", counted)
     pair_store(pairs(), tokenizer, "k", tmp_path)
     assert done[0] == 2 * len(PAIRS)
     assert most[0] == 10

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import SPECIALS, Tokenizer, is_spaced
+from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, Tokenizer, is_spaced
 from attendo.errors import AttendoError
 from attendo.tasks.choice import choose_tokenizer
 from attendo.tasks.families import family_of
@@ -87,7 +87,7 @@ def test_the_file_tells_its_kind(tmp_path: Path) -> None:
     changed = re.sub(r"<br\\\\s\*/\?>", "<hr>", text)
     assert changed != text
     with pytest.raises(AttendoError, match="cuts texts in another way"):
-        Tokenizer(changed)
+        LearnedTokenizer(changed)
 
 
 @pytest.mark.parametrize("name", ["translation", "language-model"])

@@ -235,7 +235,13 @@ def _perplexity(
     context = given["--context"] or longest
     if context > longest:
         say(f"the model learned from windows of {longest:,} tokens; {context:,} is new to it")
-    found = text_loss(generator.model, stream.documents(), context, given["--stride"])
+    found = text_loss(
+        generator.model,
+        stream.documents(),
+        context,
+        given["--stride"],
+        specials=generator.tokenizer.specials,
+    )
     facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
     facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
     return facts, _text_loss_lines(found)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
 from attendo.data.lengths import RowLengths, Stretches
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
@@ -169,22 +170,26 @@ def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
     return 1 - real / places if places else 0.0
 
 
-def pair_batch(store: PairStore, rows: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
+def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> Batch:
     """The tensors of some rows: `src` = source + eos, `tgt` = bos + target, targets = target + eos, padded.
+
+    For other special tokens than attendo's own: what stands around a source, and what a target begins with, of which
+    only the last is followed by a token to be predicted.
 
     `src` [batch src_len], `tgt` and targets [batch tgt_len] are int64; `src_lengths` [batch] counts the real
     source positions and is None when all rows are full.
     """
     sources = [store.source(int(row)) for row in rows]
     targets = [store.target(int(row)) for row in rows]
-    src, src_lengths = _padded(sources, eos_id, pad_id)
-    wanted, tgt_lengths = _padded(targets, eos_id, pad_id)
-    tgt = np.where(wanted == pad_id, pad_id, np.roll(wanted, 1, axis=1))
-    tgt[:, 0] = bos_id
+    pad_id, nothing, begin = specials.pad_id, specials.no_target, specials.begin
+    src, src_lengths = _padded(sources, *specials.around_source, pad_id)
+    tgt, tgt_lengths = _padded(targets, begin, (), pad_id)
+    wanted, _ = _padded(targets, (nothing,) * (len(begin) - 1), (specials.eos_id,), nothing)
     inputs = {"src": torch.from_numpy(src), "tgt": torch.from_numpy(tgt)}
     if (src_lengths != src.shape[1]).any():
         inputs["src_lengths"] = torch.from_numpy(src_lengths)
-    return Batch(inputs, torch.from_numpy(wanted), int(tgt_lengths.sum()), np.asarray(rows), pad_id)
+    n_targets = int((tgt_lengths - len(begin) + 1).sum())
+    return Batch(inputs, torch.from_numpy(wanted), n_targets, np.asarray(rows), nothing)
 
 
 def pad_rows(
@@ -278,11 +283,16 @@ def _counted(batches: Sequence[Rows], positions: NDArray[np.int32]) -> tuple[int
     return int(positions.sum(dtype=np.int64)), int((sizes * longest).sum())
 
 
-def _padded(rows: Sequence[NDArray[np.integer]], eos_id: int, pad_id: int) -> tuple[Rows, Rows]:
-    """The rows, each with eos after it, as one array [batch longest], and their lengths [batch] with eos."""
-    lengths = np.array([len(row) + 1 for row in rows], np.int64)
-    padded = np.full((len(rows), int(lengths.max())), pad_id, np.int64)
+def _padded(
+    rows: Sequence[NDArray[np.integer]], before: Sequence[int], behind: Sequence[int], nothing: int
+) -> tuple[Rows, Rows]:
+    """The rows with these ids around each, as one array [batch longest], and their lengths [batch] with them."""
+    first = len(before)
+    ends = np.array([len(row) + first for row in rows], np.int64)
+    padded = np.full((len(rows), int(ends.max()) + len(behind)), nothing, np.int64)
+    padded[:, :first] = before
     places = np.arange(padded.shape[1])
-    padded[places < lengths[:, None] - 1] = np.concatenate(rows)
-    padded[np.arange(len(rows)), lengths - 1] = eos_id
-    return padded, lengths
+    padded[(places >= first) & (places < ends[:, None])] = np.concatenate(rows)
+    for number, token in enumerate(behind):
+        padded[np.arange(len(rows)), ends + number] = token
+    return padded, ends + len(behind)

@@ -24,6 +24,9 @@ def hidden_tokens(
     vocab_size: int,
     rng: np.random.Generator,
     untouched: int = -1,
+    *,
+    mask_id: int = MASK_ID,
+    text_ids: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Inputs and targets for predicting hidden tokens: `[...]` as the ids; targets are `untouched` where none is asked.
 
@@ -31,18 +34,21 @@ def hidden_tokens(
     becomes the mask token (Phuong & Hutter 2022, algorithm 12). "80/10/10": of the chosen, 80 % become it, 10 % a token
     drawn from the vocabulary, and 10 % stay (Devlin et al. 2019, section 3.1).
 
+    mask_id, text_ids: the mask token, and the ids that are no specials, of a tokenizer that is not attendo's own.
+
     >>> ids = np.array([2, 7, 8, 9, 0])
     >>> hidden_tokens(ids, 1.0, "mask", 10, np.random.default_rng(0))
     (array([2, 1, 1, 1, 0]), array([-1,  7,  8,  9, -1]))
     """
-    text = token_ids >= len(SPECIALS)
+    own = np.arange(len(SPECIALS), vocab_size) if text_ids is None else text_ids
+    text = token_ids >= len(SPECIALS) if text_ids is None else np.isin(token_ids, text_ids)
     draws = np.where(text, rng.random(token_ids.shape), 2.0)
     chosen = draws < share
     if text.any() and not chosen.any():
         chosen.flat[int(draws.argmin())] = True
-    inputs = np.where(chosen, MASK_ID, token_ids)
+    inputs = np.where(chosen, mask_id, token_ids)
     if rule == "80/10/10":
         fate = rng.random(token_ids.shape)
-        others = rng.integers(len(SPECIALS), vocab_size, token_ids.shape)
+        others = own[rng.integers(0, len(own), token_ids.shape)]
         inputs = np.where(chosen & (fate >= 0.8), np.where(fate < 0.9, others, token_ids), inputs)
     return inputs, np.where(chosen, token_ids, untouched)

@@ -224,7 +224,7 @@ def _build(
             rows.write(np.array(numbers, "<i8").tobytes())
             for side, column in zip(_SIDES, texts, strict=True):
                 ids, offsets = files[side]
-                found = tokenizer.encode_batch(column)
+                found = (tokenizer if side == "source" else tokenizer.target).encode_batch(column)
                 positions = ends[side] + np.cumsum([len(row) for row in found], dtype="<i8")
                 ends[side] = int(positions[-1])
                 ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())

@@ -16,6 +16,7 @@ from attendo.data.tokenizers import (
     MARK,
     SPECIALS,
     Kind,
+    LearnedTokenizer,
     Tokenizer,
     keep_to_one_thread,
     tokenizer_document,
@@ -76,8 +77,13 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
             model = _only_bytes(texts, config)
         case "bpe" | "unigram":
             model = _pieces(texts, config)
+        case "imported":
+            raise AttendoError(
+                "[tokenizer] kind='imported' is that of a model from elsewhere and can't be learned; start from such a"
+                " model with --init-from, or choose another kind"
+            )
     document = tokenizer_document(config.kind, model)
-    return Tokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+    return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
 
 
 def _words(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:

@@ -9,17 +9,21 @@ import hashlib
 import json
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, Self, get_args
+from typing import Any, Final, Literal, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
-Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte"]
+Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
@@ -63,8 +67,109 @@ WORDS: Final = ("word", "uncased")
 """The kinds that have an id for a word, and none for what no training text had."""
 
 
-class Tokenizer:
-    """Raw text to ids and back.
+class Tokenizer(ABC):
+    """Raw text to ids and back: attendo's own (`LearnedTokenizer`), or one that came with a model from elsewhere.
+
+    kind: "imported" for the latter. vocab_size: ids are below it. specials: which ids stand for no text, and what
+    stands around texts. not_text: all ids that spell nothing. never: those that no model may write.
+    """
+
+    kind: Kind
+    vocab_size: int
+    specials: SpecialTokens = OWN
+    pad_id: int = OWN.pad_id
+    unk_id: int = OWN.unk_id
+    bos_id: int = OWN.bos_id
+    eos_id: int = OWN.eos_id
+    mask_id: int = OWN.mask_id
+    not_text: frozenset[int] = frozenset(range(4))
+    never: tuple[int, ...] = (OWN.pad_id, OWN.bos_id)
+    drops_space: bool
+    """Whether `decode` leaves out a space at the very beginning."""
+
+    def __init__(self, text: str) -> None:
+        """Take the text of a tokenizer file."""
+        self._text = text
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the tokenizer file: two tokenizers with the same one do the same."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    @property
+    def target(self) -> "Tokenizer":
+        """What reads a translator's targets: itself, unless the two languages are cut in different ways."""
+        return self
+
+    @cached_property
+    def text_ids(self) -> NDArray[np.int64]:
+        """The ids that spell something, ascending."""
+        return np.array([i for i in range(self.vocab_size) if i not in self.not_text], np.int64)
+
+    @abstractmethod
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without bos and eos; [] for the empty text."""
+
+    @abstractmethod
+    def encode_on(self, text: str) -> list[int]:
+        """The ids of a text that goes on from one before it, so that no space stands before its first word."""
+
+    @abstractmethod
+    def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
+        """`encode` of each text, or `encode_on` where they are `going_on`, faster."""
+
+    @abstractmethod
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; specials are left out, wherever they are. Raises AttendoError for an id out of range."""
+
+    @abstractmethod
+    def bytes_of(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that a token spells behind others, maybe only a part of a character."""
+
+    @abstractmethod
+    def is_part(self, token_id: int) -> bool:
+        """Whether a token may spell a part of a character."""
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """One readable string per id, for display: "▁the", bytes as "<E3>", specials as "</s>"."""
+        self._check(ids)
+        return [self._readable[i] for i in ids]
+
+    def save(self, path: Path) -> None:
+        """Write the tokenizer file, atomically."""
+        write_atomic(path, self._text)
+
+    @staticmethod
+    def load(path: Path) -> "Tokenizer":
+        """Read what `save` wrote. Raises AttendoError naming the file if it is missing, cut short or foreign."""
+        from attendo.data.imported_tokenizers import ImportedTokenizer
+
+        try:
+            text = path.read_bytes().decode("utf-8")
+            imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
+            return ImportedTokenizer(text) if imported else LearnedTokenizer(text)
+        except FileNotFoundError:
+            raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
+        except UnicodeDecodeError as error:
+            raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
+        except AttendoError as error:
+            raise AttendoError(f"{path}: {error}") from error
+
+    @cached_property
+    def _readable(self) -> list[str]:
+        return [self._shown(i) for i in range(self.vocab_size)]
+
+    @abstractmethod
+    def _shown(self, i: int) -> str: ...
+
+    def _check(self, ids: Sequence[int]) -> None:
+        if len(ids) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
+            raise AttendoError(f"token id {wrong} is not one of 0 to {self.vocab_size - 1}")
+
+
+class LearnedTokenizer(Tokenizer):
+    """Raw text to ids and back, by what attendo has learned from texts (`tokenizer_training`).
 
     - `bpe`, `unigram`: pieces that start with "▁" where a space was; what has no piece is spelled in UTF-8 bytes.
     - `character`: one id per character; characters without an id are spelled in bytes.
@@ -80,26 +185,22 @@ class Tokenizer:
     a pair as its character.
     """
 
-    pad_id: Final = 0
-    unk_id: Final = 1
-    bos_id: Final = 2
-    eos_id: Final = 3
-
     def __init__(self, text: str) -> None:
         """Take the text of a tokenizer file. Raises AttendoError if it is not one of ours."""
+        super().__init__(text)
         keep_to_one_thread()
         try:
             self._library = LibraryTokenizer.from_str(text)
             document = json.loads(text)
         except Exception as error:
             raise AttendoError(f"not a tokenizer file: {error}") from error
-        self._text = text
-        self.vocab_size: int = self._library.get_vocab_size()
+        self.vocab_size = self._library.get_vocab_size()
         self._entries = [self._library.id_to_token(i) or "" for i in range(self.vocab_size)]
-        self.kind: Kind = _kind(document)
+        self.kind = _kind(document)
         self._spaced = self.kind in ("bpe", "unigram")  # a space is written as MARK
         self._prefixed = self._spaced or self.kind == "word"  # encode puts a space before the first word
         self._worded = self.kind in WORDS
+        self.drops_space = self._prefixed or self._worded
         if tuple(self._entries[:4]) != SPECIALS or document["added_tokens"]:
             raise AttendoError(
                 f"a tokenizer file of attendo starts with {' '.join(SPECIALS)} and has no added tokens; "
@@ -108,11 +209,6 @@ class Tokenizer:
         if not self._worded and tuple(self._entries[4:260]) != BYTES:
             raise AttendoError("a tokenizer file of attendo has the 256 byte pieces as ids 4 to 259")
         self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
-
-    @property
-    def sha256(self) -> str:
-        """The SHA-256 of the tokenizer file: two tokenizers with the same one do the same."""
-        return hashlib.sha256(self._text.encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without bos and eos; [] for the empty text."""
@@ -150,30 +246,18 @@ class Tokenizer:
         """
         self._check(ids)
         data = b"".join([self._bytes[i] for i in ids])
-        if (self._prefixed or self._worded) and data.startswith(b" "):
+        if self.drops_space and data.startswith(b" "):
             data = data[1:]  # the space that encode puts before the first word, or decode before each
         return data.decode("utf-8", errors="replace")
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One readable string per id, for display: "▁the", bytes as "<E3>", specials as "</s>"."""
-        self._check(ids)
-        return [self._readable[i] for i in ids]
+    def bytes_of(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that a token spells behind others: one alone for a byte."""
+        self._check([token_id])
+        return self._bytes[token_id]
 
-    def save(self, path: Path) -> None:
-        """Write the tokenizer file, atomically."""
-        write_atomic(path, self._text)
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote. Raises AttendoError naming the file if it is missing, cut short or foreign."""
-        try:
-            return cls(path.read_bytes().decode("utf-8"))
-        except FileNotFoundError:
-            raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
-        except UnicodeDecodeError as error:
-            raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
-        except AttendoError as error:
-            raise AttendoError(f"{path}: {error}") from error
+    def is_part(self, token_id: int) -> bool:
+        """Whether it is a byte."""
+        return not self._worded and len(SPECIALS) <= token_id < len(SPECIALS) + len(BYTES)
 
     def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:
         """The ids of a text; a "▁" in it is spelled in bytes where the bare piece is a space."""
@@ -197,10 +281,6 @@ class Tokenizer:
         if not self._prefixed:
             return self._library
         return LibraryTokenizer.from_str(json.dumps(json.loads(self._text) | {"normalizer": None}))
-
-    @cached_property
-    def _readable(self) -> list[str]:
-        return [self._shown(i) for i in range(self.vocab_size)]
 
     def _spelled(self, i: int) -> bytes:
         """The UTF-8 bytes that one id stands for in the text."""
@@ -228,11 +308,6 @@ class Tokenizer:
         return "".join(
             c if c.isprintable() or at in joined else f"<U+{ord(c):04X}>" for at, c in enumerate(entry)
         )
-
-    def _check(self, ids: Sequence[int]) -> None:
-        if len(ids) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
-            wrong = next(i for i in ids if not 0 <= i < self.vocab_size)
-            raise AttendoError(f"token id {wrong} is not one of 0 to {self.vocab_size - 1}")
 
 
 def well_formed(text: str) -> str:
@@ -310,7 +385,9 @@ def _kind(document: dict[str, Any]) -> Kind:
     if kind == "word" and document["normalizer"] != tokenizer_document("word", {})["normalizer"]:
         kind = "uncased"
     if kind is None:
-        raise AttendoError(f"a {document['model']['type']} tokenizer is none of {', '.join(get_args(Kind))}")
+        raise AttendoError(
+            f"a {document['model']['type']} tokenizer is none of {', '.join(get_args(Kind)[:-1])}"
+        )
     cuts = tokenizer_document(kind, {})
     if any(document[part] != cuts[part] for part in ("normalizer", "pre_tokenizer", "post_processor")):
         raise AttendoError("this tokenizer cuts texts in another way than attendo's: train one with attendo")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attendo.data.batches import Batch, EpochBatches
 from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.token_stream import TokenStream
-from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 
 
@@ -58,6 +58,7 @@ def window_batches(
     seed: int,
     epoch: int,
     grouping: Grouping = GROUPING,
+    specials: SpecialTokens = OWN,
 ) -> EpochBatches:
     """All batches of an epoch: a pure function of the arguments. See `require_window` for a stream too short.
 
@@ -76,7 +77,7 @@ def window_batches(
         rows = cut(np.arange(edges.n_windows), np.random.default_rng(seeds))
     else:
         rows = EpochRows.of(edges.n_windows, seeds, cut, grouping)
-    return EpochBatches(rows, lambda rows: window_batch(stream, edges(rows), edges(rows + 1), rows))
+    return EpochBatches(rows, lambda rows: window_batch(stream, edges(rows), edges(rows + 1), rows, specials))
 
 
 def require_window(stream: TokenStream, context: int, name: str) -> None:
@@ -88,7 +89,9 @@ def require_window(stream: TokenStream, context: int, name: str) -> None:
         )
 
 
-def window_batch(stream: TokenStream, starts: Rows, ends: Rows, ids: Rows) -> Batch:
+def window_batch(
+    stream: TokenStream, starts: Rows, ends: Rows, ids: Rows, specials: SpecialTokens = OWN
+) -> Batch:
     """The windows from position `starts[i]` to `ends[i]` of a stream as a batch; shorter ones are padded behind.
 
     Inputs: token_ids [windows context] and, only where some window holds more than one document, segments in the
@@ -101,12 +104,13 @@ def window_batch(stream: TokenStream, starts: Rows, ends: Rows, ids: Rows) -> Ba
     documents = stream.documents_at(positions)
     places = positions - documents  # of the target among the ids; there is none for eos
     opens, closes = positions == stream.begins(documents), positions == stream.begins(documents + 1) - 1
-    token_ids = np.where(opens, Tokenizer.bos_id, _taken(stream, places - 1))
-    targets = np.where(closes, Tokenizer.eos_id, _taken(stream, places))
-    inputs = {"token_ids": _padded(token_ids, real)}
+    token_ids = np.where(opens, specials.bos_id, _taken(stream, places - 1))
+    targets = np.where(closes, specials.eos_id, _taken(stream, places))
+    inputs = {"token_ids": _padded(token_ids, real, specials.pad_id)}
     if (documents != documents[:, :1]).any():
         inputs["segments"] = torch.from_numpy(documents - documents[:, :1])
-    return Batch(inputs, _padded(targets, real), int(real.sum()), np.asarray(ids), Tokenizer.pad_id)
+    nothing = specials.no_target
+    return Batch(inputs, _padded(targets, real, nothing), int(real.sum()), np.asarray(ids), nothing)
 
 
 def _taken(stream: TokenStream, places: Rows) -> Rows:
@@ -116,5 +120,5 @@ def _taken(stream: TokenStream, places: Rows) -> Rows:
     return stream.ids.take(places, mode="clip").astype(np.int64)
 
 
-def _padded(ids: Rows, real: NDArray[np.bool_]) -> Tensor:
-    return torch.from_numpy(np.where(real, ids, Tokenizer.pad_id))
+def _padded(ids: Rows, real: NDArray[np.bool_], nothing: int) -> Tensor:
+    return torch.from_numpy(np.where(real, ids, nothing))

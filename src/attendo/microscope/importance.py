@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.data.masking import hidden_tokens
+from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.engine import source_batches
 from attendo.decoding.options import DecodingConfig
@@ -24,7 +25,7 @@ from attendo.microscope.layers import attention_layers
 from attendo.microscope.seen import User
 from attendo.models import Model
 from attendo.tasks import Classifier, Embedder, Generator, Translator
-from attendo.tasks.alignment import looks_of, teacher_forced, token_spans
+from attendo.tasks.alignment import looks_of, own_part, teacher_forced, token_spans
 
 NONE = -1
 """Among the ids that are wanted: nothing is asked at this position."""
@@ -167,20 +168,28 @@ def _grouped(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
 
 def _pairs(user: Translator, rows: Sequence[tuple[str, str]], batch_tokens: int) -> tuple[list[_Batch], int]:
     tokenizer, most = user.tokenizer, user.longest
-    encoded = [tokenizer.encode_batch(side) for side in zip(*rows, strict=True)]
+    encoded = _sides(tokenizer, rows)
     n_cut = sum(max(map(len, pair)) > most for pair in zip(*encoded, strict=True))
     sources, targets = ([ids[:most] for ids in side] for side in encoded)
     lengths = [len(source) + len(target) + 2 for source, target in zip(sources, targets, strict=True)]
     batches = []
     for numbers in _grouped(lengths, batch_tokens):
         chosen = [targets[number] for number in numbers]
-        inputs, wanted = teacher_forced(
-            tokenizer, [[*sources[n], tokenizer.eos_id] for n in numbers], chosen, user.device
+        read, first = (
+            [tokenizer.specials.source(sources[n]) for n in numbers],
+            len(tokenizer.specials.begin) - 1,
         )
+        inputs, wanted = teacher_forced(tokenizer, read, chosen, user.device)
         for row, target in zip(wanted, chosen, strict=True):
-            row[len(target) + 1 :] = NONE
+            row[:first] = NONE
+            row[first + len(target) + 1 :] = NONE
         batches.append(_Batch(inputs, wanted))
     return batches, n_cut
+
+
+def _sides(tokenizer: Tokenizer, rows: Sequence[Any]) -> list[list[list[int]]]:
+    sources, targets = zip(*rows, strict=True)
+    return [tokenizer.encode_batch(sources), tokenizer.target.encode_batch(targets)]
 
 
 def _labelled(
@@ -188,8 +197,9 @@ def _labelled(
 ) -> tuple[list[_Batch], int]:
     labels = [user.labels.id_of(label, f"row {number}") for number, (_, label) in enumerate(rows, 1)]
     ids = user.tokenizer.encode_batch([text for text, _ in rows])
-    texts = [[user.tokenizer.bos_id, *user.long_texts.parts(row)[0]] for row in ids]
-    n_cut = sum(len(row) + 1 > len(text) for row, text in zip(ids, texts, strict=True))
+    texts = [user.tokenizer.specials.text(user.long_texts.parts(row)[0]) for row in ids]
+    around = user.tokenizer.specials.n_around_text
+    n_cut = sum(len(row) + around > len(text) for row, text in zip(ids, texts, strict=True))
     batches = []
     for numbers in _grouped([len(text) for text in texts], batch_tokens):
         src, lengths = pad_rows([texts[n] for n in numbers], user.tokenizer.pad_id, user.device)
@@ -201,8 +211,14 @@ def _labelled(
 def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -> tuple[list[_Batch], int]:
     tokenizer, most = user.tokenizer, user.model.config.max_len
     ids = tokenizer.encode_batch(rows)
-    texts = [[tokenizer.bos_id, *row][:most] for row in ids]
-    n_cut = sum(len(row) >= most for row in ids)
+    own = tokenizer.specials
+    if isinstance(user, Generator):
+        texts = [own.prompt(row)[:most] for row in ids]
+        n_cut = sum(len(own.prompt(row)) > most for row in ids)
+    else:
+        room = most - own.n_around_text
+        texts = [own.text(row[:room]) for row in ids]
+        n_cut = sum(len(row) > room for row in ids)
     batches = []
     for numbers in _grouped([len(text) for text in texts], batch_tokens):
         chosen = [texts[n] for n in numbers]
@@ -221,8 +237,9 @@ def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[
         return lambda number, ids: (ids, [*ids[1:], NONE])
 
     def hide(number: int, ids: list[int]) -> tuple[list[int], list[int]]:
-        rng, vocab = np.random.default_rng((0, number)), user.tokenizer.vocab_size
-        read, wanted = hidden_tokens(np.array(ids), HIDDEN, "mask", vocab, rng, NONE)
+        rng, tokenizer = np.random.default_rng((0, number)), user.tokenizer
+        own = {"mask_id": tokenizer.mask_id, "text_ids": tokenizer.text_ids}
+        read, wanted = hidden_tokens(np.array(ids), HIDDEN, "mask", tokenizer.vocab_size, rng, NONE, **own)
         return read.tolist(), wanted.tolist()
 
     return hide
@@ -241,12 +258,12 @@ def head_alignment_errors(
     if not isinstance(user, Translator):
         raise AttendoError("only a translator's heads can be measured by alignments; leave them out")
     tokenizer, most = user.tokenizer, user.longest
-    sides = [[ids[:most] for ids in tokenizer.encode_batch(side)] for side in zip(*pairs, strict=True)]
+    sides = [[ids[:most] for ids in side] for side in _sides(tokenizer, pairs)]
     lengths = [len(source) + len(target) + 2 for source, target in zip(*sides, strict=True)]
     found: dict[tuple[str, int], list[frozenset[Pair]]] = {}
     for numbers in _grouped(lengths, batch_tokens):
         sources, targets = ([side[n] for n in numbers] for side in sides)
-        read = [[*ids, tokenizer.eos_id] for ids in sources]
+        read = [tokenizer.specials.source(ids) for ids in sources]
         inputs, _ = teacher_forced(tokenizer, read, [ids[:-1] for ids in targets], user.device)
         with recording(user.model, keep="*cross_attention.weights") as record:
             record.model.eval().hidden(**inputs)
@@ -254,7 +271,7 @@ def head_alignment_errors(
             spans = [token_spans(tokenizer, side[number], pairs[number][i]) for i, side in enumerate(sides)]
             for path in record:
                 for head, weights in enumerate(record[path].weights[row]):
-                    looks = looks_of(weights[: len(targets[row]), : len(sources[row])])
+                    looks = looks_of(own_part(tokenizer, weights, len(targets[row]), len(read[row])))
                     tokens = [(spans[0][at], span) for (at, _), span in zip(looks, spans[1], strict=False)]
                     own = found.setdefault((path, head), [frozenset()] * len(pairs))
                     own[number] = word_links(tokens, *pairs[number])

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from attendo.data.masking import MASK_ID
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Edit, Mean, Off, Temper
 from attendo.inspecting.recording import recording
@@ -113,10 +112,11 @@ def outcome(seen: Seen) -> dict[str, Any]:
     if isinstance(seen.user, Classifier):
         return {"labels": _labels(seen)}
     if isinstance(seen.user, Embedder):
-        n = seen.source.count(MASK_ID)
+        n = seen.source.count(seen.tokenizer.mask_id)
         places = zip(seen.source, seen.wanted, strict=True)
         ids = [id_ if w is None else w for id_, w in places] if n else seen.logits.argmax(-1).tolist()
-        text = seen.tokenizer.decode(ids[1:])
+        before, behind = seen.tokenizer.specials.around_text
+        text = seen.tokenizer.decode(ids[len(before) : len(ids) - len(behind)])
         return {"text": text, "log_prob": float(seen.log_probs().sum()), "finished": True, "filled": n}
     written = [w for w in seen.wanted[seen.prompt_tokens - 1 :] if w is not None]
     log_prob = float(seen.log_probs()[seen.prompt_tokens - 1 :].sum())

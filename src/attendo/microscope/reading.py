@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attendo.data.masking import MASK, MASK_ID
+from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.loops import runs_away
 from attendo.decoding.step import Hypothesis
@@ -92,11 +92,11 @@ def read(user: User, view: Any, ask: Ask, draft: Sequence[int] = ()) -> Reading:
             note = _note(len(ids), len(part), "what the classifier reads of it at once")
         case Embedder():
             ids = masked_ids(user.tokenizer, ask.text)
-            part = ids[: user.model.config.max_len - 1]
+            part = ids[: user.model.config.max_len - user.tokenizer.specials.n_around_text]
             note = _note(len(ids), len(part), "what the model reads at once")
     _some(part, ask.text)
-    source = (user.tokenizer.bos_id, *part)
-    wanted = _of_places(view, source, user.device) if isinstance(user, Embedder) else ()
+    source = tuple(user.tokenizer.specials.text(part))
+    wanted = _of_places(user, view, source) if isinstance(user, Embedder) else ()
     return Reading(source, (), wanted, note=note)
 
 
@@ -109,20 +109,22 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     if tokenizer.kind not in ("character", "byte"):
         before = [part.removesuffix(" ") for part in before]
     first, *others = [*before, last]
-    behind = [id_ for part in others for id_ in (MASK_ID, *tokenizer.encode_on(part))]
+    behind = [id_ for part in others for id_ in (tokenizer.mask_id, *tokenizer.encode_on(part))]
     return [*tokenizer.encode(first), *behind]
 
 
-def _of_places(view: Any, source: tuple[int, ...], device: torch.device) -> tuple[int | None, ...]:
+def _of_places(user: Embedder, view: Any, source: tuple[int, ...]) -> tuple[int | None, ...]:
     """What a masked model is asked for: its first choice where a token is hidden; without any, each token of the text.
 
-    The first, with which every text begins, is never asked for.
+    The specials around it are never asked for.
     """
-    if MASK_ID not in source:
-        return (None, *source[1:])
+    mask_id, (before, behind) = user.tokenizer.mask_id, user.tokenizer.specials.around_text
+    if mask_id not in source:
+        last = len(source) - len(behind)
+        return (*[None] * len(before), *source[len(before) : last], *[None] * len(behind))
     with torch.no_grad():
-        likeliest = view(src=torch.tensor([source], device=device))[0].argmax(-1).tolist()
-    return tuple(best if id_ == MASK_ID else None for id_, best in zip(source, likeliest, strict=True))
+        likeliest = view(src=torch.tensor([source], device=user.device))[0].argmax(-1).tolist()
+    return tuple(best if id_ == mask_id else None for id_, best in zip(source, likeliest, strict=True))
 
 
 def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) -> Reading:
@@ -131,9 +133,9 @@ def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) ->
     _some(ids, ask.text)
     part = ids[: user.longest]
     note = _note(len(ids), len(part), "what the model reads at once")
-    source = (*part, tokenizer.eos_id)
+    source = tuple(tokenizer.specials.source(part))
     if ask.search == "forced":
-        whole = tokenizer.encode(ask.target or "")
+        whole = tokenizer.target.encode(ask.target or "")
         found = whole[: user.longest]
         note = note or _note(len(whole), len(found), "what the model writes at once", "of the target")
         score, finished = None, len(found) == len(whole)
@@ -146,9 +148,10 @@ def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) ->
                 note
                 or "the text repeats itself; attendo translate searches such a one again, without repetition"
             )
-    target = (tokenizer.bos_id, *found)
+    begin = tokenizer.specials.begin
+    target = (*begin, *found)
     last = tokenizer.eos_id if finished or ask.search == "forced" else None
-    return Reading(source, target, (*found, last), 1, score, finished, note)
+    return Reading(source, target, (*begin[1:], *found, last), len(begin), score, finished, note)
 
 
 def _found_translation(
@@ -166,8 +169,11 @@ def _found_translation(
     limit = config.max_length(len(source), user.longest + 1)
     prefix = ask.prefix_ids[: limit - 1]
     with torch.no_grad():
-        cache = view.start(torch.tensor([source], device=user.device), capacity=limit + AHEAD)
-        begin = (user.tokenizer.bos_id, *prefix)
+        cache = view.start(
+            torch.tensor([source], device=user.device),
+            capacity=limit + AHEAD + len(user.tokenizer.specials.begin) - 1,
+        )
+        begin = (*user.tokenizer.specials.begin, *prefix)
         found, finished = greedy_by_draft(
             view.step, cache, begin, draft, limit - len(prefix), user.special_ids
         )
@@ -176,7 +182,7 @@ def _found_translation(
 
 def _continuation(user: Generator, view: Any, ask: Ask, draft: Sequence[int]) -> Reading:
     tokenizer, most = user.tokenizer, user.model.config.max_len
-    ids = [tokenizer.bos_id, *tokenizer.encode(ask.text)]
+    ids = tokenizer.specials.prompt(tokenizer.encode(ask.text))
     if ask.search == "forced":
         behind = (tokenizer.encode_on if ask.text else tokenizer.encode)(ask.target or "")
         prompt, found, finished = ids, behind, False

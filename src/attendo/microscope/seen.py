@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.data.masking import MASK, MASK_ID
+from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.candidates import log_probs_of
 from attendo.inspecting.edits import Edit
@@ -69,7 +69,7 @@ class Seen:
 
     def piece(self, token_id: int) -> str:
         """A token's piece; to a masked language model an unknown token and a hidden one are the same, MASK."""
-        hidden = token_id == MASK_ID and self.family == "masked-language-model"
+        hidden = token_id == self.tokenizer.mask_id and self.family == "masked-language-model"
         return MASK if hidden else self.tokenizer.pieces([token_id])[0]
 
     def sides(self, path: str) -> tuple[Side, Side]:

@@ -97,7 +97,7 @@ def _ids(seen: Seen, target: str) -> tuple[int, ...]:
     tokenizer = seen.tokenizer
     match seen.user:
         case Translator() as user:
-            ids, most = (*tokenizer.encode(target), tokenizer.eos_id), user.longest + 1
+            ids, most = (*tokenizer.target.encode(target), tokenizer.eos_id), user.longest + 1
         case Generator() as user:
             prompt = prompt_of(seen)
             ids = tuple(tokenizer.encode_on(target) if len(prompt) > 1 else tokenizer.encode(target))
@@ -117,8 +117,9 @@ def _forced(seen: Seen, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
     tokenizer, device = seen.tokenizer, seen.user.device
     with seen.edited() as view:
         if isinstance(seen.user, Translator):
-            read = torch.tensor([[tokenizer.bos_id, *ids[:-1]]], device=device)
-            return as_it_is(view, tokenizer.pad_id).forced([seen.source], read)[0]
+            begin = tokenizer.specials.begin
+            read = torch.tensor([[*begin, *ids[:-1]]], device=device)
+            return as_it_is(view, tokenizer.pad_id).forced([seen.source], read)[0, len(begin) - 1 :]
         prompt = prompt_of(seen)
         return view(torch.tensor([[*prompt, *ids[:-1]]], device=device))[0, len(prompt) - 1 :]
 

@@ -63,7 +63,7 @@ async def prompted(
                 seed = None if config.seed is None else config.seed + number
                 one = generator.text(text, dataclasses.replace(config, seed=seed))
                 if isinstance(prompt, list):  # those very ids, though the text may be spelled in others
-                    one.prompt_ids = [tokenizer.bos_id, *own][-most:]
+                    one.prompt_ids = tokenizer.specials.prompt(own)[-most:]
                     one.cut = max(0, len(own) - most)
                 written.append(one)
         return Prompted(generator, body, ids, written, n)
@@ -113,7 +113,9 @@ async def _scores(
     generator, n = ready.generator, ready.body.logprobs or 0
     context = generator.model.config.max_len
     windows = [
-        stretches([*ready.prompt_ids(index), *one.token_ids], context, ended=False)
+        stretches(
+            [*ready.prompt_ids(index), *one.token_ids], context, generator.tokenizer.specials, ended=False
+        )
         for index, one in enumerate(found)
     ]
 

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.data.special_tokens import SpecialTokens
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import MARK, Tokenizer
 from attendo.errors import AttendoError
@@ -46,12 +47,14 @@ class Stretch:
         return CHARACTERS_OF_A_TOKEN * (len(self.source) + len(self.target))
 
 
-def stretches(token_ids: Sequence[int], context: int, *, ended: bool) -> list[Stretch]:
+def stretches(
+    token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
+) -> list[Stretch]:
     """A text as the windows that `attendo evaluate` scores it by; ended: its end is scored, too."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
-    windows = document_windows(document, context, context)
+    windows = document_windows(document, context, context, specials)
     return [Stretch(window.token_ids.tolist(), (), window) for window in windows]
 
 
@@ -83,7 +86,8 @@ def pair_scores(translator: Translator, pairs: Sequence[Stretch], n: int) -> lis
             tokenizer, [list(pair.source)], [list(pair.target)], translator.device
         )
         with torch.inference_mode():
-            found.append(_scores(model(**inputs)[0], wanted[0].tolist(), n))
+            first = len(tokenizer.specials.begin) - 1
+            found.append(_scores(model(**inputs)[0, first:], wanted[0, first:].tolist(), n))
     return found
 
 

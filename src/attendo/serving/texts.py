@@ -156,9 +156,9 @@ async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> lis
     noted(request).tokens_in += sum(len(one.token_log_probs) for one in found)
     places: Sequence[list[TokenScore]] = [[] for _ in found]
     if body.top:
-        eos_id = translator.tokenizer.eos_id
+        framed = translator.tokenizer.specials.source
         both = [
-            Stretch([*translator.tokenizer.encode(pair.source), eos_id], one.token_ids)
+            Stretch(framed(translator.tokenizer.encode(pair.source)), one.token_ids)
             for pair, one in zip(pairs, found, strict=True)
         ]
         places = await passed(
@@ -181,8 +181,9 @@ async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> lis
 def _check_lengths(translator: Translator, pairs: Sequence[_Pair]) -> None:
     """A text that is scored can't be split: it must be one that the model reads at once."""
     for pair in pairs:
-        for text in (pair.source, pair.target):
-            n_tokens = len(translator.tokenizer.encode(text))
+        own = translator.tokenizer
+        for tokenizer, text in ((own, pair.source), (own.target, pair.target)):
+            n_tokens = len(tokenizer.encode(text))
             if n_tokens > translator.longest:
                 raise Refused(
                     400, f"a text has {n_tokens:,} tokens, the model reads {translator.longest:,}; split it"
@@ -196,7 +197,9 @@ async def _score_texts(request: Request, served: Served, body: ScoreBody) -> lis
     texts = body.every_text
 
     def made() -> list[list[Stretch]]:
-        return [stretches(ids, context, ended=True) for ids in tokenizer.encode_batch(texts)]
+        return [
+            stretches(ids, context, tokenizer.specials, ended=True) for ids in tokenizer.encode_batch(texts)
+        ]
 
     windows = await off_loop(sum(map(len, texts)), made)
     every = [part for parts in windows for part in parts]

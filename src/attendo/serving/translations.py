@@ -11,7 +11,6 @@ from typing import Any
 
 from starlette.requests import Request
 
-from attendo.data.tokenizers import SPECIALS
 from attendo.decoding.options import DecodingConfig
 from attendo.serving.asking import asked, check_most, check_texts, limits_of, off_loop, passed
 from attendo.serving.faults import Refused
@@ -141,12 +140,12 @@ async def details(
     """
     left = iter(ready.sources.rows)
     rows = [[next(left) for _ in segments.pieces] for segments in ready.sources.texts]
+    translator = ready.translator
     pairs = [
         Stretch(row, ids)
         for one, own in zip(found, rows, strict=True)
-        for row, ids in zip(own, _by_part(one.candidates[0], own), strict=True)
+        for row, ids in zip(own, _by_part(translator, one.candidates[0], own), strict=True)
     ]
-    translator = ready.translator
 
     def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
         return pair_scores(translator, some, ALTERNATIVES + 1)
@@ -154,10 +153,10 @@ async def details(
     scores = iter(await passed(request, served, "likeliest", pairs, run, sum(map(_n_tokens, pairs))))
     told = []
     for one, own in zip(found, rows, strict=True):
-        candidates = [_candidate(candidate, own) for candidate in one.candidates]
+        candidates = [_candidate(translator, candidate, own) for candidate in one.candidates]
         places = [score for _ in own for score in next(scores)[:-1]]  # without the end
         ids = one.candidates[0].token_ids
-        n_first = len(_by_part(one.candidates[0], own)[0]) if own else 0
+        n_first = len(_by_part(translator, one.candidates[0], own)[0]) if own else 0
         for at, (token, place) in enumerate(zip(candidates[0]["tokens"], places, strict=True)):
             before = ids[:at] if at < n_first else None
             token["alternatives"] = others(translator, place, before)
@@ -180,7 +179,7 @@ def others(translator: Translator, place: TokenScore, before: Sequence[int] | No
     told = []
     for token, log_prob in place.likeliest:
         text = tokenizer.decode([*(before or ()), token])
-        if token == place.token_id or token < len(SPECIALS) or text.endswith("\ufffd"):
+        if token == place.token_id or token in tokenizer.not_text or text.endswith("\ufffd"):
             continue
         prefix = None if before is None else text
         told.append(
@@ -189,21 +188,22 @@ def others(translator: Translator, place: TokenScore, before: Sequence[int] | No
     return told[:ALTERNATIVES]
 
 
-def _by_part(candidate: Candidate, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> list[list[int]]:
     """A candidate's ids by the parts of its text, whose ids are `rows`: a token looks at its own part."""
     if len(rows) < 2:
         return [list(candidate.token_ids)] * len(rows)
-    ends = list(accumulate(len(row) - 1 for row in rows))
+    around = translator.tokenizer.specials.n_around_source
+    ends = list(accumulate(len(row) - around for row in rows))
     parts: list[list[int]] = [[] for _ in rows]
     for token, link in zip(candidate.token_ids, candidate.alignment or (), strict=True):
         parts[bisect_right(ends, link.source)].append(token)
     return parts
 
 
-def _candidate(candidate: Candidate, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _candidate(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
     """As JSON. Between the log-probabilities of two parts stands that of the first one's end."""
     own = list(candidate.token_log_probs)
-    parts = _by_part(candidate, rows)
+    parts = _by_part(translator, candidate, rows)
     values: list[float | None] = []
     for part in parts:
         known = len(parts) == 1 or candidate.finished

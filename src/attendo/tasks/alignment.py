@@ -17,7 +17,7 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segments
-from attendo.data.tokenizers import BYTES, SPECIALS, Tokenizer, is_spaced
+from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.decoding.coverage import AttendingStep, coverage_penalty
 from attendo.decoding.engine import source_batches
 from attendo.decoding.options import DecodingConfig
@@ -92,13 +92,15 @@ def teacher_forced(
 ) -> tuple[dict[str, Any], Int[Tensor, "batch tgt_len"]]:
     """The inputs of a translator's forward for given targets, and the ids that its positions should predict.
 
-    sources: as the model reads them, with their end; a source of nothing is its end alone. targets: without begin and
-    end, which are put around them; shorter rows are padded.
+    sources: as the model reads them, with their specials; a source of nothing is these alone. targets: without begin
+    and end, which are put around them; shorter rows are padded. Of a begin of several ids the later ones are predicted,
+    too: the first token of a target is in column `len(begin) - 1`.
     """
-    pad_id, bos_id, eos_id = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-    src, lengths = pad_rows([source or [eos_id] for source in sources], pad_id, device)
-    tgt, _ = pad_rows([[bos_id, *target] for target in targets], pad_id, device)
-    wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, device)
+    own, nothing = tokenizer.specials, tokenizer.specials.source([])
+    begin, pad_id = own.begin, own.pad_id
+    src, lengths = pad_rows([source or nothing for source in sources], pad_id, device)
+    tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, device)
+    wanted, _ = pad_rows([[*begin[1:], *target, own.eos_id] for target in targets], pad_id, device)
     return {"src": src, "tgt": tgt, "src_lengths": lengths}, wanted
 
 
@@ -124,7 +126,7 @@ def where_tokens_look(
             tokenizer, [sources[row] for row in rows], [ids[:-1] for ids in texts], device
         )
         for row, ids, weights in zip(rows, texts, source_attention(models, inputs), strict=True):
-            looks[row][ids] = looks_of(weights[: len(ids), : len(sources[row]) - 1])
+            looks[row][ids] = looks_of(own_part(tokenizer, weights, len(ids), len(sources[row])))
     return looks
 
 
@@ -141,8 +143,22 @@ def coverage_scores(
     inputs, _ = teacher_forced(tokenizer, sources, targets, models[0].output_proj.weight.device)
     weights = source_attention(models, inputs).double().cpu().numpy()
     sizes = zip(sources, targets, strict=True)
-    seen = [row[: len(t) + 1, : len(s) or 1].sum(0) for row, (s, t) in zip(weights, sizes, strict=True)]
+    first, least = len(tokenizer.specials.begin) - 1, tokenizer.specials.n_around_source
+    rows = zip(weights[:, first:], sizes, strict=True)
+    seen = [row[: len(t) + 1, : len(s) or least].sum(0) for row, (s, t) in rows]
     return [float(coverage_penalty(attended, beta)) for attended in seen]
+
+
+def own_part(
+    tokenizer: Tokenizer, weights: Float[Tensor, "tgt_len src_len"], n_target: int, n_source: int
+) -> Float[Tensor, "n_target n_own"]:
+    """Where the n tokens of a text look among those of its source's text: specials around them are left out.
+
+    weights: of `source_attention`, one text's; n_source: tokens of the source with its specials.
+    """
+    own = tokenizer.specials
+    (before, behind), first = own.around_source, len(own.begin) - 1
+    return weights[first : first + n_target, len(before) : n_source - len(behind)]
 
 
 def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
@@ -193,7 +209,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
     spelling, at, found = Spelling(tokenizer, going_on=False), 0, []
     for token in token_ids:
         piece = spelling.add(token)
-        begun = not piece and len(SPECIALS) <= token < len(SPECIALS) + len(BYTES)
+        begun = not piece and tokenizer.is_part(token)
         start = at + len(piece) - len(piece.lstrip()) if piece.strip() else at
         found.append((start, min(len(text), at + len(piece) + begun)))
         at += len(piece)

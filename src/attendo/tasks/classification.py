@@ -15,8 +15,9 @@ from torch import nn
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
 from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
 from attendo.data.lengths import RowLengths
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import StoreFacts
-from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
 from attendo.metrics import (
     accuracy,
     calibration_error,
@@ -37,7 +38,7 @@ _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
 
 @dataclass(frozen=True, eq=False)
 class LabelledMaterial:
-    """A token store of labelled texts as training sees it: each text once an epoch, as bos and its tokens.
+    """A token store of labelled texts as training sees it: each text once an epoch, with its specials.
 
     weights: what a row of each class counts in the loss; None: all the same. token_dropout: the share of input tokens
     that training replaces by the unknown token, drawn for each epoch and row (Iyyer et al. 2015, "word dropout").
@@ -47,8 +48,13 @@ class LabelledMaterial:
     long_texts: LongTexts
     weights: tuple[float, ...] | None = None
     token_dropout: float = 0.0
+    specials: SpecialTokens = OWN
 
     def __post_init__(self) -> None:
+        if self.token_dropout and self.specials.unk_id < 0:
+            raise AttendoError(
+                f"token_dropout={self.token_dropout} puts unknown tokens in, and the tokenizer has none; set it to 0"
+            )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
 
@@ -74,7 +80,7 @@ class LabelledMaterial:
 
     @cached_property
     def _n_tokens(self) -> int:
-        return self.lengths.sum() + self.n_rows
+        return self.lengths.sum() + self.n_rows * self.specials.n_around_text
 
     @property
     def n_long(self) -> int:
@@ -95,8 +101,8 @@ class LabelledMaterial:
         return EpochBatches(rows, partial(self._collate, seed, epoch))
 
     def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
-        texts = [[Tokenizer.bos_id, *self._tokens(seed, epoch, int(row)).tolist()] for row in rows]
-        src, lengths = pad_rows(texts, Tokenizer.pad_id)
+        texts = [self.specials.text(self._tokens(seed, epoch, int(row)).tolist()) for row in rows]
+        src, lengths = pad_rows(texts, self.specials.pad_id)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
         classes = self.store.labels[rows].astype(np.int64)
         weights = None if self.weights is None else torch.tensor(self.weights)[classes]
@@ -114,7 +120,7 @@ class LabelledMaterial:
         if not self.token_dropout:
             return ids
         dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
-        return np.where(dropped, Tokenizer.unk_id, ids)
+        return np.where(dropped, self.specials.unk_id, ids)
 
 
 @dataclass(frozen=True, eq=False)

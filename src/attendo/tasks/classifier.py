@@ -93,14 +93,14 @@ class Classifier:
     card: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        config = self.model.config
+        config, around = self.model.config, self.tokenizer.specials.n_around_text
         if len(self.counts) != config.n_classes:
             raise AttendoError(
                 f"the card names {len(self.counts)} labels, the model has {config.n_classes} classes; copy the run"
                 " folder's card.json back"
             )
         self.labels = LabelSet(tuple(self.counts))
-        if config.positions == "learned" and self.long_texts.max_tokens >= config.max_len:
+        if config.positions == "learned" and self.long_texts.max_tokens + around > config.max_len:
             raise AttendoError(
                 f"data.max_tokens={self.long_texts.max_tokens} and the start token are more than the model's"
                 f" positions, model.max_len={config.max_len}; lower max_tokens or raise max_len"
@@ -204,7 +204,7 @@ class Classifier:
         lengths = np.array([len(part) for _, part in parts])
         sums = np.zeros((len(encoded), len(self.labels)))
         for rows in token_batches(lengths, np.zeros_like(lengths), BATCH_TOKENS, 0, 0):
-            chosen = [[self.tokenizer.bos_id, *parts[row][1]] for row in rows]
+            chosen = [self.tokenizer.specials.text(parts[row][1]) for row in rows]
             src, src_lengths = pad_rows(chosen, self.tokenizer.pad_id, self.device)
             with torch.inference_mode():
                 logits = self.model(src, src_lengths).double().cpu().numpy()

@@ -154,7 +154,7 @@ def text_sums(
     if not stream.n_bytes.sum():
         raise AttendoError("there is no text to score; give at least one document")
     nats, n_targets, n_bytes = np.concatenate(parts).T
-    n_unknown = int((stream.ids == Tokenizer.unk_id).sum())
+    n_unknown = int((stream.ids == generator.tokenizer.unk_id).sum())
     unknown = f", {n_unknown:,} unknown words, which cost less than their spelling" if n_unknown else ""
     window = f"context {context}, stride {context}{unknown}"
     found: dict[str, RowSums] = {}
@@ -198,10 +198,7 @@ def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
     """How many UTF-8 bytes each token id stands for in a text, the space before it included."""
     if tokenizer.kind in WORDS:
         return np.array([len(tokenizer.decode([i]).encode()) + 1 for i in range(tokenizer.vocab_size)])
-    letter = 4 + ord("a")  # before it, no token loses its space
-    sizes = [len(tokenizer.decode([letter, i]).encode()) - 1 for i in range(tokenizer.vocab_size)]
-    sizes[4:260] = [1] * 256  # half a character is none to decode
-    return np.array(sizes)
+    return np.array([len(tokenizer.bytes_of(i)) for i in range(tokenizer.vocab_size)])
 
 
 def target_losses(
@@ -209,8 +206,9 @@ def target_losses(
 ) -> Iterator[Float[ndarray, " targets"]]:
     """-ln p of each target of each document, in order: what `text_loss` sums, with stride = context."""
     waiting: list[list[Window]] = []
+    specials = generator.tokenizer.specials
     for document in documents:
-        waiting.append(list(document_windows(document, context, context)))
+        waiting.append(list(document_windows(document, context, context, specials)))
         if sum(map(len, waiting)) >= _WAITING:
             yield from _losses_of(generator, waiting)
             waiting = []

@@ -106,11 +106,17 @@ class Embedder:
 
     def _parts(self, text: str) -> list[list[int]]:
         """What the model reads of a text, in stretches that it can hold, with the special tokens of its training."""
-        ids, most = self.tokenizer.encode(text), self.model.config.max_len - 1
-        stretches = [ids[i : i + most] for i in range(0, len(ids), most)] or [[]]
-        if isinstance(self.model, EncoderDecoder):
-            return [[*stretch, self.tokenizer.eos_id] for stretch in stretches]
-        return [[self.tokenizer.bos_id, *stretch] for stretch in stretches]
+        own = self.tokenizer.specials
+        match self.model:
+            case EncoderDecoder():
+                framed = own.source
+            case DecoderLM():
+                framed = own.prompt
+            case _:
+                framed = own.text
+        n_around = len(framed([0])) - 1
+        ids, most = self.tokenizer.encode(text), self.model.config.max_len - n_around
+        return [framed(ids[i : i + most]) for i in range(0, len(ids), most)] or [framed([])]
 
     def _states(
         self, rows: Sequence[Sequence[int]], layer: int | None

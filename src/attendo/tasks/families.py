@@ -42,7 +42,7 @@ def _translator(bundle: Bundle, model: Model) -> Translator:
 
 
 def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairMaterial:
-    return PairMaterial(corpus.store(tokenizer))
+    return PairMaterial(corpus.store(tokenizer), tokenizer.specials)
 
 
 def _translation_task(
@@ -164,7 +164,13 @@ LANGUAGE_MODEL = Family(
 def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> MaskedMaterial:
     masking = build(MaskingConfig, tables.get("masking", {}), "the settings [masking]")
     stream = corpus.stream(tokenizer, "train")
-    return MaskedMaterial(stream, tables["model"]["max_len"], tokenizer.vocab_size, masking)
+    if tokenizer.mask_id < 0:
+        raise AttendoError(
+            "the tokenizer that the run starts with has no mask token; start from a masked model"
+        )
+    size, own = tokenizer.vocab_size, tokenizer.kind != "imported"
+    others = None if own else tokenizer.text_ids
+    return MaskedMaterial(stream, tables["model"]["max_len"], size, masking, tokenizer.specials, others)
 
 
 def _masked_task(

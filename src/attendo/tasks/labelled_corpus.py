@@ -182,7 +182,7 @@ class LabelledCorpus:
             self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
         )
         weights = class_weights(list(self.counts.values()), data.class_weights)
-        material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout)
+        material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:

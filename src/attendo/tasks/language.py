@@ -48,12 +48,21 @@ class LanguageModelTask:
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
-        return window_batches(self.stream, self.context, self.batch_tokens, seed, epoch)[start:]
+        return window_batches(
+            self.stream,
+            self.context,
+            self.batch_tokens,
+            seed,
+            epoch,
+            specials=self.tokenizer.specials,
+        )[start:]
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
         at_once = max(4096, self.batch_tokens)
-        found = shared_text_loss(model, self.validation_documents, self.context, at_once, ranks)
+        found = shared_text_loss(
+            model, self.validation_documents, self.context, at_once, ranks, self.tokenizer.specials
+        )
         measures = {
             "loss": found.nats_per_token,
             "perplexity": found.perplexity,

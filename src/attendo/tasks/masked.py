@@ -9,14 +9,15 @@ from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
 from attendo.data.lengths import Stretches
 from attendo.data.masking import Rule, hidden_tokens
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import StoreFacts
 from attendo.data.token_stream import TokenStream
-from attendo.data.tokenizers import Tokenizer
 from attendo.models import MaskedLM
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.losses import token_losses
@@ -42,14 +43,16 @@ class MaskingConfig:
 class MaskedMaterial:
     """A stream of documents as a masked model's training sees it: stretches of at most `context` tokens, bos first.
 
-    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer. What is
-    hidden is drawn from (seed, epoch, stretch).
+    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer;
+    specials, text_ids: of one that is not attendo's own. What is hidden is drawn from (seed, epoch, stretch).
     """
 
     stream: TokenStream
     context: int
     vocab_size: int
     masking: MaskingConfig
+    specials: SpecialTokens = OWN
+    text_ids: NDArray[np.int64] | None = None
 
     @property
     def facts(self) -> StoreFacts:
@@ -60,7 +63,7 @@ class MaskedMaterial:
     @cached_property
     def stretches(self) -> Stretches:
         """Where each stretch begins and ends among the ids."""
-        return Stretches(self.stream.offsets, self.context - 1)
+        return Stretches(self.stream.offsets, self.context - self.specials.n_around_text)
 
     @property
     def n_rows(self) -> int:
@@ -70,7 +73,7 @@ class MaskedMaterial:
     @property
     def n_tokens(self) -> int:
         """Tokens of an epoch, with the start of each stretch."""
-        return self.stretches.sum() + self.n_rows
+        return self.stretches.sum() + self.n_rows * self.specials.n_around_text
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
@@ -86,21 +89,28 @@ class MaskedMaterial:
         return EpochBatches(rows, partial(self._collate, seed, epoch))
 
     def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
-        texts, wanted = [], []
+        texts, wanted, own, masking = [], [], self.specials, self.masking
+        nothing = own.no_target
         for row, start, end in zip(rows.tolist(), *self.stretches.edges(rows), strict=True):
-            ids = np.concatenate([[Tokenizer.bos_id], self.stream.ids[start:end]]).astype(np.int64)
+            ids = np.array(own.text(self.stream.ids[start:end].tolist()), np.int64)
             rng = np.random.default_rng((seed, epoch, row))
-            masking = self.masking
             inputs, targets = hidden_tokens(
-                ids, masking.share, masking.rule, self.vocab_size, rng, Tokenizer.pad_id
+                ids,
+                masking.share,
+                masking.rule,
+                self.vocab_size,
+                rng,
+                nothing,
+                mask_id=own.mask_id,
+                text_ids=self.text_ids,
             )
             texts.append(inputs.tolist())
             wanted.append(targets.tolist())
-        src, lengths = pad_rows(texts, Tokenizer.pad_id)
-        targets, _ = pad_rows(wanted, Tokenizer.pad_id)
+        src, lengths = pad_rows(texts, own.pad_id)
+        targets, _ = pad_rows(wanted, nothing)
         inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
-        n_targets = int((targets != Tokenizer.pad_id).sum())
-        return Batch(inputs, targets, n_targets, rows, Tokenizer.pad_id, n_tokens=sum(map(len, texts)))
+        n_targets = int((targets != nothing).sum())
+        return Batch(inputs, targets, n_targets, rows, nothing, n_tokens=sum(map(len, texts)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,6 +16,7 @@ from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.held_out import HeldOut, held_out
 from attendo.data.report import Report
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
@@ -34,6 +35,7 @@ class PairMaterial:
     """A token store of pairs as training sees it."""
 
     store: PairStore
+    specials: SpecialTokens = OWN
 
     @property
     def facts(self) -> StoreFacts:
@@ -64,7 +66,7 @@ class PairMaterial:
         return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
 
     def _collate(self, rows: Rows) -> Batch:
-        return pair_batch(self.store, rows, Tokenizer.pad_id, Tokenizer.bos_id, Tokenizer.eos_id)
+        return pair_batch(self.store, rows, self.specials)
 
 
 @dataclass

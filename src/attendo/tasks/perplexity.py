@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import nn
 
 from attendo import metrics
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.token_stream import Document
-from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks
@@ -85,7 +85,9 @@ class Window(NamedTuple):
     n_scored: int
 
 
-def document_windows(document: Document, context: int, stride: int) -> Iterator[Window]:
+def document_windows(
+    document: Document, context: int, stride: int, specials: SpecialTokens = OWN
+) -> Iterator[Window]:
     """The windows over one document: bos + ids -> ids + eos, every target scored once.
 
     The first window is positions 0 to context - 1, all of them scored. Window j = 1, 2, ... is positions
@@ -101,8 +103,8 @@ def document_windows(document: Document, context: int, stride: int) -> Iterator[
     for start in range(0, max(1, n - context + stride), stride):
         end = min(start + context, n)
         # only the window itself is read from the file
-        before = np.full(int(start == 0), Tokenizer.bos_id)
-        behind = np.full(int(end > len(document.ids)), Tokenizer.eos_id)
+        before = np.full(int(start == 0), specials.bos_id)
+        behind = np.full(int(end > len(document.ids)), specials.eos_id)
         token_ids = np.concatenate([before, document.ids[max(start - 1, 0) : end - 1]], dtype=np.int64)
         targets = np.concatenate([document.ids[start:end], behind], dtype=np.int64)
         yield Window(token_ids, targets, end - scored)
@@ -115,14 +117,15 @@ def text_loss(
     context: int,
     stride: int | None = None,
     batch_tokens: int = 4096,
+    specials: SpecialTokens = OWN,
 ) -> TextLoss:
     """The negative log-likelihood of documents, each by itself: bos comes first, eos is a target.
 
     model: a DecoderLM, or another that predicts the next token with `output_proj` from each of its states
     `hidden(token_ids=...)`. context: most tokens that the model sees at once, bos included. stride: tokens scored
     per window, the context unless given (which is quickest); see `document_windows`. 1 gives every token as much
-    context as there may be. Computed in the model's number format, summed in float64, with dropout off; memory
-    doesn't grow with the documents. Raises AttendoError if there is nothing to score or the window is no window.
+    context as there may be. specials: those of the documents' tokenizer. Computed in the model's number format, summed
+    in float64, with dropout off; memory doesn't grow with the documents. Raises AttendoError if there is nothing to score or the window is no window.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:
@@ -136,12 +139,12 @@ def text_loss(
             raise AttendoError(
                 f"a context of {context} is more than the {longest} positions that the model has learned"
             )
-    tally = _Tally()
+    tally = _Tally(specials)
     was_training = model.training
     reader = cast(Trainable, model.eval())
     nats = 0.0
     with torch.inference_mode():
-        for windows in _batches(tally.counted(documents), context, stride, batch_tokens):
+        for windows in _batches(tally.counted(documents), context, stride, batch_tokens, specials):
             nats += sum(float(losses.sum()) for losses in window_losses(reader, windows))
             tally.count(windows)
     model.train(was_training)
@@ -153,11 +156,17 @@ def text_loss(
 
 
 def shared_text_loss(
-    model: nn.Module, documents: Sequence[Document], context: int, batch_tokens: int, ranks: Ranks
+    model: nn.Module,
+    documents: Sequence[Document],
+    context: int,
+    batch_tokens: int,
+    ranks: Ranks,
+    specials: SpecialTokens = OWN,
 ) -> TextLoss:
     """The same with the documents dealt out to several processes, and the sums of all."""
     own = documents[ranks.rank :: ranks.world]
-    mine = asdict(text_loss(model, own, context, batch_tokens=batch_tokens)) if own else {}
+    found = text_loss(model, own, context, batch_tokens=batch_tokens, specials=specials) if own else None
+    mine = {} if found is None else asdict(found)
     parts = [part for part in ranks.gathered(mine) if part]
     windows = {"context": context, "stride": context}
     return TextLoss(
@@ -167,6 +176,7 @@ def shared_text_loss(
 
 @dataclass
 class _Tally:
+    specials: SpecialTokens
     n_targets: int = 0
     n_unknown: int = 0
     n_characters: int = 0
@@ -183,14 +193,14 @@ class _Tally:
         """Adds what is scored."""
         for _, targets, n_scored in windows:
             self.n_targets += n_scored
-            self.n_unknown += int((targets[-n_scored:] == Tokenizer.unk_id).sum())
+            self.n_unknown += int((targets[-n_scored:] == self.specials.unk_id).sum())
 
 
 def _batches(
-    documents: Iterable[Document], context: int, stride: int, batch_tokens: int
+    documents: Iterable[Document], context: int, stride: int, batch_tokens: int, specials: SpecialTokens
 ) -> Iterator[list[Window]]:
     """Windows of like lengths together, at most `batch_tokens` positions each, padding included."""
-    windows = (window for d in documents for window in document_windows(d, context, stride))
+    windows = (window for d in documents for window in document_windows(d, context, stride, specials))
     while waiting := list(itertools.islice(windows, _WAITING)):
         waiting.sort(key=lambda window: -len(window.targets))
         start = 0
@@ -203,7 +213,7 @@ def _batches(
 def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:
     """-ln p of the scored targets of each window; shorter ones are padded behind, where nobody looks."""
     shape = (len(windows), max(len(window.targets) for window in windows))
-    token_ids, targets = np.full(shape, Tokenizer.pad_id), np.full(shape, Tokenizer.pad_id)
+    token_ids, targets = np.full(shape, OWN.pad_id), np.full(shape, OWN.pad_id)  # any id will do
     scored = np.zeros(shape, bool)
     for row, (ids, wanted, n_scored) in enumerate(windows):
         token_ids[row, : len(ids)], targets[row, : len(ids)] = ids, wanted

@@ -33,7 +33,8 @@ def shortlist_of_pairs(
             f" {tokenizer.vocab_size}, the size of the vocabulary"
         )
     ids = [
-        (tokenizer.encode(source), tokenizer.encode(target)) for source, target in islice(pairs, MOST_PAIRS)
+        (tokenizer.encode(source), tokenizer.target.encode(target))
+        for source, target in islice(pairs, MOST_PAIRS)
     ]
     return learned_shortlist(
         ids, tokenizer.vocab_size, tokenizer.eos_id, per_token=per_token, frequent=frequent

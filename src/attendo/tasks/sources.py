@@ -17,7 +17,7 @@ from attendo.tasks.translations import Loop, Translation, translation_of
 class Sources:
     """The parts of texts, those of all texts in one row.
 
-    texts: each in its parts. rows: the ids of each part, the end token last. starts: the first ids of each part's
+    texts: each in its parts. rows: the ids of each part, its specials among them. starts: the first ids of each part's
     translation; None where none has any.
     """
 
@@ -71,11 +71,11 @@ def _pieces(tokenizer: Tokenizer, text: str, longest: int) -> tuple[Segments, li
     ids = tokenizer.encode(text) if text.strip() else []
     if not ids:
         return Segments((), (text,)), []
-    eos_id = tokenizer.eos_id
+    framed = tokenizer.specials.source
     if len(ids) <= longest:
-        return Segments((text,), ("", "")), [[*ids, eos_id]]
+        return Segments((text,), ("", "")), [framed(ids)]
     segments = split_text(text, longest, lambda piece: len(tokenizer.encode(piece)))
-    return segments, [[*tokenizer.encode(piece), eos_id] for piece in segments.pieces]
+    return segments, [framed(tokenizer.encode(piece)) for piece in segments.pieces]
 
 
 def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -> list[list[int]]:
@@ -83,7 +83,7 @@ def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -
         raise AttendoError(
             f"{len(prefixes)} prefixes for {len(n_parts)} texts; give one for each, an empty one for none"
         )
-    starts = [tokenizer.encode(text) for text in prefixes]
+    starts = [tokenizer.target.encode(text) for text in prefixes]
     for text, ids in zip(prefixes, starts, strict=True):
         if tokenizer.unk_id in ids:
             raise AttendoError(f"the prefix {text!r} has a word that the tokenizer does not know; change it")

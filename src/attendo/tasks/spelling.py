@@ -3,7 +3,7 @@
 import codecs
 from collections.abc import Sequence
 
-from attendo.data.tokenizers import BYTES, SPECIALS, WORDS, Tokenizer
+from attendo.data.tokenizers import Tokenizer
 
 
 class Spelling:
@@ -13,12 +13,9 @@ class Spelling:
     """
 
     def __init__(self, tokenizer: Tokenizer, going_on: bool) -> None:
-        self._tokenizer = tokenizer
+        self._bytes_of = tokenizer.bytes_of
         self._characters = codecs.getincrementaldecoder("utf-8")("replace")
-        self._drops_space = not going_on and tokenizer.kind not in ("character", "byte")
-        # decode drops a space at the very beginning: a token is decoded behind another
-        self._lead = tokenizer.unk_id if tokenizer.kind in WORDS else len(SPECIALS) + ord("a")
-        self._lead_text = tokenizer.decode([self._lead])
+        self._drops_space = not going_on and tokenizer.drops_space
 
     def add(self, token_id: int) -> str:
         """The characters that this token completes, perhaps none."""
@@ -30,12 +27,6 @@ class Spelling:
     def end(self) -> str:
         """U+FFFD where the text broke off inside of a character, else nothing."""
         return self._characters.decode(b"", final=True)
-
-    def _bytes_of(self, token_id: int) -> bytes:
-        byte = token_id - len(SPECIALS)
-        if self._tokenizer.kind not in WORDS and 0 <= byte < len(BYTES):
-            return bytes([byte])
-        return self._tokenizer.decode([self._lead, token_id]).removeprefix(self._lead_text).encode()
 
 
 class Stops:

@@ -10,6 +10,7 @@ from typing import Any
 
 from attendo.data.batches import EpochBatches
 from attendo.data.lines import require_file
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import StoreFacts, store_key
 from attendo.data.text_parts import TextSplit, part_of, split_texts
 from attendo.data.texts import (
@@ -83,6 +84,7 @@ class WindowMaterial:
 
     stream: TokenStream
     context: int
+    specials: SpecialTokens = OWN
 
     @property
     def facts(self) -> StoreFacts:
@@ -102,7 +104,7 @@ class WindowMaterial:
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         """The batches of an epoch."""
-        return window_batches(self.stream, self.context, batch_tokens, seed, epoch)
+        return window_batches(self.stream, self.context, batch_tokens, seed, epoch, specials=self.specials)
 
 
 @dataclass
@@ -165,7 +167,7 @@ class TextCorpus:
         """The training texts in windows of `context` tokens. Raises AttendoError if they don't fill one."""
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self._train.name)
-        return WindowMaterial(stream, context)
+        return WindowMaterial(stream, context, tokenizer.specials)
 
     def facts(self) -> dict[str, Any]:
         """Nothing: a language model's users need the tokenizer alone."""

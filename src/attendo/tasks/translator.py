@@ -17,6 +17,7 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.beginning import begun
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.drawing import draw
@@ -113,7 +114,7 @@ class Translator:
     @property
     def longest(self) -> int:
         """The most tokens of a text that is translated in one piece: what all models have positions for."""
-        return min(model.config.max_len for model in self._models) - 1
+        return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
 
     def translate(
         self,
@@ -198,8 +199,9 @@ class Translator:
         results: list[Candidate] = []
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
-            sources = [self._encode(source) for source, _ in part]
-            targets = [self._encode(target)[:-1] for _, target in part]
+            encoded = [self._encode(source, self.tokenizer) for source, _ in part]
+            sources = [self.tokenizer.specials.source(ids) if ids else [] for ids in encoded]
+            targets = [self._encode(target, self.tokenizer.target) for _, target in part]
             rows = self._forced_log_probs(sources, targets)
             coverage = coverage_scores(
                 self._models, self.tokenizer, sources, targets, config.coverage_penalty
@@ -285,14 +287,14 @@ class Translator:
             )
         return most if wanted is None else wanted
 
-    def _encode(self, text: str) -> list[int]:
+    def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
-        ids = self.tokenizer.encode(text)
+        ids = tokenizer.encode(text)
         if self.model.config.positions == "learned" and len(ids) > self.longest:
             raise AttendoError(
                 f"a text has {len(ids)} tokens, the model's positions end at {self.longest}; split the text"
             )
-        return [*ids, self.tokenizer.eos_id] if ids else []
+        return ids
 
     def _told(
         self,
@@ -350,8 +352,8 @@ class Translator:
 
     @property
     def special_ids(self) -> SpecialIds:
-        ids = self.tokenizer
-        return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
+        own = self.tokenizer
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
 
     def _together(
         self, starts: list[list[int]] | None, *, looking: bool = False
@@ -361,11 +363,11 @@ class Translator:
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
         members = self._members(looking=looking)
-        if len(members) == 1:
-            (only,) = members
-            return only.start, only.step, only.best
-        ensemble = Ensemble([(member.start, member.step) for member in members])
-        return ensemble.start, ensemble.step, best_tokens
+        start, step, best = members[0].start, members[0].step, members[0].best
+        if len(members) > 1:
+            ensemble = Ensemble([(member.start, member.step) for member in members])
+            start, step, best = ensemble.start, ensemble.step, best_tokens
+        return begun(start, step, self.tokenizer.specials.begin, self.device), step, best
 
     def _members(self, *, looking: bool = False) -> Sequence[Member]:
         """The models as a search asks of them; looking: those that tell where they look."""
@@ -378,12 +380,12 @@ class Translator:
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
         tokenizer, members = self.tokenizer, self._members()
-        rows = [source or [tokenizer.eos_id] for source in sources]
-        pad_id, eos_id = tokenizer.pad_id, tokenizer.eos_id
-        tgt, _ = pad_rows([[tokenizer.bos_id, *target] for target in targets], pad_id, self.device)
+        rows = [source or tokenizer.specials.source([]) for source in sources]
+        pad_id, eos_id, begin = tokenizer.pad_id, tokenizer.eos_id, tokenizer.specials.begin
+        tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, self.device)
         wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)
         with torch.inference_mode():
-            logits = [member.forced(rows, tgt) for member in members]
+            logits = [member.forced(rows, tgt)[:, len(begin) - 1 :] for member in members]
             if len(members) == 1:
                 found = members[0].chosen(logits[0], wanted)
             else:
@@ -392,9 +394,10 @@ class Translator:
 
     def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
         assert self._record is not None
-        # a text without end may be as long as the positions are, with the begin id
-        if self.model.config.positions == "learned":
-            targets = [target[: self.model.config.max_len - 1] for target in targets]
+        if (
+            self.model.config.positions == "learned"
+        ):  # a text without end may have more, with what it begins with
+            targets = [target[: self.longest] for target in targets]
         inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
         with torch.inference_mode():
             self._record.model(**inputs)

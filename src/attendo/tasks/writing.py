@@ -55,7 +55,7 @@ class WrittenText:
         self.config = dataclasses.replace(config, seed=self.seed)
         ids = tokenizer.encode(prompt)
         self.unknown, self.cut = ids.count(tokenizer.unk_id), max(0, len(ids) - most)
-        self.prompt_ids = [tokenizer.bos_id, *ids][-most:]
+        self.prompt_ids = tokenizer.specials.prompt(ids)[-most:]
         self._eos_id = tokenizer.eos_id
         self._spelling = Spelling(tokenizer, going_on=bool(ids))
         self._stops = Stops(config.stop)
@@ -185,10 +185,9 @@ def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iter
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    """No text has pad or bos, and unk only where it is a word: else it would be a token that spells nothing."""
-    nothing = () if tokenizer.kind == "word" else (tokenizer.unk_id,)
-    return SpecialIds(
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        never=(tokenizer.pad_id, tokenizer.bos_id, *nothing),
-    )
+    """No text has pad or bos, and unk only where it is a word: else it would be a token that spells nothing.
+
+    What an imported model may not write is said by its own settings.
+    """
+    nothing = () if tokenizer.kind in ("word", "imported") else (tokenizer.unk_id,)
+    return SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=(*tokenizer.never, *nothing))

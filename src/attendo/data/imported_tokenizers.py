@@ -1,0 +1,300 @@
+"""Tokenizers that came with a model from elsewhere: any that the `tokenizers` library can hold, with the model's ids.
+
+The file is one JSON document of attendo's around the library's own (`imported_tokenizer` says what is in it).
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, fields
+from functools import cached_property
+from typing import Any
+
+from tokenizers import Tokenizer as LibraryTokenizer
+
+from attendo.data.special_tokens import SpecialTokens
+from attendo.data.tokenizers import MARK, Tokenizer, keep_to_one_thread, well_formed
+from attendo.errors import AttendoError
+
+FORMAT = 1
+_KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
+_REMEDY = "copy it back, or import the model again"
+
+
+def byte_letters() -> dict[str, int]:
+    """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019), and the byte.
+
+    Bytes that are printable in Latin-1 are themselves; the others are the letters from U+0100 on, in turn.
+
+    >>> letters = byte_letters()
+    >>> len(letters), letters["A"], letters["Ġ"], letters["Ċ"]
+    (256, 65, 32, 10)
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_LETTERS = byte_letters()
+
+
+def going_on(node: Any) -> Any:
+    """A tokenizer's document, so changed that nothing is put before the first word of a text.
+
+    Where words are cut at white space first, each has its mark from there, and the first one keeps it.
+    """
+    if isinstance(node, list):
+        return [going_on(part) for part in node if not _prepends(part)]
+    if not isinstance(node, dict):
+        return node
+    if node.get("type") == "Metaspace":
+        return node | {"prepend_scheme": "never"}
+    if node.get("type") == "ByteLevel":
+        return node | {"add_prefix_space": False}
+    if any(_cuts_words(part) for part in node.get("pretokenizers", ())):
+        return node
+    return {
+        key: None if _prepends(part) else going_on(part) if key not in ("model", "decoder") else part
+        for key, part in node.items()
+    }
+
+
+def _prepends(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") == "Prepend"
+
+
+def _cuts_words(node: Any) -> bool:
+    return isinstance(node, dict) and node.get("type") in (
+        "WhitespaceSplit",
+        "Whitespace",
+        "BertPreTokenizer",
+    )
+
+
+class _Side:
+    """One library tokenizer, and the model's id of each of its own where they differ."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._document, self._ids = table["library"], table["ids"]
+        self.library = LibraryTokenizer.from_str(json.dumps(self._document))
+        self.entries = {self._id(i): piece for piece, i in self.library.get_vocab().items()}
+
+    def encode(self, texts: Sequence[str], on: bool) -> list[list[int]]:
+        library = self._inner if on else self.library
+        rows = [found.ids for found in library.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return rows if self._ids is None else [[self._ids[i] for i in row] for row in rows]
+
+    @cached_property
+    def _inner(self) -> LibraryTokenizer:
+        changed = going_on(self._document)
+        return self.library if changed == self._document else LibraryTokenizer.from_str(json.dumps(changed))
+
+    def _id(self, i: int) -> int:
+        return i if self._ids is None else self._ids[i]
+
+
+class ImportedTokenizer(Tokenizer):
+    """Raw text to ids and back, as the model that it came with was trained.
+
+    What a text becomes is that tokenizer's own: its normalization, so that `decode(encode(text))` may differ from the
+    text, and the unknown token. One rule is attendo's: no text can spell a special token; "</s>" and "<|endoftext|>"
+    are texts of a few characters.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Take the text of a tokenizer file. Raises AttendoError if it is not an imported one's, or damaged."""
+        super().__init__(text)
+        keep_to_one_thread()
+        self.kind = "imported"
+        try:
+            document = json.loads(text)
+            if unknown := sorted(document.keys() ^ _KEYS):
+                raise AttendoError(
+                    f"a tokenizer file of an imported model: {unknown[0]} is missing or unknown"
+                )
+            if document["attendo_tokenizer"] != FORMAT:
+                raise AttendoError(
+                    f"format {document['attendo_tokenizer']!r} of a tokenizer is unknown; upgrade attendo"
+                )
+            self.vocab_size = int(document["vocab_size"])
+            self.specials = _specials(document["specials"], self.vocab_size)
+            self._marks = {int(i): str(piece) for i, piece in document["marks"].items()}
+            self._side = _Side(document["source"])
+            self._target = None if document["target"] is None else _Side(document["target"])
+            pieces = dict(enumerate(document["pieces"] or ()))
+            found = (
+                self._side.entries
+                | {i: piece for i, piece in pieces.items() if piece is not None}
+                | self._marks
+            )
+            self._entries = [found.get(i) for i in range(self.vocab_size)]
+        except AttendoError:
+            raise
+        except Exception as error:
+            raise AttendoError(f"not a tokenizer file ({str(error)[:200]}); {_REMEDY}") from error
+        if max(found, default=0) >= self.vocab_size:
+            raise AttendoError(
+                f"the tokenizer has an id {max(found)}, the model's vocab_size is {self.vocab_size}; {_REMEDY}"
+            )
+        own = self.specials
+        self.pad_id, self.unk_id, self.bos_id = own.pad_id, own.unk_id, own.bos_id
+        self.eos_id, self.mask_id = own.eos_id, own.mask_id
+        self._silent = frozenset(map(int, document["specials"]["silent"]))
+        missing = {i for i, entry in enumerate(self._entries) if entry is None}
+        self.not_text = self._silent | missing | self._marks.keys()
+        self.never = tuple(sorted((missing | set(document["specials"]["never"])) - {own.eos_id}))
+        kinds = _types(document["source"]["library"]["decoder"])
+        self._byte_level, self._byte_pieces = "ByteLevel" in kinds, "ByteFallback" in kinds
+        self.drops_space = "WordPiece" in kinds or self._joined([f"{MARK}a"]) == "a"
+
+    @property
+    def target(self) -> Tokenizer:
+        """What reads a translator's targets: itself, unless the two languages are cut in different ways."""
+        return self if self._target is None else self._for_targets
+
+    @cached_property
+    def _for_targets(self) -> Tokenizer:
+        other = copy.copy(self)
+        assert self._target is not None
+        other._side, other._target = self._target, None
+        return other
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of a text, without what stands around it."""
+        return self._side.encode([well_formed(text)], on=False)[0]
+
+    def encode_on(self, text: str) -> list[int]:
+        """The ids of a text that goes on from one before it: no space is put before its first word.
+
+        Where words are cut at white space before all else (T5, BERT), they are those of `encode`.
+        """
+        return self._side.encode([well_formed(text)], on=True)[0]
+
+    def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
+        """`encode` of each text, or `encode_on` where they are `going_on`, faster."""
+        return self._side.encode([well_formed(text) for text in texts], going_on)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, as the tokenizer that was imported has it, its specials left out wherever they are.
+
+        Raises AttendoError for an id out of range.
+        """
+        self._check(ids)
+        return self._joined([self._entries[i] or "" for i in ids if self._spells(i)])
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """The UTF-8 bytes that a token spells behind others, maybe only a part of a character."""
+        self._check([token_id])
+        entry = self._entries[token_id]
+        if entry is None or not self._spells(token_id):
+            return b""
+        if self._byte_level:
+            return bytes(_LETTERS[c] for c in entry) if all(c in _LETTERS for c in entry) else entry.encode()
+        if self._byte_pieces and (byte := _byte(entry)) is not None:
+            return bytes([byte])
+        return self._joined(["a", entry]).removeprefix("a").encode()
+
+    def is_part(self, token_id: int) -> bool:
+        """Whether what it spells is not whole characters."""
+        try:
+            self.bytes_of(token_id).decode()
+        except UnicodeDecodeError:
+            return True
+        return False
+
+    def _joined(self, pieces: list[str]) -> str:
+        decoder = self._side.library.decoder
+        return " ".join(pieces) if decoder is None else decoder.decode(pieces)
+
+    def _spells(self, i: int) -> bool:
+        return i not in self._silent and i != self.unk_id
+
+    def _shown(self, i: int) -> str:
+        entry = self._entries[i]
+        if entry is None:
+            return f"<{i}>"
+        if i in self._marks or not (self._byte_level or (self._byte_pieces and _byte(entry) is not None)):
+            return entry
+        data = self.bytes_of(i)
+        if self.is_part(i):
+            return "".join(f"<{byte:02X}>" for byte in data)
+        text = data.decode().replace(" ", MARK)
+        return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
+
+
+def imported_tokenizer(
+    sides: Sequence[Mapping[str, Any]],
+    vocab_size: int,
+    specials: SpecialTokens,
+    silent: Iterable[int],
+    never: Iterable[int],
+    marks: Mapping[int, str],
+    pieces: Sequence[str | None] | None = None,
+) -> ImportedTokenizer:
+    """The tokenizer of these parts, and its file.
+
+    sides: {"library": a document of the `tokenizers` library in which no text can spell a special token, "ids": the
+    model's id of each of its own, None where they are the same}; two where targets are cut in another way. vocab_size:
+    rows of the model's embedding. silent: ids that `decode` leaves out. never: ids that the model may not write, besides those without a
+    piece. marks: how the tokens that no text can spell
+    are shown, by id, those that stand for text when they are written ("<think>") among them. pieces: of each id, where
+    the sides do not have them all.
+    """
+    own = asdict(specials)
+    del own["no_target"]
+    document = {
+        "attendo_tokenizer": FORMAT,
+        "vocab_size": vocab_size,
+        "specials": own | {"silent": sorted(set(silent)), "never": sorted(set(never))},
+        "marks": {str(i): piece for i, piece in sorted(marks.items())},
+        "pieces": None if pieces is None else list(pieces),
+        "source": sides[0],
+        "target": sides[1] if len(sides) > 1 else None,
+    }
+    return ImportedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+
+
+def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
+    """The ids of a file, once they are found to be ids of the model. Raises AttendoError."""
+    names = {field.name for field in fields(SpecialTokens)} - {"no_target"}
+    if differing := sorted(table.keys() ^ {*names, "silent", "never"}):
+        raise AttendoError(f"specials.{differing[0]} is missing or unknown; {_REMEDY}")
+    given: dict[str, Any] = {}
+    for name in names:
+        value = table[name]
+        flat = _flat(value)
+        least = -1 if name in ("unk_id", "mask_id") else 0
+        if not all(isinstance(i, int) and least <= i < vocab_size for i in flat):
+            raise AttendoError(f"specials.{name}={value} is no id of a vocabulary of {vocab_size}; {_REMEDY}")
+        given[name] = value
+        if name.startswith("around"):
+            before, behind = value
+            given[name] = tuple(before), tuple(behind)
+        elif isinstance(value, list):
+            given[name] = tuple(value)
+    if not given["begin"]:
+        raise AttendoError(f"specials.begin is empty; {_REMEDY}")
+    return SpecialTokens(**given, no_target=-1)
+
+
+def _flat(value: Any) -> list[Any]:
+    """The values in lists in lists."""
+    return [one for part in value for one in _flat(part)] if isinstance(value, list) else [value]
+
+
+def _types(node: Any) -> set[str]:
+    """The types of a part of a library's document and of the parts in it."""
+    if isinstance(node, list):
+        return set().union(*map(_types, node))
+    if not isinstance(node, dict):
+        return set()
+    return {str(node.get("type"))}.union(*map(_types, node.values()))
+
+
+def _byte(entry: str) -> int | None:
+    """The byte that a piece like <0xE3> stands for."""
+    if len(entry) == 6 and entry.startswith("<0x") and entry.endswith(">"):
+        return int(entry[3:5], 16)
+    return None
