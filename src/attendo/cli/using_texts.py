@@ -151,8 +151,9 @@ def embed(
     folder: Folder,
     texts: Texts = None,
     pooling: Annotated[
-        Pooling, typer.Option(metavar="P", help="mean, max or first, over the tokens.")
-    ] = "mean",
+        Pooling | None,
+        typer.Option(metavar="P", help="mean, max or first, over the tokens; else the run's own, mean."),
+    ] = None,
     layer: Annotated[
         int | None, typer.Option(metavar="N", help="0: the embedding, N: behind block N; else the last.")
     ] = None,

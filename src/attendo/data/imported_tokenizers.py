@@ -12,6 +12,7 @@ from dataclasses import asdict, fields
 from functools import cached_property
 from typing import Any
 
+from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.special_tokens import SpecialTokens
@@ -76,20 +77,36 @@ def _cuts_words(node: Any) -> bool:
 class _Side:
     """One library tokenizer, and the model's id of each of its own where they differ."""
 
-    def __init__(self, table: Mapping[str, Any]) -> None:
-        self._document, self._ids = table["library"], table["ids"]
+    def __init__(self, table: Mapping[str, Any], others: Mapping[str, int]) -> None:
+        """others: ids of pieces that the library's vocabulary may lack: what is unknown to it may be one of them."""
+        self._document, self._ids, self._others = table["library"], table["ids"], others
         self.library = LibraryTokenizer.from_str(json.dumps(self._document))
         self.entries = {self._id(i): piece for piece, i in self.library.get_vocab().items()}
+        self._unknown = self._document["model"].get("unk_id")
 
     def encode(self, texts: Sequence[str], on: bool) -> list[list[int]]:
         library = self._inner if on else self.library
         rows = [found.ids for found in library.encode_batch_fast(list(texts), add_special_tokens=False)]
-        return rows if self._ids is None else [[self._ids[i] for i in row] for row in rows]
+        if self._ids is None:
+            return rows
+        known = [[self._ids[i] for i in row] for row in rows]
+        if self._others:
+            for place, row in enumerate(rows):
+                if self._unknown in row:
+                    known[place] = self._known(library.encode(texts[place], add_special_tokens=False))
+        return known
 
     @cached_property
     def _inner(self) -> LibraryTokenizer:
         changed = going_on(self._document)
         return self.library if changed == self._document else LibraryTokenizer.from_str(json.dumps(changed))
+
+    def _known(self, found: Encoding) -> list[int]:
+        """The ids of a text in which something is unknown to the library."""
+        pairs = zip(found.ids, found.tokens, strict=True)
+        return [
+            self._others.get(piece, self._id(i)) if i == self._unknown else self._id(i) for i, piece in pairs
+        ]
 
     def _id(self, i: int) -> int:
         return i if self._ids is None else self._ids[i]
@@ -121,14 +138,11 @@ class ImportedTokenizer(Tokenizer):
             self.vocab_size = int(document["vocab_size"])
             self.specials = _specials(document["specials"], self.vocab_size)
             self._marks = {int(i): str(piece) for i, piece in document["marks"].items()}
-            self._side = _Side(document["source"])
-            self._target = None if document["target"] is None else _Side(document["target"])
-            pieces = dict(enumerate(document["pieces"] or ()))
-            found = (
-                self._side.entries
-                | {i: piece for i, piece in pieces.items() if piece is not None}
-                | self._marks
-            )
+            given = {i: str(piece) for i, piece in enumerate(document["pieces"] or ()) if piece is not None}
+            others = {piece: i for i, piece in given.items() if i not in self._marks}
+            self._side = _Side(document["source"], others)
+            self._target = None if document["target"] is None else _Side(document["target"], others)
+            found = self._side.entries | given | self._marks
             self._entries = [found.get(i) for i in range(self.vocab_size)]
         except AttendoError:
             raise
@@ -237,10 +251,9 @@ def imported_tokenizer(
 
     sides: {"library": a document of the `tokenizers` library in which no text can spell a special token, "ids": the
     model's id of each of its own, None where they are the same}; two where targets are cut in another way. vocab_size:
-    rows of the model's embedding. silent: ids that `decode` leaves out. never: ids that the model may not write, besides those without a
-    piece. marks: how the tokens that no text can spell
-    are shown, by id, those that stand for text when they are written ("<think>") among them. pieces: of each id, where
-    the sides do not have them all.
+    rows of the model's embedding. silent: ids that `decode` leaves out. never: ids that no model may write, besides
+    those without a piece. marks: how the tokens that no text can spell are shown, by id, those that stand for text when
+    they are written ("<think>") among them. pieces: of each id, where the sides do not have them all.
     """
     own = asdict(specials)
     del own["no_target"]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from attendo.data.tokenizers import keep_to_one_thread
 from attendo.errors import AttendoError
 from attendo.interop.sentencepiece_models import read_sentencepiece
 from attendo.interop.tokenizer_documents import (
+    added_token,
     byte_level_document,
     fairseq_document,
     spelled_apart,
@@ -24,10 +23,10 @@ from attendo.interop.tokenizer_documents import (
     template,
     word_piece_document,
 )
+from attendo.interop.tokenizer_facts import TokenizerFacts
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 NAMES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
-_TRANSLATORS = {"marian", "bart", "mbart", "t5", "mt5", "umt5", "m2m_100", "pegasus"}
 _FRAMED = {"bart", "roberta", "xlm-roberta", "camembert"}
 """Kinds of models that read <s> … </s>."""
 
@@ -52,103 +51,24 @@ spiece.model, sentencepiece.bpe.model or tokenizer.model, source.spm with target
 where the model came from
     """
     keep_to_one_thread()
-    facts = _Facts(folder, config)
+    facts = TokenizerFacts(folder, config)
     if (folder / "source.spm").is_file() or facts.kind == "marian":
         return _two_sided(facts, target_language)
     document = _document(facts)
     return _one_sided(facts, document, source_language, target_language)
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """The small files beside a model."""
-
-    folder: Path
-    config: Mapping[str, Any]
-
-    @property
-    def kind(self) -> str:
-        return str(self.config.get("model_type", ""))
-
-    @property
-    def translates(self) -> bool:
-        return bool(self.config.get("is_encoder_decoder", self.kind in _TRANSLATORS))
-
-    @property
-    def writes(self) -> bool:
-        """Whether it is a decoder that stands alone."""
-        names = " ".join(map(str, self.config.get("architectures") or ()))
-        return not self.translates and ("CausalLM" in names or "LMHead" in names or self.kind in _DECODERS)
-
-    @cached_property
-    def own(self) -> dict[str, Any]:
-        """What tokenizer_config.json says, over special_tokens_map.json."""
-        return self._table("special_tokens_map.json") | self._table("tokenizer_config.json")
-
-    @cached_property
-    def generation(self) -> dict[str, Any]:
-        return self._table("generation_config.json")
-
-    def name(self, role: str) -> str | None:
-        """The special token of a role ("eos")."""
-        return _content(self.own.get(f"{role}_token"))
-
-    def more_names(self) -> list[str]:
-        """Special tokens without a role."""
-        found: list[str] = []
-        for key in ("additional_special_tokens", "extra_special_tokens"):
-            value = self.own.get(key) or []
-            found += [str(_content(one)) for one in (value.values() if isinstance(value, dict) else value)]
-        return found
-
-    def added(self) -> dict[int, dict[str, Any]]:
-        """Added tokens by id, as tokenizer_config.json has them."""
-        table = self.own.get("added_tokens_decoder") or {}
-        return {int(i): one for i, one in table.items() if isinstance(one, dict) and "content" in one}
-
-    def id(self, *keys: str) -> int | None:
-        """The id that the model's files give for the first of these keys, the generation's file before the model's."""
-        for key in keys:
-            for table in (self.generation, self.config):
-                value = table.get(key)
-                value = value[0] if isinstance(value, list) and value else value
-                if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < self.vocab_size:
-                    return value
-        return None
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the embedding, or a number above all ids where the config does not say."""
-        value = self.config.get("vocab_size")
-        return value if isinstance(value, int) else 1 << 30
-
-    def json(self, name: str) -> Any:
-        path = self.folder / name
-        try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise AttendoError(f"{path} is damaged (no valid JSON: {error}); copy it again") from None
-
-    def _table(self, name: str) -> dict[str, Any]:
-        if not (self.folder / name).is_file():
-            return {}
-        table = self.json(name)
-        if not isinstance(table, dict):
-            raise AttendoError(f"{self.folder / name} is damaged (no table); copy it again")
-        return table
+_USUAL = {
+    "bos": ("<s>", "<|endoftext|>", "[CLS]"),
+    "eos": ("</s>", "<|endoftext|>", "[SEP]"),
+    "unk": ("<unk>", "[UNK]"),
+    "pad": ("<pad>", "[PAD]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+"""What special tokens are called where no file says it."""
 
 
-_DECODERS = {"gpt2", "llama", "qwen2", "qwen3", "mistral", "gpt_neo", "gpt_neox", "phi", "gemma"}
-
-
-def _content(value: Any) -> str | None:
-    """A token's text, alone or in a table."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
-
-
-def _document(facts: _Facts) -> dict[str, Any]:
+def _document(facts: TokenizerFacts) -> dict[str, Any]:
     """The tokenizer as a document of the library, its special tokens among its added tokens."""
     folder = facts.folder
     if (folder / "tokenizer.json").is_file():
@@ -170,7 +90,7 @@ def _document(facts: _Facts) -> dict[str, Any]:
     return _named(facts, document, around)
 
 
-def _from_sentencepiece(facts: _Facts) -> tuple[dict[str, Any], tuple[str, str]]:
+def _from_sentencepiece(facts: TokenizerFacts) -> tuple[dict[str, Any], tuple[str, str]]:
     name = next((name for name in SENTENCEPIECE if (facts.folder / name).is_file()), None)
     if name is None:
         raise AttendoError(
@@ -189,23 +109,21 @@ def _from_sentencepiece(facts: _Facts) -> tuple[dict[str, Any], tuple[str, str]]
     return template(found), ("<s>", "")
 
 
-def _named(facts: _Facts, document: dict[str, Any], around: tuple[str, str]) -> dict[str, Any]:
+def _named(facts: TokenizerFacts, document: dict[str, Any], around: tuple[str, str]) -> dict[str, Any]:
     """A document with its special tokens as added ones, and what stands around a text."""
     ids = _ids(document)
     names = (
         {name for role in NAMES if (name := facts.name(role))} | set(facts.more_names()) | {*around} - {""}
     )
-    names |= {"<pad>", "[PAD]", "<unk>", "[UNK]", "</s>", "<mask>", "[MASK]", "<|endoftext|>"} & ids.keys()
+    names |= {name for usual in _USUAL.values() for name in usual} & ids.keys()
     known = {token["content"] for token in document["added_tokens"]}
     for i, token in facts.added().items():
         if token["content"] not in known:
-            document["added_tokens"].append({"id": i, "special": False, **token})
+            special = bool(token.get("special"))
+            document["added_tokens"].append(added_token(i, token["content"], special=special))
             known.add(token["content"])
-    document["added_tokens"] += [
-        {"id": ids[name], "content": name, "special": True}
-        for name in names
-        if name in ids and name not in known
-    ]
+    more = (name for name in sorted(names) if name in ids and name not in known)
+    document["added_tokens"] += [added_token(ids[name], name) for name in more]
     ids = _ids(document)
     single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in around if name]
     single.insert(1 if around[0] else 0, {"Sequence": {"id": "A", "type_id": 0}})
@@ -228,7 +146,7 @@ def _ids(document: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _one_sided(
-    facts: _Facts, document: dict[str, Any], source_language: str | None, target_language: str | None
+    facts: TokenizerFacts, document: dict[str, Any], source_language: str | None, target_language: str | None
 ) -> ImportedTokenizer:
     path = facts.folder / "tokenizer.json" if (facts.folder / "tokenizer.json").is_file() else facts.folder
     try:
@@ -265,7 +183,7 @@ def _around(document: Mapping[str, Any]) -> Around:
     return tuple(whole[:start]), tuple(whole[start + len(bare) :])
 
 
-def _code(facts: _Facts, ids: Mapping[str, int], language: str | None) -> int | None:
+def _code(facts: TokenizerFacts, ids: Mapping[str, int], language: str | None) -> int | None:
     if language is None:
         return None
     for name in (language, f"__{language}__", f">>{language}<<"):
@@ -277,7 +195,7 @@ def _code(facts: _Facts, ids: Mapping[str, int], language: str | None) -> int | 
 
 
 def _specials(
-    facts: _Facts,
+    facts: TokenizerFacts,
     ids: Mapping[str, int],
     unk_id: int,
     around: Around,
@@ -286,20 +204,20 @@ def _specials(
     """What each id is for: as the model's files say, else as the tokenizer's."""
 
     def named(role: str) -> int | None:
-        name = facts.name(role)
-        i = ids.get(name) if name is not None else None
-        return i if i is not None and i < facts.vocab_size else None
+        names = (facts.name(role), *_USUAL.get(role, ()))
+        found = (ids[name] for name in names if name in ids)
+        return next((i for i in found if i < facts.vocab_size), None)
 
     def first(*found: int | None) -> int | None:
         return next((i for i in found if i is not None), None)
 
-    eos_id = first(facts.id("eos_token_id"), named("eos"), named("sep"))
+    eos_id = first(facts.id("eos_token_id"), named("eos"))
     if eos_id is None:
         raise AttendoError(
             f"{facts.folder}: neither config.json nor the tokenizer's files name an end token (eos_token_id,"
             " eos_token); add it to config.json"
         )
-    bos_id = first(facts.id("bos_token_id"), named("bos"), named("cls"), eos_id)
+    bos_id = first(facts.id("bos_token_id"), named("bos"), eos_id)
     pad_id = first(facts.id("pad_token_id"), named("pad"), eos_id)
     mask_id = first(named("mask"), -1)
     assert bos_id is not None and pad_id is not None and mask_id is not None
@@ -328,7 +246,7 @@ def _specials(
     )
 
 
-def _never(facts: _Facts, specials: SpecialTokens) -> set[int]:
+def _never(facts: TokenizerFacts, specials: SpecialTokens) -> set[int]:
     """Padding, what the generation's settings suppress, and other ends than the first."""
     found = {specials.pad_id}
     for table in (facts.config, facts.generation):
@@ -339,7 +257,7 @@ def _never(facts: _Facts, specials: SpecialTokens) -> set[int]:
     return {i for i in found if isinstance(i, int) and 0 <= i < facts.vocab_size} - {specials.eos_id}
 
 
-def _two_sided(facts: _Facts, target_language: str | None) -> ImportedTokenizer:
+def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTokenizer:
     """Marian's: each language has its SentencePiece model, and both have one vocabulary."""
     folder = facts.folder
     names = ("source.spm", "target.spm", "vocab.json")

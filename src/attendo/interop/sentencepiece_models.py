@@ -101,7 +101,7 @@ def _normalizer(spec: Any) -> dict[str, Any]:
         charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
         parts.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
     if spec.remove_extra_whitespaces:
-        parts.append({"type": "Replace", "pattern": {"Regex": r"\A +| +\z"}, "content": ""})
+        parts.append({"type": "Replace", "pattern": {"Regex": rf"\A +|[ {MARK}]+\z"}, "content": ""})
         parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     if spec.add_dummy_prefix:
         parts.append({"type": "Prepend", "prepend": MARK})

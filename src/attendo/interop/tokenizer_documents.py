@@ -89,6 +89,16 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
     return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
 
 
+def added_token(token_id: int, content: str, *, special: bool = True) -> dict[str, Any]:
+    """An added token as the library's documents have it.
+
+    >>> added_token(7, "<pad>")["normalized"]
+    False
+    """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **flags, "special": special}
+
+
 def _is_text(content: str) -> bool:
     """Whether an added token is a word, or white space, rather than markup."""
     return not content.strip() or content.replace(" ", "").isalnum()
@@ -168,8 +178,7 @@ def template(found: SentencePieces) -> dict[str, Any]:
             [piece, score] for piece, (_, score) in zip(found.pieces, model["vocab"], strict=True)
         ]
     document["added_tokens"] = [
-        {"id": i, "content": found.pieces[i], "special": i not in found.defined}
-        for i in sorted(found.unspellable)
+        added_token(i, found.pieces[i], special=i not in found.defined) for i in sorted(found.unspellable)
     ]
     return document
 
@@ -185,7 +194,7 @@ def t5_document(found: SentencePieces, n_extra: int) -> dict[str, Any]:
     document = template(found)
     first = len(found.pieces)
     document["added_tokens"] += [
-        {"id": first + n, "content": f"<extra_id_{n_extra - 1 - n}>", "special": True} for n in range(n_extra)
+        added_token(first + n, f"<extra_id_{n_extra - 1 - n}>") for n in range(n_extra)
     ]
     return document
 
@@ -206,7 +215,7 @@ def fairseq_document(found: SentencePieces, behind: Sequence[str]) -> dict[str, 
     model["unk_id"] = 3
     named = [name for name, _ in first] + list(behind)
     ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
-    document["added_tokens"] = [{"id": ids[name], "content": name, "special": True} for name in named]
+    document["added_tokens"] = [added_token(ids[name], name) for name in named]
     return document
 
 

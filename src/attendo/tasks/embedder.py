@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
@@ -31,12 +32,28 @@ class TokenVectors:
     vectors: Float[np.ndarray, "pieces d_model"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How a text's vector is made unless told otherwise. normalize: it is divided by its length, √Σ x²."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling={self.pooling!r} is none of {', '.join(get_args(Pooling))}")
+
+
 @dataclass
 class Embedder:
-    """Vectors from a model: of a translator its encoder's, of a language model its decoder's."""
+    """Vectors from a model: of a translator its encoder's, of a language model its decoder's.
+
+    embedding: the run's own defaults, those of its table [embedding].
+    """
 
     model: Model
     tokenizer: Tokenizer
+    embedding: EmbeddingConfig = EmbeddingConfig()
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
@@ -47,7 +64,8 @@ class Embedder:
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
         """An embedder around a model that is in memory already."""
-        return cls(model, bundle.tokenizer)
+        table = bundle.tables.get("embedding", {})
+        return cls(model, bundle.tokenizer, build(EmbeddingConfig, table, "config.toml [embedding]"))
 
     @property
     def device(self) -> torch.device:
@@ -61,14 +79,16 @@ class Embedder:
         return config.n_decoder_layers if self._stack == "decoder" else config.n_encoder_layers
 
     def embed(
-        self, texts: Sequence[str], pooling: Pooling = "mean", layer: int | None = None
+        self, texts: Sequence[str], pooling: Pooling | None = None, layer: int | None = None
     ) -> Float[np.ndarray, "texts d_model"]:
         """One vector a text, pooled over its tokens, the specials included.
 
-        layer: 0 is the embedding, n the output of block n, None that of the whole stack. A text longer than the model's
-        max_len is read in stretches: their vectors are averaged by their lengths ("mean"), or the largest value counts
-        ("max"), or the first stretch's ("first"). Raises AttendoError for another layer or pooling.
+        pooling: the run's own unless given. layer: 0 is the embedding, n the output of block n, None that of the whole
+        stack. A text longer than the model's max_len is read in stretches: their vectors are averaged by their lengths
+        ("mean"), or the largest value counts ("max"), or the first stretch's ("first"). Raises AttendoError for another
+        layer or pooling.
         """
+        pooling = self.embedding.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
             raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")
         parts = [(i, part) for i, text in enumerate(texts) for part in self._parts(text)]
@@ -88,6 +108,9 @@ class Embedder:
                     found[i] = pooled[own].max(axis=0)
                 case "first":
                     found[i] = pooled[own][0]
+        if self.embedding.normalize:
+            norms = np.linalg.norm(found, axis=1, keepdims=True)
+            found = np.divide(found, norms, out=np.zeros_like(found), where=norms > 0)
         return found
 
     def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:

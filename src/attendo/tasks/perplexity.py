@@ -125,7 +125,8 @@ def text_loss(
     `hidden(token_ids=...)`. context: most tokens that the model sees at once, bos included. stride: tokens scored
     per window, the context unless given (which is quickest); see `document_windows`. 1 gives every token as much
     context as there may be. specials: those of the documents' tokenizer. Computed in the model's number format, summed
-    in float64, with dropout off; memory doesn't grow with the documents. Raises AttendoError if there is nothing to score or the window is no window.
+    in float64, with dropout off; memory doesn't grow with the documents. Raises AttendoError if there is nothing to
+    score or the window is no window.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:

@@ -199,8 +199,8 @@ class Translator:
         results: list[Candidate] = []
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
-            encoded = [self._encode(source, self.tokenizer) for source, _ in part]
-            sources = [self.tokenizer.specials.source(ids) if ids else [] for ids in encoded]
+            framed = self.tokenizer.specials.source
+            sources = [framed(self._encode(source, self.tokenizer)) for source, _ in part]
             targets = [self._encode(target, self.tokenizer.target) for _, target in part]
             rows = self._forced_log_probs(sources, targets)
             coverage = coverage_scores(
@@ -363,11 +363,12 @@ class Translator:
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
         members = self._members(looking=looking)
-        start, step, best = members[0].start, members[0].step, members[0].best
-        if len(members) > 1:
-            ensemble = Ensemble([(member.start, member.step) for member in members])
-            start, step, best = ensemble.start, ensemble.step, best_tokens
-        return begun(start, step, self.tokenizer.specials.begin, self.device), step, best
+        begin = self.tokenizer.specials.begin
+        if len(members) == 1:
+            (only,) = members
+            return begun(only.start, only.step, begin, self.device), only.step, only.best
+        ensemble = Ensemble([(member.start, member.step) for member in members])
+        return begun(ensemble.start, ensemble.step, begin, self.device), ensemble.step, best_tokens
 
     def _members(self, *, looking: bool = False) -> Sequence[Member]:
         """The models as a search asks of them; looking: those that tell where they look."""
@@ -380,12 +381,11 @@ class Translator:
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
         tokenizer, members = self.tokenizer, self._members()
-        rows = [source or tokenizer.specials.source([]) for source in sources]
         pad_id, eos_id, begin = tokenizer.pad_id, tokenizer.eos_id, tokenizer.specials.begin
         tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, self.device)
         wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)
         with torch.inference_mode():
-            logits = [member.forced(rows, tgt)[:, len(begin) - 1 :] for member in members]
+            logits = [member.forced(sources, tgt)[:, len(begin) - 1 :] for member in members]
             if len(members) == 1:
                 found = members[0].chosen(logits[0], wanted)
             else:
@@ -394,9 +394,8 @@ class Translator:
 
     def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
         assert self._record is not None
-        if (
-            self.model.config.positions == "learned"
-        ):  # a text without end may have more, with what it begins with
+        # a text without end may be as long as the positions are, with what it begins with
+        if self.model.config.positions == "learned":
             targets = [target[: self.longest] for target in targets]
         inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
         with torch.inference_mode():
