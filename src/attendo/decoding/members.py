@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attendo.data.batches import pad_rows
+from attendo.decoding.beginning import begun
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
@@ -38,6 +39,10 @@ class Member:
     best: BestTokens = best_tokens
     chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
     why: str | None = None
+
+    def begun(self, begin: Sequence[int], device: torch.device) -> Member:
+        """The same for texts that begin with these ids, of which a search knows but the last."""
+        return self if len(begin) == 1 else replace(self, start=begun(self.start, self.step, begin, device))
 
 
 @dataclass(frozen=True)

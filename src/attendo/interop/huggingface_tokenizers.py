@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +163,10 @@ def _one_sided(
         ) from error
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     marks = {i: piece for i, piece in apart.marks.items() if i < vocab_size}
+    if facts.kind == "mbart" and source_language is None and len(around[0]) + len(around[1]) < 2:
+        raise AttendoError(
+            f"{facts.folder}: choose what is translated from as source_language, for instance en_XX"
+        )
     codes = [_code(facts, ids, language) for language in (source_language, target_language)]
     specials = _specials(facts, ids, apart.unk_id, around, codes)
     side = {"library": apart.document, "ids": apart.ids}
@@ -205,7 +209,7 @@ def _specials(
 
     def named(role: str) -> int | None:
         names = (facts.name(role), *_USUAL.get(role, ()))
-        found = (ids[name] for name in names if name in ids)
+        found = (ids[name] for name in names if name is not None and name in ids)
         return next((i for i in found if i < facts.vocab_size), None)
 
     def first(*found: int | None) -> int | None:
@@ -241,9 +245,16 @@ def _specials(
         no_target=-1,
         around_source=(before, behind),
         around_text=(before, behind),
-        begin=(start,) if forced is None or forced == start else (start, forced),
+        begin=_begin(start, forced, {pad_id, bos_id, eos_id}),
         before_prompt=before,
     )
+
+
+def _begin(start: int, forced: int | None, usual: Collection[int]) -> tuple[int, ...]:
+    """What a decoder starts with; a language takes the place of another one that the model's files start with."""
+    if forced is None or forced == start:
+        return (start,)
+    return (start, forced) if start in usual else (forced,)
 
 
 def _never(facts: TokenizerFacts, specials: SpecialTokens) -> set[int]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
-from attendo.decoding.beginning import begun
 from attendo.decoding.members import as_it_is
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.decoding.trace import SearchTrace
@@ -44,11 +43,10 @@ def search_translation(
     """
     config = config_of(translator, beam)
     member = as_it_is(view, translator.tokenizer.pad_id)
+    member = member.begun(translator.tokenizer.specials.begin, translator.device)
     limit = config.max_length(len(source), translator.longest + 1)
     with torch.no_grad():
-        begin = translator.tokenizer.specials.begin
-        start = begun(member.start, member.step, begin, translator.device)
-        cache = start([source], config.beam, limit)
+        cache = member.start([source], config.beam, limit)
         hypotheses, traces = traced_beam_search(
             member.step,
             cache,

@@ -51,9 +51,10 @@ class LabelledMaterial:
     specials: SpecialTokens = OWN
 
     def __post_init__(self) -> None:
-        if self.token_dropout and self.specials.unk_id < 0:
+        if self.token_dropout and self._dropped < 0:
             raise AttendoError(
-                f"token_dropout={self.token_dropout} puts unknown tokens in, and the tokenizer has none; set it to 0"
+                f"token_dropout={self.token_dropout} puts unknown tokens in, and the tokenizer has none, nor a mask;"
+                " set it to 0"
             )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
@@ -120,7 +121,12 @@ class LabelledMaterial:
         if not self.token_dropout:
             return ids
         dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
-        return np.where(dropped, self.specials.unk_id, ids)
+        return np.where(dropped, self._dropped, ids)
+
+    @property
+    def _dropped(self) -> int:
+        """What takes a dropped token's place: the unknown token, or the mask where there is none."""
+        return self.specials.unk_id if self.specials.unk_id >= 0 else self.specials.mask_id
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.beginning import begun
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.coverage import AttendingStep
 from attendo.decoding.drawing import draw
@@ -199,8 +198,7 @@ class Translator:
         results: list[Candidate] = []
         for start in range(0, len(pairs), 64):
             part = pairs[start : start + 64]
-            framed = self.tokenizer.specials.source
-            sources = [framed(self._encode(source, self.tokenizer)) for source, _ in part]
+            sources = [self.tokenizer.specials.source(self._encode(s, self.tokenizer)) for s, _ in part]
             targets = [self._encode(target, self.tokenizer.target) for _, target in part]
             rows = self._forced_log_probs(sources, targets)
             coverage = coverage_scores(
@@ -362,13 +360,13 @@ class Translator:
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
-        members = self._members(looking=looking)
         begin = self.tokenizer.specials.begin
+        members = [member.begun(begin, self.device) for member in self._members(looking=looking)]
         if len(members) == 1:
             (only,) = members
-            return begun(only.start, only.step, begin, self.device), only.step, only.best
+            return only.start, only.step, only.best
         ensemble = Ensemble([(member.start, member.step) for member in members])
-        return begun(ensemble.start, ensemble.step, begin, self.device), ensemble.step, best_tokens
+        return ensemble.start, ensemble.step, best_tokens
 
     def _members(self, *, looking: bool = False) -> Sequence[Member]:
         """The models as a search asks of them; looking: those that tell where they look."""
