@@ -156,8 +156,8 @@ SPIECES = {
 
 @pytest.mark.parametrize("name", SPIECES)
 def test_sentencepiece_models_cut_as_sentencepiece_does(tmp_path: Path, name: str) -> None:
-    tiny.spiece(tmp_path / "spiece.model", **SPIECES[name])
-    oracle = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    tiny.spiece(tmp_path / "tokenizer.model", **SPIECES[name])
+    oracle = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
     found = read_tokenizer(tmp_path, {"model_type": "llama"})
     alphabet = st.lists(LETTERS.filter("\u0301".__ne__), max_size=16).map("".join)
 
@@ -290,6 +290,11 @@ def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path:
     (tmp_path / "spm").mkdir()
     (tmp_path / "spm" / "spiece.model").write_bytes(b"no model")
     refused(tmp_path / "spm", tiny.config_of("t5", 400), "no SentencePiece model, or was cut short")
+    refused(
+        tmp_path / "spm",
+        tiny.config_of("pegasus", 400),
+        "how a pegasus numbers the pieces of spiece.model is not",
+    )
     tiny.spiece(tmp_path / "spm" / "spiece.model", model_type="char", vocab_size=80)
     refused(tmp_path / "spm", tiny.config_of("t5", 400), "only SentencePiece models of kind unigram or bpe")
 

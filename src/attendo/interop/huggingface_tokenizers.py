@@ -26,8 +26,14 @@ from attendo.interop.tokenizer_documents import (
 from attendo.interop.tokenizer_facts import TokenizerFacts
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+_NUMBERED = {
+    "spiece.model": {"t5", "mt5", "umt5"},
+    "sentencepiece.bpe.model": {"xlm-roberta", "mbart"},
+    "tokenizer.model": {"llama", "mistral"},
+}
+"""The kinds of models whose ids are known from each of these files alone."""
 NAMES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
-_FRAMED = {"bart", "roberta", "xlm-roberta", "camembert"}
+_FRAMED = {"bart", "roberta", "xlm-roberta"}
 """Kinds of models that read <s> … </s>."""
 
 
@@ -97,6 +103,11 @@ def _from_sentencepiece(facts: TokenizerFacts) -> tuple[dict[str, Any], tuple[st
             f"{facts.folder} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt,"
             f" {', '.join(SENTENCEPIECE[:-1])} or {SENTENCEPIECE[-1]}, source.spm with target.spm and vocab.json; copy"
             " them from where the model came from"
+        )
+    if facts.kind not in _NUMBERED[name]:
+        raise AttendoError(
+            f"{facts.folder}: how a {facts.kind or 'model'} numbers the pieces of {name} is not known; copy its"
+            " tokenizer.json, or make one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
     found = read_sentencepiece(facts.folder / name)
     if name == "sentencepiece.bpe.model":
