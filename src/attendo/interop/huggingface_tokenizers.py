@@ -183,7 +183,7 @@ def _one_sided(
     side = {"library": apart.document, "ids": apart.ids}
     silent = {i for i in special if i < vocab_size}
     tokenizer = imported_tokenizer([side], vocab_size, specials, silent, _never(facts, specials), marks)
-    _check_apart(tokenizer, path)
+    _check_apart(tokenizer, list(marks.values()), path)
     return tokenizer
 
 
@@ -329,10 +329,9 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     return imported_tokenizer(sides, vocab_size, specials, marks, _never(facts, specials), marks, pieces)
 
 
-def _check_apart(tokenizer: ImportedTokenizer, path: Path) -> None:
+def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path) -> None:
     """Raises AttendoError where a text can spell a special token after all."""
     special = tokenizer.not_text - {tokenizer.unk_id}
-    names = [piece for i in special if 0 <= i < tokenizer.vocab_size for piece in tokenizer.pieces([i])]
     for name, ids in zip(names, tokenizer.encode_batch(names), strict=True):
         if special & set(ids):
             raise AttendoError(

@@ -106,6 +106,8 @@ def _is_text(content: str) -> bool:
 
 def _renumbered(document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> list[int] | None:
     """The model's ids of the library's, which numbers added tokens on; None where they are the same."""
+    if not kept:
+        return None
     library = LibraryTokenizer.from_str(json.dumps(document))
     own = library.get_vocab()
     ids = list(range(max(own.values()) + 1))
