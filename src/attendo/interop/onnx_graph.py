@@ -1,0 +1,214 @@
+"""An ONNX graph in the making, and the file of weights that the graphs of a model share."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from attendo.errors import AttendoError
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
+
+OPSET, IR_VERSION = 20, 9  # what onnx 1.15 and onnxruntime 1.17 (end of 2023) can read
+ALIGNMENT = 64  # bytes: a processor reads vectors from such places fastest
+
+Dimensions = Sequence[str | int | None]
+"""The axes of a tensor: a number, or the name of one that is known when the graph runs."""
+
+
+def needed() -> tuple[Any, Any]:
+    """The module `onnx` and its `helper`. Raises AttendoError where they are not installed.
+
+    >>> needed()[0].__name__
+    'onnx'
+    """
+    try:
+        import onnx
+        import onnx.helper
+    except ImportError:
+        raise AttendoError(
+            'ONNX needs the packages onnx and onnxruntime: pip install "attendo[interop]"'
+        ) from None
+    return onnx, onnx.helper
+
+
+class Weights:
+    """A file of numbers, little-endian, one array behind the other, to which graphs refer by place.
+
+    Each array is written once, whoever asks for it: tied matrices and the tables of positions are shared, within a
+    graph and between graphs. `weights_file` makes it.
+    """
+
+    def __init__(self, path: Path, model: nn.Module):
+        self.path = path
+        self.names = {id(parameter): name for name, parameter in model.named_parameters()}
+        self.written: dict[str, TensorProto] = {}
+        self._file = path.open("wb")
+
+    def close(self) -> None:
+        """The file is whole."""
+        self._file.close()
+
+    def put(self, name: str, values: Tensor) -> TensorProto:
+        """The tensor of that name as an initializer that refers to the file; floating numbers in 32 bits."""
+        if name not in self.written:
+            numbers = values.detach().cpu()
+            array = (numbers.float() if numbers.is_floating_point() else numbers.long()).contiguous().numpy()
+            self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
+            self.written[name] = _external(name, array, self.path.name, self._file.tell())
+            self._file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).data)
+        return self.written[name]
+
+
+@contextmanager
+def weights_file(path: Path, model: nn.Module) -> Iterator[Weights]:
+    """The file of a model's weights, open while its graphs are made.
+
+    >>> import tempfile
+    >>> model = nn.Linear(2, 3)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     with weights_file(Path(folder, "weights.bin"), model) as weights:
+    ...         _ = [Graph(weights).weight(model.weight) for _ in range(2)]
+    ...     Path(folder, "weights.bin").stat().st_size  # 2 · 3 numbers of 4 bytes, once
+    24
+    """
+    weights = Weights(path, model)
+    try:
+        yield weights
+    finally:
+        weights.close()
+
+
+class Graph:
+    """Nodes, in the order in which they run. A value is known by its name.
+
+    A node is a pure function of its inputs and attributes, so one that is asked for twice is made once: what is
+    common to all layers (masks, positions) needs no place of its own.
+    """
+
+    def __init__(self, weights: Weights):
+        self._onnx, self._helper = needed()
+        self.weights = weights
+        self.nodes: list[NodeProto] = []
+        self.initializers: dict[str, TensorProto] = {}
+        self.inputs: list[ValueInfoProto] = []
+        self.outputs: list[ValueInfoProto] = []
+        self._made: dict[Any, str] = {}
+
+    def input(self, name: str, dimensions: Dimensions, *, integer: bool = False) -> str:
+        """A tensor that the caller gives."""
+        self.inputs.append(self._declared(name, dimensions, integer))
+        return name
+
+    def output(self, name: str, value: str, dimensions: Dimensions | None) -> None:
+        """A tensor of floating numbers that the caller gets."""
+        self.nodes.append(self._helper.make_node("Identity", [value], [name]))
+        self.outputs.append(self._declared(name, dimensions, False))
+
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """What the operator of this kind makes of the inputs (https://onnx.ai/onnx/operators)."""
+        key = kind, inputs, repr(sorted(attributes.items()))
+        if key not in self._made:
+            self._made[key] = name = f"{kind}_{len(self.nodes)}"
+            self.nodes.append(self._helper.make_node(kind, inputs, [name], name=name, **attributes))
+        return self._made[key]
+
+    def constant(self, values: ArrayLike) -> str:
+        """A few numbers, kept in the graph itself: whole ones in 64 bits, others in 32."""
+        array = np.asarray(values)
+        array = array.astype(np.int64 if array.dtype.kind == "i" else np.float32)
+        key = array.dtype.kind, array.shape, array.tobytes()
+        if key not in self._made:
+            self._made[key] = name = f"constant_{len(self._made)}"
+            self.initializers[name] = self._onnx.numpy_helper.from_array(array, name)
+        return self._made[key]
+
+    def weight(self, parameter: Tensor) -> str:
+        """A parameter of the model, under its name there."""
+        return self.table(self.weights.names[id(parameter)], parameter)
+
+    def transposed(self, parameter: Tensor) -> str:
+        """A matrix of the model, laid out for `x @ matrix`; one that stands in the file already is turned here."""
+        name = self.weights.names[id(parameter)]
+        if name in self.weights.written:
+            return self.op("Transpose", self.weight(parameter), perm=[1, 0])
+        return self.table(f"{name}.transposed", parameter.detach().T)
+
+    def table(self, name: str, values: Tensor) -> str:
+        """Numbers that are kept in the file of weights."""
+        if name not in self.initializers:
+            self.initializers[name] = self.weights.put(name, values)
+        return name
+
+    def size(self, value: str, axis: int) -> str:
+        """How long an axis of a value is, a number."""
+        length = self.op("Shape", value, start=axis, end=axis + 1)
+        return self.op("Squeeze", length, self.constant([0]))
+
+    def numbers(self, end: str) -> str:
+        """0, 1, ... below `end`."""
+        return self.op("Range", self.constant(0), end, self.constant(1))
+
+    def reshaped(self, value: str, shape: Sequence[int]) -> str:
+        """In another shape; 0 keeps the axis of that place, -1 takes what is left."""
+        return self.op("Reshape", value, self.constant(list(shape)))
+
+    def model(self, name: str) -> ModelProto:
+        """The finished model, of this version of the operators."""
+        from attendo import __version__
+
+        made = self._helper.make_graph(
+            self.nodes, name, self.inputs, self.outputs, list(self.initializers.values())
+        )
+        return self._helper.make_model(
+            made,
+            opset_imports=[self._helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="attendo",
+            producer_version=__version__,
+        )
+
+    def _declared(self, name: str, dimensions: Dimensions | None, integer: bool) -> ValueInfoProto:
+        kind = self._onnx.TensorProto.INT64 if integer else self._onnx.TensorProto.FLOAT
+        return self._helper.make_tensor_value_info(name, kind, dimensions)
+
+
+def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
+    onnx, helper = needed()
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", file), ("offset", offset), ("length", array.nbytes)):
+        tensor.external_data.add(key=key, value=str(value))
+    return tensor
+
+
+def tried(model: nn.Module, made: Callable[[Graph], str], **inputs: Tensor) -> Tensor:
+    """What onnxruntime computes with a graph: of the value that `made` makes. For examples, and to try a part alone.
+
+    inputs: those that the graph may name; whole numbers or floating ones.
+
+    >>> tried(nn.Identity(), lambda graph: graph.op("Add", "x", graph.constant(1.0)), x=torch.tensor([1.0, 2.0]))
+    tensor([2., 3.])
+    """
+    from onnxruntime import InferenceSession
+
+    with tempfile.TemporaryDirectory() as folder:
+        with weights_file(Path(folder, "weights.bin"), model) as weights:
+            graph = Graph(weights)
+            for name, values in inputs.items():
+                graph.input(name, [None] * values.dim(), integer=not values.is_floating_point())
+            graph.output("result", made(graph), None)
+        Path(folder, "tried.onnx").write_bytes(graph.model("tried").SerializeToString())
+        session = InferenceSession(Path(folder, "tried.onnx"))
+        feeds = {name: values.detach().numpy() for name, values in inputs.items()}
+        return torch.from_numpy(session.run(None, feeds)[0])

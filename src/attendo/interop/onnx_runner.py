@@ -1,0 +1,291 @@
+"""What `to_onnx` wrote, run by onnxruntime: attendo's own searches around the exported encoder and step.
+
+Written to check an export and to show how its graphs are looped; `onnx.json` tells the same in words.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from attendo.config import build
+from attendo.data.batches import pad_rows
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.engine import decode
+from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.members import Reader
+from attendo.decoding.step import SpecialIds
+from attendo.errors import AttendoError
+from attendo.tasks.sources import sources_of
+from attendo.tasks.translations import Translation
+from attendo.tasks.writing import Generation, Writing, WrittenText, written
+
+Arrays = dict[str, np.ndarray]
+_AHEAD = 2  # the axis of keys and values along which a text grows
+
+
+class Session:
+    """A graph as a function from arrays to arrays, by their names.
+
+    It takes as many threads as torch has. Raises AttendoError without onnxruntime, and for a graph that is damaged.
+    """
+
+    def __init__(self, path: Path):
+        try:
+            import onnxruntime
+        except ImportError:
+            raise AttendoError('an ONNX graph needs onnxruntime: pip install "attendo[interop]"') from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 4  # what goes wrong is raised
+        options.add_session_config_entry(
+            "session.intra_op.allow_spinning", "0"
+        )  # threads that wait shall sleep
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001  onnxruntime's own have no common class
+            reason = str(error).splitlines()[0]
+            raise AttendoError(f"{path} can't be run ({reason}); export the model again") from None
+        self.outputs = [output.name for output in self._session.get_outputs()]
+        self.inputs = {value.name: value.shape for value in self._session.get_inputs()}
+
+    def __call__(self, **feeds: np.ndarray) -> Arrays:
+        """The outputs, all of them."""
+        found = cast("list[np.ndarray]", self._session.run(None, feeds))
+        return dict(zip(self.outputs, found, strict=True))
+
+
+class Rows:
+    """Texts in progress, as a search moves them (`decoding.step`): one row a text in every array.
+
+    lengths: how many tokens each row has. past: keys and values of them, their ends in one line, padding in front.
+    memory: of a translator, keys, values and lengths of the sources, for each row its own copy.
+    """
+
+    def __init__(self, lengths: np.ndarray, past: Arrays, memory: Arrays):
+        self.lengths, self.past, self.memory = lengths, past, memory
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
+        """Row i goes on with old row `rows[i]`, of the same source."""
+        self.lengths = self.lengths[rows.numpy()]
+        self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
+
+    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
+        """Drops all rows but these, and the padding that no row needs any more."""
+        self.reorder(rows)
+        self.memory = {name: values[rows.numpy()] for name, values in self.memory.items()}
+        longest = int(self.lengths.max(initial=0))
+        self.past = {
+            name: values[:, :, values.shape[_AHEAD] - longest :] for name, values in self.past.items()
+        }
+
+    def join(self, other: Rows) -> None:
+        """Takes in the rows of another, behind its own."""
+        self.lengths = np.concatenate([self.lengths, other.lengths])
+        self.past = {name: _joined(values, other.past[name], False) for name, values in self.past.items()}
+        self.memory = {
+            name: _joined(values, other.memory[name], True) for name, values in self.memory.items()
+        }
+
+    def in_place_of(self, spent: Rows) -> Rows:
+        """This one: nothing of the other is needed."""
+        del spent
+        return self
+
+
+def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
+    """The rows of both; keys and values of the shorter padded in front, or behind."""
+    if first.ndim == 1:
+        return np.concatenate([first, second])
+    longest = max(first.shape[_AHEAD], second.shape[_AHEAD])
+
+    def padded(values: np.ndarray) -> np.ndarray:
+        missing = longest - values.shape[_AHEAD]
+        ahead = (0, missing) if behind else (missing, 0)
+        return np.pad(values, ((0, 0), (0, 0), ahead, (0, 0)))
+
+    return np.concatenate([padded(first), padded(second)])
+
+
+def check_lengths(lengths: np.ndarray, max_len: int) -> None:
+    """Raises AttendoError for a text of no tokens, or of more than the graphs have positions for.
+
+    >>> check_lengths(np.array([3, 9]), 8)
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: a text has 9 tokens, and the exported model reads up to max_len=8; split the text
+    """
+    if lengths.min(initial=1) < 1:
+        raise AttendoError("a text has no tokens; give each at least one, its end for instance")
+    if (most := lengths.max(initial=0)) > max_len:
+        raise AttendoError(
+            f"a text has {most} tokens, and the exported model reads up to max_len={max_len}; split the text"
+        )
+
+
+class Stepper:
+    """decoder.onnx as a step: `start` and `step` are what a search or a `Reader` calls."""
+
+    def __init__(self, path: Path, max_len: int):
+        self.session, self.max_len = Session(path), max_len
+
+    def begin(self, rows: int, memory: Arrays) -> Rows:
+        """Rows of no tokens yet."""
+        past = {
+            name: np.zeros((rows, shape[1], 0, shape[3]), np.float32)
+            for name, shape in self.session.inputs.items()
+            if name.startswith("past_")
+        }
+        return Rows(np.zeros(rows, np.int64), past, memory)
+
+    def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
+        """Feeds the next n tokens of every row; the logits of what follows the last."""
+        return self.logits(token_ids, rows)[:, -1]
+
+    def logits(self, token_ids: Int[Tensor, "rows n"], rows: Rows) -> Float[Tensor, "rows n vocab"]:
+        """Feeds the next n tokens of every row; the logits of what follows each."""
+        lengths = rows.lengths + token_ids.shape[1]
+        check_lengths(lengths, self.max_len)
+        rows.lengths = lengths
+        found = self.session(token_ids=token_ids.numpy(), lengths=rows.lengths, **rows.past, **rows.memory)
+        logits = torch.from_numpy(found.pop("logits"))
+        rows.past = {name.replace("present_", "past_"): values for name, values in found.items()}
+        return logits
+
+
+@dataclass
+class Exported:
+    """A folder that `write` made: what it says of itself, its tokenizer and its card."""
+
+    folder: Path
+    description: dict[str, Any]
+    tokenizer: Tokenizer
+    card: dict[str, Any]
+
+    @property
+    def max_len(self) -> int:
+        """The most tokens of a text."""
+        return self.description["max_len"]
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """As the run's own search has them."""
+        ids = self.tokenizer
+        return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
+
+    @cached_property
+    def decoder(self) -> Stepper:
+        """decoder.onnx, read when it is first needed."""
+        return Stepper(self.folder / "decoder.onnx", self.max_len)
+
+
+class ExportedTranslator(Exported):
+    """encoder.onnx and decoder.onnx, searched by attendo's beam search."""
+
+    @cached_property
+    def encoder(self) -> Session:
+        """encoder.onnx, read when it is first needed."""
+        return Session(self.folder / "encoder.onnx")
+
+    def start(self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int = 0, /) -> Rows:
+        """Reads the sources; `rows_per_source` rows of no tokens for each."""
+        del capacity
+        src, lengths = pad_rows(sources, self.tokenizer.pad_id)
+        lengths = np.array([len(source) for source in sources])
+        check_lengths(lengths, self.max_len)
+        memory = self.encoder(source_ids=src.numpy(), source_lengths=lengths)
+        del memory["memory"]
+        memory["memory_lengths"] = lengths
+        memory = {name: np.repeat(values, rows_per_source, axis=0) for name, values in memory.items()}
+        return self.decoder.begin(len(sources) * rows_per_source, memory)
+
+    def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
+        """As `Translator.translate` with guard=False; beam: else the card's."""
+        config = build(DecodingConfig, self.card.get("decoding", {}), "card.json decoding")
+        config = replace(config, beam=beam, n_best=min(beam, config.n_best)) if beam else config
+        sources = sources_of(self.tokenizer, texts, self.max_len - 1)
+        found = decode(sources.rows, self.start, self.decoder.step, config, self.special_ids, self.max_len)
+        return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
+
+    def translate(self, texts: Sequence[str], beam: int | None = None) -> list[tuple[list[str], str, float]]:
+        """Of each text the pieces of its best translation, that translation and its score."""
+        best = [found.candidates[0] for found in self.translations(texts, beam)]
+        return [(self.tokenizer.pieces(list(one.token_ids)), one.text, one.score) for one in best]
+
+
+class ExportedGenerator(Exported):
+    """decoder.onnx of a language model, written on by attendo's sampling."""
+
+    def reader(self) -> Reader:
+        """What `Writing` and `Windows` ask of a language model."""
+        return Reader(
+            lambda rows, _capacity: self.decoder.begin(rows, {}),
+            self.decoder.step,
+            self.max_len,
+            torch.device("cpu"),
+        )
+
+    def generate(self, prompts: Sequence[str], config: SamplingConfig) -> list[Generation]:
+        """How each prompt goes on; temperature 0 is greedy."""
+        texts = [WrittenText(self.tokenizer, self.max_len, prompt, config) for prompt in prompts]
+        steps: Iterator[Any] = written(Writing(self.reader(), self.tokenizer), texts, len(texts))
+        found = {step.number: step.generation for step in steps if step.generation is not None}
+        return [found[number] for number in sorted(found)]
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "len vocab"]]:
+        """The logits after each token of each row, all rows in one step, their ends in one line."""
+        longest = max(map(len, rows))
+        ids = [[*[self.tokenizer.pad_id] * (longest - len(row)), *row] for row in rows]
+        state = self.decoder.begin(len(rows), {})
+        state.lengths = np.array([len(row) - longest for row in rows])  # the padding does not count
+        logits = self.decoder.logits(torch.tensor(ids), state).numpy()
+        return [found[longest - len(row) :] for found, row in zip(logits, rows, strict=True)]
+
+
+class ExportedReader(Exported):
+    """model.onnx of a classifier or masked model."""
+
+    @cached_property
+    def model(self) -> Session:
+        """model.onnx, read when it is first needed."""
+        return Session(self.folder / "model.onnx")
+
+    def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
+        """states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded behind."""
+        token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
+        check_lengths(lengths, self.max_len)
+        return self.model(token_ids=token_ids.numpy(), lengths=lengths)
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Of each row of ids: of its classes, or of what stands at each of its places."""
+        found = self.outputs(rows)["logits"]
+        return [one if found.ndim == 2 else one[: len(row)] for one, row in zip(found, rows, strict=True)]
+
+
+def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader:
+    """What `write` left in a folder, to be run. Raises AttendoError naming what is missing or damaged.
+
+    >>> opened(Path("nowhere"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere has no onnx.json; give the folder that `attendo export … --to onnx` wrote
+    """
+    if not (out / "onnx.json").is_file():
+        raise AttendoError(f"{out} has no onnx.json; give the folder that `attendo export … --to onnx` wrote")
+    try:
+        description, card = (
+            json.loads((out / name).read_text("utf-8")) for name in ("onnx.json", "card.json")
+        )
+    except (OSError, ValueError):
+        raise AttendoError(f"{out}: onnx.json or card.json is damaged; export the model again") from None
+    kinds = {"encoder-decoder": ExportedTranslator, "decoder": ExportedGenerator}
+    kind = kinds.get(description["architecture"], ExportedReader)
+    return kind(out, description, Tokenizer.load(out / "tokenizer.json"), card)

@@ -1,0 +1,83 @@
+"""Searches over exported graphs find what the model's own searches find."""
+
+import pytest
+import torch
+from tiny_decoder import tiny_decoder
+from tiny_texts import forecast_texts
+from tiny_translator import tiny_tokenizer, tiny_translator
+
+from attendo.bundle import Bundle
+from attendo.decoding.engine import ContinuousSearch
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.sampling import SamplingConfig
+from attendo.interop import to_onnx
+from attendo.tasks.generator import Generator
+
+TEXTS = ["", *forecast_texts(30), "it rains . " * 40]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """A translator, and itself as it was exported."""
+    out = tmp_path_factory.mktemp("onnx")
+    translator = tiny_translator(
+        tiny_tokenizer(), scale=0.3, n_decoder_layers=2, max_len=64, positions="rotary"
+    )
+    to_onnx.write(out, Bundle({}, translator.tokenizer, {"decoding": {}}), translator.model, out)
+    return translator, to_onnx.opened(out)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_translator_finds_the_same(pair, beam):
+    translator, theirs = pair
+    config = {
+        "beam": beam,
+        "max_length_ratio": 0.0,
+        "max_length_extra": 12,
+        "n_best": 1,
+        "length_penalty": 0.6,
+    }
+    translator.decoding = DecodingConfig(**config)
+    theirs.card["decoding"] = config
+    ours = translator.translate(TEXTS, guard=False)
+    found = theirs.translations(TEXTS)
+    assert [one.text for one in found] == [one.text for one in ours]
+    assert [one.candidates[0].token_ids for one in found] == [one.candidates[0].token_ids for one in ours]
+    assert [one.score for one in found] == pytest.approx([one.score for one in ours], abs=1e-5)
+    pieces, text, score = theirs.translate(TEXTS[1:2], beam)[0]
+    best = found[1].candidates[0]
+    assert (pieces, text, score) == (translator.tokenizer.pieces(list(best.token_ids)), best.text, best.score)
+
+
+def test_rows_that_come_later_change_nothing(pair):
+    """Sources of other lengths join a search that goes on, and rows leave it."""
+    translator, theirs = pair
+    config = DecodingConfig(beam=3, max_length_ratio=0.0, max_length_extra=9)
+    rows = [
+        [*ids, 3] for ids in translator.tokenizer.encode_batch(["it rains", "snow", "the sun , rain", "a"])
+    ]
+    search = ContinuousSearch(theirs.start, theirs.decoder.step, config, theirs.special_ids, 64)
+    numbers, found = search.add(rows[:2]), {}
+    found |= dict(search.advance()) | dict(search.advance())
+    numbers += search.add(rows[2:])
+    while search.going_on:
+        found |= dict(search.advance())
+    ours = translator.search(rows, config)
+    assert [found[number][0].token_ids for number in numbers] == [one[0].token_ids for one in ours]
+
+
+def test_a_generator_writes_the_same(tmp_path):
+    """Greedy and drawn; texts of different lengths at once, whose windows slide."""
+    tokenizer = tiny_tokenizer("byte")
+    model = tiny_decoder(tokenizer.vocab_size, max_len=24).eval()
+    to_onnx.write(tmp_path, Bundle({}, tokenizer), model, tmp_path)
+    generator, theirs = Generator(model, tokenizer), to_onnx.opened(tmp_path)
+    prompts = ["", "rain", "the wind is in the east"]
+    for options in ({"temperature": 0.0}, {"temperature": 0.8, "top_k": 9}):
+        config = SamplingConfig(max_tokens=30, seed=5, **options)
+        ours = [generator.generate(prompt, max_tokens=30, seed=5, **options) for prompt in prompts]
+        assert [one.token_ids for one in theirs.generate(prompts, config)] == [one.token_ids for one in ours]
+        assert any(one.slides for one in ours)
+    states = theirs.logits([[2, 70], [2]])
+    assert [state.shape for state in states] == [(2, 260), (1, 260)]
+    assert torch.as_tensor(states[1]).isfinite().all()
