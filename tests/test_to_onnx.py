@@ -137,7 +137,7 @@ CHECKS = {
 
 @pytest.mark.parametrize("architecture", CHECKS)
 def test_every_option_computes_what_the_model_does(architecture):
-    @settings(max_examples=12 if architecture == "encoder-decoder" else 10)
+    @settings(max_examples=20 if architecture == "encoder-decoder" else 12)
     @given(shapes(architecture))
     def check(config):
         assert to_onnx.why_not(config, "byte") is None
@@ -170,7 +170,8 @@ def test_each_matrix_is_written_once(tmp_path, tie):
 def test_the_graphs_are_sound_and_described(tmp_path):
     exported(random_model(translator_config()), tmp_path)
     described = json.loads((tmp_path / "onnx.json").read_text())
-    assert described["ids"] == {"pad": 0, "unk": 1, "bos": 2, "eos": 3}
+    assert described["ids"] == {"pad": 0, "unk": 1, "bos": 2, "eos": 3, "never": [0, 2]}
+    assert (described["source"], described["begin"]) == ({"before": [], "behind": [3]}, [2])
     assert described["loop"] and described["max_len"] == 12 and described["architecture"] == "encoder-decoder"
     assert set(described["graphs"]) == {"encoder.onnx", "decoder.onnx"}
     for name, graph in described["graphs"].items():

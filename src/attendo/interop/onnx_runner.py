@@ -31,6 +31,7 @@ from attendo.tasks.translations import Translation
 from attendo.tasks.writing import Generation, Writing, WrittenText, written
 
 Arrays = dict[str, np.ndarray]
+MOST_LOGITS = 1 << 24  # that a step computes at once
 _AHEAD = 2  # the axis of keys and values along which a text grows
 
 
@@ -56,7 +57,7 @@ class Session:
         except Exception as error:  # noqa: BLE001  onnxruntime's own have no common class
             reason = str(error).splitlines()[0]
             raise AttendoError(f"{path} can't be run ({reason}); export the model again") from None
-        self.outputs = [output.name for output in self._session.get_outputs()]
+        self.outputs = {value.name: value.shape for value in self._session.get_outputs()}
         self.inputs = {value.name: value.shape for value in self._session.get_inputs()}
 
     def __call__(self, **feeds: np.ndarray) -> Arrays:
@@ -137,6 +138,7 @@ class Stepper:
 
     def __init__(self, path: Path, max_len: int):
         self.session, self.max_len = Session(path), max_len
+        self.vocab_size: int = self.session.outputs["logits"][-1]
 
     def begin(self, rows: int, memory: Arrays) -> Rows:
         """Rows of no tokens yet."""
@@ -148,8 +150,14 @@ class Stepper:
         return Rows(np.zeros(rows, np.int64), past, memory)
 
     def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
-        """Feeds the next n tokens of every row; the logits of what follows the last."""
-        return self.logits(token_ids, rows)[:, -1]
+        """Feeds the next n tokens of every row; the logits of what follows the last.
+
+        A long prompt goes in parts, since a graph gives the logits of all of its positions.
+        """
+        *read, last = token_ids.split(max(1, MOST_LOGITS // (len(token_ids) * self.vocab_size)), dim=1)
+        for part in read:
+            self.logits(part, rows)
+        return self.logits(last, rows)[:, -1]
 
     def logits(self, token_ids: Int[Tensor, "rows n"], rows: Rows) -> Float[Tensor, "rows n vocab"]:
         """Feeds the next n tokens of every row; the logits of what follows each."""

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attendo.bundle import Bundle, save_card
-from attendo.data.tokenizers import Kind
+from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.files import write_atomic
 from attendo.interop.onnx_graph import needed, weights_file
 from attendo.interop.onnx_models import graphs_of
 from attendo.interop.onnx_runner import opened
-from attendo.model_config import ModelConfig
+from attendo.model_config import Architecture, ModelConfig
 from attendo.models import Model
 
 if TYPE_CHECKING:
@@ -36,41 +36,43 @@ __all__ = ["opened", "why_not", "write"]
 
 FORMAT = 1
 _READ = [
-    "token_ids: the ids of a text, as the model was trained to read it; rows that are shorter are filled behind their"
-    " end with the id `pad`. lengths: how many ids of each row are real, at least 1.",
+    "token_ids: for each text the ids `text.before`, its own and `text.behind`, as the model was trained; rows that are"
+    " shorter are filled behind with `ids.pad`. lengths: how many ids of each row are real, at least 1, at most"
+    " max_len.",
 ]
 _STEP = [
-    "Run decoder.onnx. logits[:, -1] tells of the token after each row's last; never take the ids `pad` and `bos`.",
-    "For the next step: token_ids = the chosen ids, [rows, 1]; lengths + 1; past_… = the present_… of the same number."
-    " A row has ended with the id `eos`, or where its length reaches max_len.",
-    "Rows may be dropped, repeated and put in another order (a beam search does) by the same choice of rows in all"
+    "Run decoder.onnx. logits[:, -1] tells of the token after each row's last; never take one of `ids.never`.",
+    "For the next step: token_ids = the chosen ids, [rows, 1]; lengths + 1; each past_… = the present_… of its name. A"
+    " row has ended with `ids.eos`, or where its length is max_len.",
+    "Rows may be dropped, repeated and put in another order (a beam search does), by the same choice of rows in all"
     " inputs.",
     "Several tokens may be given in one step. Rows of different lengths stand with their ends in one line: padding is"
     " in front, in token_ids and in past_… alike, and lengths counts what is real, the tokens of this step with it.",
 ]
 _LOOPS = {
     "encoder-decoder": [
-        "source_ids: the ids of each text and the id `eos`; rows that are shorter are filled behind their end with the"
-        " id `pad`. source_lengths: how many ids of each row are real, at least 1. Run encoder.onnx once.",
-        "Begin with token_ids = the id `bos` for every row, [rows, 1]; lengths = 1 for every row; past_key_… and"
+        "source_ids: for each text the ids `source.before`, its own and `source.behind`; rows that are shorter are"
+        " filled behind with `ids.pad`. source_lengths: how many ids of each row are real, at least 1, at most"
+        " max_len. Run encoder.onnx once.",
+        "Begin with token_ids = `begin` for every row, [rows, n]; lengths = n for every row; past_key_… and"
         " past_value_… of no length, [rows, heads, 0, width]; memory_lengths = source_lengths; memory_key_… and"
         " memory_value_… from the encoder, for a beam each row of these as often as it has hypotheses.",
         *_STEP,
     ],
     "decoder": [
-        "Begin with token_ids = the id `bos` and the ids of the prompt, [rows, n]; lengths = n for every row;"
+        "Begin with token_ids = `prompt.before` and the ids of the prompt, [rows, n]; lengths = n for every row;"
         " past_key_… and past_value_… of no length, [rows, heads, 0, width].",
         *_STEP,
     ],
     "classifier": [
         *_READ,
-        "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels in"
-        " card.json; the temperature stands there too, else it is 1.",
+        "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of `labels` in"
+        " card.json; the temperature is validation.temperature there, else 1.",
     ],
     "masked": [
         *_READ,
-        "Run model.onnx. logits[row, i] tells which token stands at place i; states are the vectors of"
-        " the tokens, to be averaged over the real ones for a vector of the text.",
+        "Run model.onnx. logits[row, i] tells which token stands at place i; states are the vectors of the tokens, and"
+        " their mean over the real ones is a vector of the text.",
     ],
 }
 # fmt: off
@@ -140,20 +142,32 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
             made = graph.model(name)
             write_atomic(out / f"{name}.onnx", made.SerializeToString())
             graphs[f"{name}.onnx"] = _described(made)
-    ids = bundle.tokenizer
     description = {
         "format": FORMAT,
         "architecture": config.architecture,
         "weights": "weights.bin",
         "vocab_size": config.vocab_size,
         "max_len": config.max_len,
-        "ids": {"pad": ids.pad_id, "unk": ids.unk_id, "bos": ids.bos_id, "eos": ids.eos_id},
+        **_special_ids(bundle.tokenizer, config.architecture),
         "graphs": graphs,
         "loop": _LOOPS[config.architecture],
     }
     write_atomic(out / "onnx.json", json.dumps(description, indent=1, ensure_ascii=False) + "\n")
     bundle.tokenizer.save(out / "tokenizer.json")
     save_card(out, bundle.card)
+
+
+def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, Any]:
+    """The ids that stand for no text, and where the model wants them."""
+    pad, unk, bos, eos = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
+    ids = {"ids": {"pad": pad, "unk": unk, "bos": bos, "eos": eos, "never": [pad, bos]}}
+    match architecture:
+        case "encoder-decoder":
+            return {**ids, "source": {"before": [], "behind": [eos]}, "begin": [bos]}
+        case "decoder":
+            return {**ids, "prompt": {"before": [bos]}}
+        case "classifier" | "masked":
+            return {**ids, "text": {"before": [bos], "behind": []}}
 
 
 def _described(graph: ModelProto) -> dict[str, Any]:
