@@ -16,37 +16,36 @@ from attendo.tasks.generator import Generator
 TEXTS = ["", *forecast_texts(30), "it rains . " * 40]
 
 
+SEARCH = {"beam": 2, "n_best": 1, "length_penalty": 0.7, "max_length_ratio": 0.0, "max_length_extra": 12}
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory):
     """A translator, and itself as it was exported."""
     out = tmp_path_factory.mktemp("onnx")
-    translator = tiny_translator(
-        tiny_tokenizer(), scale=0.3, n_decoder_layers=2, max_len=64, positions="rotary"
-    )
-    to_onnx.write(out, Bundle({}, translator.tokenizer, {"decoding": {}}), translator.model, out)
+    shape = {"n_decoder_layers": 2, "max_len": 64, "positions": "rotary"}
+    translator = tiny_translator(tiny_tokenizer(), scale=0.3, **shape, **SEARCH)
+    bundle = Bundle({"decoding": SEARCH | {"coverage_penalty": 0.3}}, translator.tokenizer)
+    to_onnx.write(out, bundle, translator.model, out)
     return translator, to_onnx.opened(out)
 
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_translator_finds_the_same(pair, beam):
     translator, theirs = pair
-    config = {
-        "beam": beam,
-        "max_length_ratio": 0.0,
-        "max_length_extra": 12,
-        "n_best": 1,
-        "length_penalty": 0.6,
-    }
-    translator.decoding = DecodingConfig(**config)
-    theirs.card["decoding"] = config
-    ours = translator.translate(TEXTS, guard=False)
-    found = theirs.translations(TEXTS)
+    ours, found = translator.translate(TEXTS, beam, guard=False), theirs.translations(TEXTS, beam)
     assert [one.text for one in found] == [one.text for one in ours]
     assert [one.candidates[0].token_ids for one in found] == [one.candidates[0].token_ids for one in ours]
     assert [one.score for one in found] == pytest.approx([one.score for one in ours], abs=1e-5)
-    pieces, text, score = theirs.translate(TEXTS[1:2], beam)[0]
-    best = found[1].candidates[0]
-    assert (pieces, text, score) == (translator.tokenizer.pieces(list(best.token_ids)), best.text, best.score)
+
+
+def test_a_translation_has_its_pieces_and_score(pair):
+    translator, theirs = pair
+    assert theirs.same_search == {"coverage_penalty": 0.0}
+    best = translator.translate(TEXTS[1:2], guard=False)[0].candidates[0]
+    ((pieces, text, score),) = theirs.translate(TEXTS[1:2])
+    assert (pieces, text) == (translator.tokenizer.pieces(list(best.token_ids)), best.text)
+    assert score == pytest.approx(best.score, abs=1e-5)
 
 
 def test_rows_that_come_later_change_nothing(pair):

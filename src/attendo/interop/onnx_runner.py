@@ -6,11 +6,11 @@ Written to check an export and to show how its graphs are looped; `onnx.json` te
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -33,6 +33,14 @@ from attendo.tasks.writing import Generation, Writing, WrittenText, written
 Arrays = dict[str, np.ndarray]
 MOST_LOGITS = 1 << 24  # that a step computes at once
 _AHEAD = 2  # the axis of keys and values along which a text grows
+
+
+class Found(NamedTuple):
+    """A translation: the pieces of its tokens without the end, its text, and its score."""
+
+    pieces: Sequence[str]
+    text: str
+    score: float
 
 
 class Session:
@@ -216,18 +224,24 @@ class ExportedTranslator(Exported):
         memory = {name: np.repeat(values, rows_per_source, axis=0) for name, values in memory.items()}
         return self.decoder.begin(len(sources) * rows_per_source, memory)
 
+    @property
+    def same_search(self) -> Mapping[str, Any]:
+        """What differs from the run's own search: a graph does not tell where its tokens look."""
+        return {"coverage_penalty": 0.0}
+
     def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
-        """As `Translator.translate` with guard=False; beam: else the card's."""
-        config = build(DecodingConfig, self.card.get("decoding", {}), "card.json decoding")
-        config = replace(config, beam=beam, n_best=min(beam, config.n_best)) if beam else config
+        """As `Translator.translate` with guard=False and `same_search`; beam: else the run's."""
+        own = build(DecodingConfig, self.description["decoding"], "onnx.json decoding")
+        beam = own.beam if beam is None else beam
+        config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
         sources = sources_of(self.tokenizer, texts, self.max_len - 1)
         found = decode(sources.rows, self.start, self.decoder.step, config, self.special_ids, self.max_len)
         return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
 
-    def translate(self, texts: Sequence[str], beam: int | None = None) -> list[tuple[list[str], str, float]]:
-        """Of each text the pieces of its best translation, that translation and its score."""
+    def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
+        """The best translation of each text."""
         best = [found.candidates[0] for found in self.translations(texts, beam)]
-        return [(self.tokenizer.pieces(list(one.token_ids)), one.text, one.score) for one in best]
+        return [Found(self.tokenizer.pieces(list(one.token_ids)), one.text, one.score) for one in best]
 
 
 class ExportedGenerator(Exported):

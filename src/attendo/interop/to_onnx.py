@@ -149,6 +149,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
         "vocab_size": config.vocab_size,
         "max_len": config.max_len,
         **_special_ids(bundle.tokenizer, config.architecture),
+        "decoding": bundle.tables.get("decoding", {}),
         "graphs": graphs,
         "loop": _LOOPS[config.architecture],
     }
