@@ -178,8 +178,10 @@ def test_the_graphs_are_sound_and_described(tmp_path):
         onnx.checker.check_model(tmp_path / name, full_check=True)
         made = onnx.load(tmp_path / name, load_external_data=False)
         assert [value["name"] for value in graph["inputs"]] == [value.name for value in made.graph.input]
-    past = next(value for value in graph["inputs"] if value["name"] == "past_key_1")
-    assert past == {"name": "past_key_1", "type": "float32", "shape": ["rows", 2, "past_len", 4]}
+    inputs = {value["name"]: (value["type"], value["shape"]) for value in graph["inputs"]}
+    assert inputs["token_ids"] == ("int64", ["rows", "n"])
+    assert inputs["past_key_1"] == ("float32", ["rows", 2, "past_len", 4])
+    assert inputs["memory_value_0"] == ("float32", ["rows", 2, "source_len", 4])
 
 
 def test_a_value_asked_for_twice_is_computed_once(tmp_path):

@@ -58,7 +58,13 @@ def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
     for number, block in enumerate(model.decoder.blocks):
         cross = block.cross_attention
         assert cross is not None
-        _give(graph, f"memory_{{}}_{number}", cross, keys_values(graph, cross, memory), "source")
+        _give(
+            graph,
+            f"memory_{{}}_{number}",
+            cross,
+            keys_values(graph, cross, memory),
+            ("sources", "source_len"),
+        )
     return graph
 
 
@@ -92,18 +98,18 @@ def _decoder_block(
 ) -> str:
     """A block of the decoder but for its feed-forward net."""
     own, cross = block.self_attention, block.cross_attention
-    past = _take(graph, f"past_{{}}_{number}", own, "past")
+    past = _take(graph, f"past_{{}}_{number}", own, ("rows", "past_len"))
 
     def attend_to_past(h: str) -> str:
         new = keys_values(graph, own, h, places)
         key, value = (graph.op("Concat", old, part, axis=2) for old, part in zip(past, new, strict=True))
-        _give(graph, f"present_{{}}_{number}", own, (key, value), "total")
+        _give(graph, f"present_{{}}_{number}", own, (key, value), ("rows", "total_len"))
         return attention(graph, own, h, key, value, places.bias, places)
 
     x = residual(graph, block.self_attention_residual, x, attend_to_past)
     if cross is None or block.cross_attention_residual is None or memory_bias is None:
         return x
-    memory = _take(graph, f"memory_{{}}_{number}", cross, "source")
+    memory = _take(graph, f"memory_{{}}_{number}", cross, ("rows", "source_len"))
     return residual(
         graph, block.cross_attention_residual, x, lambda h: attention(graph, cross, h, *memory, memory_bias)
     )
@@ -157,18 +163,19 @@ def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
     return graph.op("Div", total, n)
 
 
-def _take(graph: Graph, name: str, attention: Attention, length: str) -> tuple[str, str]:
-    """Keys and values as inputs of this name, `{}` being which of them."""
-    key = graph.input(name.format("key"), _axes(attention, length, attention.head_dim))
-    return key, graph.input(name.format("value"), _axes(attention, length, attention.value_dim))
+def _take(graph: Graph, name: str, attention: Attention, axes: tuple[str, str]) -> tuple[str, str]:
+    """Keys and values as inputs of this name, `{}` being which of them; axes: names of the rows and of the length."""
+    key = graph.input(name.format("key"), _shape(attention, axes, attention.head_dim))
+    return key, graph.input(name.format("value"), _shape(attention, axes, attention.value_dim))
 
 
-def _give(graph: Graph, name: str, attention: Attention, values: tuple[str, str], length: str) -> None:
-    """Keys and values as outputs of this name, `{}` being which of them."""
-    graph.output(name.format("key"), values[0], _axes(attention, length, attention.head_dim))
-    graph.output(name.format("value"), values[1], _axes(attention, length, attention.value_dim))
+def _give(
+    graph: Graph, name: str, attention: Attention, values: tuple[str, str], axes: tuple[str, str]
+) -> None:
+    """Keys and values as outputs; as in `_take`."""
+    graph.output(name.format("key"), values[0], _shape(attention, axes, attention.head_dim))
+    graph.output(name.format("value"), values[1], _shape(attention, axes, attention.value_dim))
 
 
-def _axes(attention: Attention, length: str, dim: int) -> list[str | int]:
-    rows = "sources" if length == "source" else "rows"
-    return [rows, attention.n_kv_heads, f"{length}_len", dim]
+def _shape(attention: Attention, axes: tuple[str, str], dim: int) -> list[str | int]:
+    return [axes[0], attention.n_kv_heads, axes[1], dim]
