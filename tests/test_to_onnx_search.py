@@ -78,6 +78,7 @@ def test_a_generator_writes_the_same(tmp_path, monkeypatch):
         ours = [generator.generate(prompt, max_tokens=30, seed=5, **options) for prompt in prompts]
         assert [one.token_ids for one in theirs.generate(prompts, config)] == [one.token_ids for one in ours]
         assert any(one.slides for one in ours)
+    assert theirs.description["ids"]["never"] == [0, 2, 1]  # nor what is unknown, which spells nothing
     states = theirs.logits([[2, 70], [2]])
     assert [state.shape for state in states] == [(2, 260), (1, 260)]
     assert torch.as_tensor(states[1]).isfinite().all()

@@ -28,6 +28,7 @@ from attendo.interop.onnx_models import graphs_of
 from attendo.interop.onnx_runner import opened
 from attendo.model_config import Architecture, ModelConfig
 from attendo.models import Model
+from attendo.tasks.writing import special_ids
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
@@ -161,14 +162,18 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
 def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, Any]:
     """The ids that stand for no text, and where the model wants them."""
     pad, unk, bos, eos = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
-    ids = {"ids": {"pad": pad, "unk": unk, "bos": bos, "eos": eos, "never": [pad, bos]}}
+    ids = {"pad": pad, "unk": unk, "bos": bos, "eos": eos}
     match architecture:
         case "encoder-decoder":
-            return {**ids, "source": {"before": [], "behind": [eos]}, "begin": [bos]}
+            return {
+                "ids": {**ids, "never": [pad, bos]},
+                "source": {"before": [], "behind": [eos]},
+                "begin": [bos],
+            }
         case "decoder":
-            return {**ids, "prompt": {"before": [bos]}}
+            return {"ids": {**ids, "never": [*special_ids(tokenizer).never]}, "prompt": {"before": [bos]}}
         case "classifier" | "masked":
-            return {**ids, "text": {"before": [bos], "behind": []}}
+            return {"ids": ids, "text": {"before": [bos], "behind": []}}
 
 
 def _described(graph: ModelProto) -> dict[str, Any]:
