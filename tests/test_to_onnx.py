@@ -152,6 +152,16 @@ def test_many_shapes_compute_what_the_model_does(architecture):
     settings(max_examples=300)(given(shapes(architecture))(CHECKS[architecture]))()
 
 
+@pytest.mark.parametrize("positions", ["alibi", "relative"])
+def test_a_bias_by_distance_has_no_end(tmp_path, positions):
+    shape = {"architecture": "decoder", "n_encoder_layers": 0, "n_decoder_layers": 2, "positions": positions}
+    shape |= {"position_buckets": 8, "position_reach": 6} if positions == "relative" else {}
+    model, text = random_model(ModelConfig(**FEW, **shape)), ids_of([80])
+    generator = exported(model, tmp_path)
+    generator.description["max_len"] = 80
+    assert_close(model(torch.tensor(text))[0], generator.logits(text)[0])
+
+
 def translator_config(**options):
     return ModelConfig(**FEW | {"n_encoder_layers": 1, "n_decoder_layers": 2} | options)
 

@@ -62,7 +62,7 @@ def attention(
     query = graph.op("Mul", query, graph.constant(scale * module.attend.inverse_temperature))
     if isinstance(module.positions, Alibi | RelativeBias):
         assert places is not None
-        bias = graph.op("Add", _position_bias(graph, module.positions, places), bias)
+        bias = graph.op("Add", _position_bias(graph, module.positions, places.distances), bias)
     # the query heads that share a key head stand side by side, as more queries of it
     grouped = n_kv_heads != n_heads
     query = graph.reshaped(query, [0, n_kv_heads, -1, module.head_dim]) if grouped else query
@@ -185,13 +185,15 @@ def _turns(rotary: Rotary, head_dim: int, max_len: int) -> tuple[Tensor, Tensor]
     return turned[:, 0::2], turned[:, 1::2]
 
 
-def _position_bias(graph: Graph, module: Alibi | RelativeBias, places: Places) -> str:
-    """The module's bias `[heads, n, keys]`, from its values at every distance."""
-    reach = places.max_len - 1
+def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -> str:
+    """The module's bias `[heads, n, keys]`, at any distance."""
+    if isinstance(module, Alibi):
+        far = graph.op("Cast", graph.op("Abs", distances), to=1)  # 1: float32
+        return graph.op("Mul", far, graph.constant(-module.slopes[:, None, None].numpy()))
+    end = 2 * module.reach  # by there, all that is farther away shares a bucket
     with torch.no_grad():
-        by_distance = module(torch.tensor([[reach]]), torch.arange(2 * reach + 1))[0, :, 0].T
-    own = "alibi" if isinstance(module, Alibi) else graph.weights.names[id(module.weight)]
-    # padding before a short row may be farther away than any position; what stands there is masked
-    at = graph.op("Max", graph.op("Add", places.distances, graph.constant(reach)), graph.constant(0))
-    bias = graph.op("Gather", graph.table(f"{own}.by_distance", by_distance), at)
-    return graph.op("Transpose", bias, perm=[2, 0, 1])
+        by_distance = module(torch.tensor([[end]]), torch.arange(2 * end + 1))[0, :, 0].T
+    table = graph.table(f"{graph.weights.names[id(module.weight)]}.by_distance", by_distance)
+    at = graph.op("Add", distances, graph.constant(end))
+    at = graph.op("Min", graph.op("Max", at, graph.constant(0)), graph.constant(2 * end))
+    return graph.op("Transpose", graph.op("Gather", table, at), perm=[2, 0, 1])
