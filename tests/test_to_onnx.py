@@ -59,6 +59,7 @@ def shapes(draw, architecture):
 
     options = {name: draw(st.booleans()) for name in (
         "attention_bias", "norm_first", "feed_forward_gated", "feed_forward_bias", "embedding_scale", "output_bias",
+        "attention_norm",
     )}  # fmt: skip
     options |= FEW | {"architecture": architecture, "n_heads": one(2, 4), "n_kv_heads": one(None, 1, 2)}
     options |= {"head_dim": one(None, 4, 6), "value_dim": one(None, 3), "attention_scale": one(None, 0.3)}
@@ -68,7 +69,11 @@ def shapes(draw, architecture):
         "norm_eps": one(1e-5, 0.1),
     }
     options |= {"activation": one("relu", "gelu", "gelu_tanh", "silu"), "embedding_norm_eps": one(None, 1e-3)}
-    options |= {"tie": one("all", "output", "none"), "pad_id": one(None, 0), "positions": one(*POSITIONS)}
+    options |= {
+        "tie": one("all", "output", "input", "none"),
+        "pad_id": one(None, 0),
+        "positions": one(*POSITIONS),
+    }
     options["n_encoder_layers"] = 0 if architecture == "decoder" else one(1, 2)
     options["n_decoder_layers"] = one(1, 2) if architecture in ("encoder-decoder", "decoder") else 0
     match options["positions"]:
@@ -87,7 +92,12 @@ def shapes(draw, architecture):
         case "relative":
             options |= {"position_buckets": one(4, 8), "position_reach": one(5, 8)}
     if architecture == "classifier":
-        options |= {"n_classes": one(2, 3), "pooling": one("max", "mean", "first")}
+        options |= {
+            "n_classes": one(0, 2, 3),
+            "d_output": one(None, 5),
+            "output_activation": one("tanh", "relu"),
+        }
+        options |= {"tie": "none", "pooling": one("max", "mean", "first")}
     if architecture == "masked" and options["tie"] == "none":
         options |= {"d_output": one(None, 6)}
     return ModelConfig(**options)
@@ -166,7 +176,7 @@ def translator_config(**options):
     return ModelConfig(**FEW | {"n_encoder_layers": 1, "n_decoder_layers": 2} | options)
 
 
-@pytest.mark.parametrize("tie", ["all", "output", "none"])
+@pytest.mark.parametrize("tie", ["all", "output", "input", "none"])
 def test_each_matrix_is_written_once(tmp_path, tie):
     """The file is as large as the parameters and the positions; tied matrices count once, in both graphs."""
     model = random_model(translator_config(tie=tie))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attendo.interop.onnx_graph import Graph
-from attendo.interop.onnx_modules import linear
+from attendo.interop.onnx_modules import linear, norm
 from attendo.nn.attention import Attention
 from attendo.nn.positions import Alibi, RelativeBias, Rotary
 
@@ -41,7 +41,7 @@ def keys_values(
     """
     key = _heads(graph, linear(graph, module.k_proj, memory), module.n_kv_heads, module.head_dim)
     value = _heads(graph, linear(graph, module.v_proj, memory), module.n_kv_heads, module.value_dim)
-    return _turned(graph, module, key, places), value
+    return _turned(graph, module, norm(graph, module.k_norm, key), places), value
 
 
 def attention(
@@ -57,7 +57,7 @@ def attention(
     """
     n_heads, n_kv_heads = module.n_heads, module.n_kv_heads
     query = _heads(graph, linear(graph, module.q_proj, x), n_heads, module.head_dim)
-    query = _turned(graph, module, query, places)
+    query = _turned(graph, module, norm(graph, module.q_norm, query), places)
     scale = module.head_dim**-0.5 if module.attend.scale is None else module.attend.scale
     query = graph.op("Mul", query, graph.constant(scale * module.attend.inverse_temperature))
     if isinstance(module.positions, Alibi | RelativeBias):

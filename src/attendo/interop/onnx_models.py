@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
 from attendo.interop.onnx_attention import (
     FLOOR,
     Places,
@@ -125,8 +127,13 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
     states = _encoded(graph, model.encoder, config.activation, x, places)
     graph.output("states", states, ["rows", "len", config.d_model])
     if isinstance(model, EncoderClassifier):
-        logits = linear(graph, model.output_proj, _pooled(graph, config.pooling, states, lengths))
-        graph.output("logits", logits, ["rows", config.n_classes])
+        pooled = _pooled(graph, config.pooling, states, lengths)
+        if isinstance(model.output_hidden, nn.Linear):
+            kind = config.output_activation.capitalize()  # Tanh or Relu
+            pooled = graph.op(kind, linear(graph, model.output_hidden, pooled))
+        classes = isinstance(model.output_proj, nn.Linear)
+        logits = linear(graph, model.output_proj, pooled) if classes else pooled
+        graph.output("logits", logits, ["rows", config.n_classes or config.d_output or config.d_model])
         return graph
     hidden = activation(graph, config.activation, linear(graph, model.output_hidden, states))
     logits = linear(graph, model.output_proj, norm(graph, model.output_norm, hidden))

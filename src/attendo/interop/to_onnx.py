@@ -68,7 +68,8 @@ _LOOPS = {
     "classifier": [
         *_READ,
         "Run model.onnx. softmax(logits / temperature) are the probabilities of the labels, in the order of `labels` in"
-        " card.json; the temperature is validation.temperature there, else 1.",
+        " card.json; the temperature is validation.temperature there, else 1. Where there are no labels, logits are the"
+        " vectors of the texts.",
     ],
     "masked": [
         *_READ,
@@ -80,11 +81,11 @@ _LOOPS = {
 _OPTIONS = {
     "architecture", "vocab_size", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim", "value_dim",
     "n_encoder_layers", "n_decoder_layers", "max_len", "dropout", "attention_dropout", "activation_dropout",
-    "attention_scale", "attention_bias", "attention_out_bias", "norm", "norm_first", "norm_eps",
-    "activation", "feed_forward_gated", "feed_forward_bias", "positions", "position_base", "position_start",
-    "position_first_index", "position_order", "position_buckets", "position_reach", "embedding_scale",
-    "embedding_norm_eps", "pad_id", "tie", "output_bias", "d_output", "n_classes", "pooling",
-    "initialization",
+    "attention_scale", "attention_bias", "attention_out_bias", "attention_norm", "norm", "norm_first",
+    "norm_eps", "activation", "feed_forward_gated", "feed_forward_bias", "positions", "position_base",
+    "position_start", "position_first_index", "position_order", "position_buckets", "position_reach",
+    "embedding_scale", "embedding_norm_eps", "pad_id", "tie", "output_bias", "d_output",
+    "output_activation", "n_classes", "pooling", "initialization",
 }
 # fmt: on
 _CHOICES = {
@@ -92,6 +93,7 @@ _CHOICES = {
     "norm": ("layer", "rms"),
     "activation": ("relu", "gelu", "gelu_tanh", "silu"),
     "positions": ("sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none"),
+    "output_activation": ("tanh", "relu"),
     "pooling": ("max", "mean", "first"),
 }
 
