@@ -128,7 +128,7 @@ def plain_search(table, source, limit, config: DecodingConfig, prefix=()):
     results = [_text(source, ids, steps, True, config) for ids, steps in finished.items()]
     results.sort(key=lambda text: -text[2])
     limited = not (config.refill and sum(n_finished) >= config.beam)
-    if (config.refill and limited or len(results) < config.n_best) and not (stuck and results):
+    if ((config.refill and limited) or len(results) < config.n_best) and not (stuck and results):
         going_on = {}
         for ids, steps in itertools.chain(*groups):
             going_on.setdefault(ids, steps)

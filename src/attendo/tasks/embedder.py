@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -11,11 +12,14 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from attendo.bundle import Bundle, load_bundle, load_model
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.native.compiled import CompiledModel
+from attendo.decoding.native.library import NoLibrary
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
@@ -54,18 +58,26 @@ class Embedder:
     model: Model
     tokenizer: Tokenizer
     embedding: EmbeddingConfig = EmbeddingConfig()
+    _compiled: CompiledModel | None = None
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
         """The embedder of any run folder. Raises AttendoError naming what is missing or damaged."""
         bundle = load_bundle(Path(folder))
-        return cls.from_bundle(bundle, load_model(Path(folder), bundle).to(device))
+        return cls.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
         """An embedder around a model that is in memory already."""
         table = bundle.tables.get("embedding", {})
         return cls(model, bundle.tokenizer, build(EmbeddingConfig, table, "config.toml [embedding]"))
+
+    def prepare(self) -> Embedder:
+        """Brings an encoder that is trained no more into compiled form, where it can be; gives itself back."""
+        if not isinstance(self.model, DecoderLM):
+            with suppress(NoLibrary):
+                self._compiled = CompiledModel(self.model)
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -145,6 +157,10 @@ class Embedder:
         self, rows: Sequence[Sequence[int]], layer: int | None
     ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
         path = self._path(layer)
+        if layer is None and self._compiled is not None:
+            lengths = torch.tensor([len(row) for row in rows])
+            states = self._compiled.encoded(rows).split(lengths.tolist())
+            return pad_sequence(list(states), batch_first=True), lengths
         token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id, self.device)
         with torch.inference_mode(), recording(self.model, f"{path}.output") as record:
             match record.model:

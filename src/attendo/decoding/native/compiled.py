@@ -28,7 +28,7 @@ from attendo.decoding.native.structures import (
     address,
 )
 from attendo.errors import AttendoError
-from attendo.models import DecoderLM, EncoderDecoder
+from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
 from attendo.nn.embeddings import InputEmbedding
@@ -40,15 +40,15 @@ _NOTHING = Attending(heads=Heads())
 
 
 class CompiledModel:
-    """An encoder-decoder, or a decoder that stands alone, in compiled form: `start` and `step` for a search.
+    """A model in compiled form: `start` and `step` for a search, `encoded` for what an encoder makes of texts.
 
     The results of a row are the same bits whatever rows are beside it. int8: matrices and their inputs in 8 bits, each
     with scales of its own outputs and rows. The weights are copied. Raises NoLibrary, in words for the user, for a
     model or a machine that this is not for.
     """
 
-    def __init__(self, model: EncoderDecoder | DecoderLM, *, int8: bool = False):
-        weight = model.output_proj.weight
+    def __init__(self, model: Model, *, int8: bool = False):
+        weight = next(model.parameters())
         if weight.device.type != "cpu" or weight.dtype != torch.float32:
             raise NoLibrary(
                 f"the model is {weight.dtype} on {weight.device.type}, not float32 on a processor"
@@ -62,21 +62,22 @@ class CompiledModel:
         self._rotary: list[tuple[Heads, Attention]] = []
         self._encoder: Stack | None = None
         self._memory: list[Matrix] = []
-        if isinstance(model, EncoderDecoder):
+        if not isinstance(model, DecoderLM):
             self._encoder = self._stack(model.encoder)
-            self._source = model.source_embedding
+        if isinstance(model, EncoderDecoder):
+            self._source, self._target = model.source_embedding, model.target_embedding
             crosses = [block.cross_attention for block in model.decoder.blocks]
             self._memory = [
                 keeper.matrix(cross.k_proj, cross.v_proj) for cross in crosses if cross is not None
             ]
-            self._target = model.target_embedding
         else:
             self._target = self._source = model.embedding
-        self._decoder = self._stack(model.decoder)
         self._embeddings: dict[int, tuple[int, Embedding]] = {}
-        self.output = keeper.matrix(model.output_proj)
-        first = model.decoder.blocks[0].self_attention
-        self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
+        if isinstance(model, EncoderDecoder | DecoderLM):
+            self._decoder = self._stack(model.decoder)
+            self.output = keeper.matrix(model.output_proj)
+            first = model.decoder.blocks[0].self_attention
+            self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
     def start(
         self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
@@ -91,7 +92,7 @@ class CompiledModel:
             len(self._memory) or self._decoder.n_blocks, n if self._memory else 0, self._memory_width
         )
         if self._encoder is not None and n:
-            states = self._encoded(sources, lengths)
+            states = self.encoded(sources)
             for matrix, place in zip(self._memory, memory, strict=True):
                 library().attendo_product(
                     ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads()
@@ -137,12 +138,10 @@ class CompiledModel:
         cache.advance(n)
         return states.view(rows, n, self.width)
 
-    def _encoded(
-        self, sources: Sequence[Sequence[int]], lengths: list[int]
-    ) -> Float[Tensor, "tokens d_model"]:
-        """The memory of all sources, side by side."""
+    def encoded(self, sources: Sequence[Sequence[int]]) -> Float[Tensor, "tokens d_model"]:
+        """The states behind the encoder of all texts, none of them empty, side by side."""
         assert self._encoder is not None
-        sizes = np.asarray(lengths, dtype=np.int64)
+        sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
         starts, of_row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
         ids = np.fromiter(chain.from_iterable(sources), dtype=np.int64, count=int(sizes.sum()))
         positions = np.arange(len(ids)) - starts[of_row]
@@ -151,7 +150,7 @@ class CompiledModel:
             text_start=address(starts), text_length=address(sizes),
         )  # fmt: skip
         return self._run(
-            self._encoder, self._embedding(self._source, max(lengths)), tokens, torch.from_numpy(ids)
+            self._encoder, self._embedding(self._source, int(sizes.max())), tokens, torch.from_numpy(ids)
         )
 
     def _run(
@@ -219,6 +218,8 @@ class CompiledModel:
         attend, keeper = attention.attend, self._keeper
         if type(attend) is not Attend or attend.inverse_temperature == float("inf"):
             raise NoLibrary(f"{type(attend).__name__} is not the plain softmax attention")
+        if not isinstance(attention.q_norm, nn.Identity):
+            raise NoLibrary("its queries and keys have a norm of their own (attention_norm)")
         if isinstance(attention.positions, RelativeBias):
             raise NoLibrary("its scores have a trained bias by distance (positions='relative')")
         scale = (
