@@ -33,6 +33,7 @@ COMMANDS = [
     ["plan"],
     ["translate"],
     ["shortlist"],
+    ["import"],
     ["score"],
     ["evaluate"],
     ["compare"],

@@ -16,7 +16,7 @@ from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import SamplingConfig
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
-from attendo.interop.huggingface_tokenizers import read_tokenizer
+from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.microscope.ask import ask_of
 from attendo.microscope.looking import look, look_answer
 from attendo.models import Model, ModelConfig, build_model

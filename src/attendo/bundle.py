@@ -157,10 +157,8 @@ def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tupl
     bundle = load_bundle(folder)
     model = load_model(folder, bundle).to(device)
     if not isinstance(model, kind):
-        task, does = (
-            bundle.card.get("task", "another task"),
-            USES.get(bundle.model_config.architecture, "info"),
-        )
+        task = bundle.card.get("task", "another task")
+        does = "embed" if task == "embedding" else USES.get(bundle.model_config.architecture, "info")
         raise AttendoError(f"{folder} was trained for {task}; use it with `attendo {does}`")
     return bundle, model
 

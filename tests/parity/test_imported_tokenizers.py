@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.interop.huggingface_tokenizers import read_tokenizer
-from attendo.interop.sentencepiece_models import read_sentencepiece
+from attendo.interop.huggingface.sentencepiece_models import read_sentencepiece
+from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.tasks.spelling import Spelling
 
 logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -15,6 +15,7 @@ from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
 from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.figure import add_figure_command
+from attendo.cli.importing import add_import_command
 from attendo.cli.lesson import add_lesson_command
 from attendo.cli.looking import add_look_command
 from attendo.cli.planning import add_plan_command
@@ -50,6 +51,7 @@ def build_app() -> typer.Typer:
     add_look_command(app)
     add_serve_command(app)
     add_text_commands(app)
+    add_import_command(app)
     add_data_commands(app)
     add_theory_commands(app)
     add_figure_command(app)

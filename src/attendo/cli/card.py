@@ -42,15 +42,20 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
     )
-    yield "tokenizer", f"{config.get('tokenizer', {}).get('kind', '?')}, {model['vocab_size']:,} entries"
+    imported = facts.get("imported")
+    kind = "imported" if imported else config.get("tokenizer", {}).get("kind", "?")
+    yield "tokenizer", f"{kind}, {model['vocab_size']:,} entries"
     if source := facts.get("init_from"):
         yield "began with", source
-    yield "data", ", ".join(_counts(data))
-    for file in config.get("data", {}).get("train", []):
-        yield "", str(file)
-    yield "training", _training(training)
-    yield "so far", _progress(facts["progress"])
-    yield "validation", _validation(facts.get("validation"))
+    if imported:
+        yield "imported", " ".join(filter(None, (imported["from"], imported["model_type"], imported["name"])))
+    else:
+        yield "data", ", ".join(_counts(data))
+        for file in config.get("data", {}).get("train", []):
+            yield "", str(file)
+        yield "training", _training(training)
+        yield "so far", _progress(facts["progress"])
+        yield "validation", _validation(facts.get("validation"))
     if decoding := facts.get("decoding"):
         shown = ("beam", "length_penalty", "max_tokens", "temperature", "top_k", "top_p", "min_p")
         yield "decoding", ", ".join(f"{key} {decoding[key]}" for key in shown if key in decoding)
@@ -62,6 +67,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     architecture = model.get("architecture", "encoder-decoder")
+    if facts.get("task") == "embedding":
+        architecture = "masked"  # used alike
     yield "use", f'attendo {USES[architecture]} {folder} "your text"'
     yield "in Python", f"attendo.load({str(folder)!r}).{CALLS[architecture]}"
 

@@ -92,6 +92,16 @@ class Tokenizer(ABC):
         self._text = text
 
     @property
+    def text(self) -> str:
+        """The tokenizer file."""
+        return self._text
+
+    @property
+    def entries(self) -> tuple[str | None, ...]:
+        """The vocabulary by id, as the tokenizer file spells it; None for an id without an entry."""
+        return tuple(self._entries)
+
+    @property
     def sha256(self) -> str:
         """The SHA-256 of the tokenizer file: two tokenizers with the same one do the same."""
         return hashlib.sha256(self._text.encode()).hexdigest()

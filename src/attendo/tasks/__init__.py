@@ -35,12 +35,14 @@ __all__ = [
 def load(folder: str | Path, device: str = "cpu") -> Any:
     """The trained model of a run folder, ready to use, as its task has it.
 
-    A Translator, a Classifier, a Generator, or, for a masked language model, an Embedder; each has a `load` of its
-    own, which takes no other. Raises AttendoError naming what is missing or damaged.
+    A Translator, a Classifier, a Generator, or, for a masked language model and one of embeddings, an Embedder; each
+    has a `load` of its own, which takes no other. Raises AttendoError naming what is missing or damaged.
     """
     from attendo.tasks.families import family_of
 
     bundle = load_bundle(Path(folder))
+    if bundle.card["task"] == "embedding":
+        return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
     return family_of(bundle.card["task"]).user(bundle, load_model(Path(folder), bundle).to(device))
 
 

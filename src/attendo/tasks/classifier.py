@@ -94,6 +94,8 @@ class Classifier:
 
     def __post_init__(self) -> None:
         config, around = self.model.config, self.tokenizer.specials.n_around_text
+        if not config.n_classes:
+            raise AttendoError("this model has no classes, it gives vectors; use it with `attendo embed`")
         if len(self.counts) != config.n_classes:
             raise AttendoError(
                 f"the card names {len(self.counts)} labels, the model has {config.n_classes} classes; copy the run"

@@ -13,8 +13,8 @@ from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokeniz
 from attendo.data.special_tokens import Around, SpecialTokens
 from attendo.data.tokenizers import keep_to_one_thread
 from attendo.errors import AttendoError
-from attendo.interop.sentencepiece_models import read_sentencepiece
-from attendo.interop.tokenizer_documents import (
+from attendo.interop.huggingface.sentencepiece_models import read_sentencepiece
+from attendo.interop.huggingface.tokenizer_documents import (
     added_token,
     byte_level_document,
     fairseq_document,
@@ -23,7 +23,7 @@ from attendo.interop.tokenizer_documents import (
     template,
     word_piece_document,
 )
-from attendo.interop.tokenizer_facts import TokenizerFacts
+from attendo.interop.huggingface.tokenizer_facts import TokenizerFacts
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 _NUMBERED = {

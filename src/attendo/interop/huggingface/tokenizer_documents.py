@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.interop.sentencepiece_models import SentencePieces
+from attendo.interop.huggingface.sentencepiece_models import SentencePieces
 
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"

@@ -1,0 +1,205 @@
+"""A run folder from a folder of Hugging Face's: model, tokenizer, how to search, and what it is for."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attendo.bundle import USES, Bundle, save_description, save_weights
+from attendo.config import build
+from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.options import DecodingConfig
+from attendo.errors import AttendoError
+from attendo.files import atomic_folder
+from attendo.interop.huggingface.reading import config_of, read_json, read_model
+from attendo.interop.huggingface.tokenizers import read_tokenizer
+from attendo.model_config import Architecture, ModelConfig
+from attendo.models import parameter_count
+
+Say = Callable[[str], None]
+
+TASKS: Mapping[Architecture, str] = {
+    "encoder-decoder": "translation",
+    "classifier": "classification",
+    "decoder": "language-model",
+    "masked": "masked-language-model",
+}
+_NOTHING_SAID = 20
+"""What older files have as the longest text where nobody has chosen one."""
+
+_POOLINGS = {
+    "pooling_mode_cls_token": "first",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+}
+
+
+def import_model(
+    source: Path,
+    out: Path,
+    say: Say = lambda line: None,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> Bundle:
+    """Writes the run folder `out` from a folder with config.json, safetensors and tokenizer files; its description.
+
+    source_language, target_language: codes for a translator's card; of a model of several languages, as its vocabulary
+    has them ("en_XX"). Raises AttendoError in one line for what is missing, damaged, contradictory or unknown here;
+    nothing is written then.
+
+    >>> import_model(Path("nowhere"), Path("out"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere: no such folder; give one that a Hugging Face model was downloaded to
+    """
+    if not source.is_dir():
+        raise AttendoError(f"{source}: no such folder; give one that a Hugging Face model was downloaded to")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AttendoError(f"{out} is not empty; give a folder that is new or empty")
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
+    theirs = read_json(source / "config.json")
+    config_of(theirs)  # what has no counterpart is said before anything else is read
+    tokenizer = read_tokenizer(
+        source, theirs, source_language=source_language, target_language=target_language
+    )
+    model = read_model(source)
+    config, pooling = _pooled(model.config, source)
+    labels = _labels(theirs, config.n_classes)
+    if labels:  # ours are sorted
+        order = torch.tensor(sorted(range(len(labels)), key=labels.__getitem__))
+        model.output_proj.weight.data = model.output_proj.weight.data[order]
+        model.output_proj.bias.data = model.output_proj.bias.data[order]
+    bundle = Bundle(_tables(config, source, pooling, len(tokenizer.specials.begin)), tokenizer, {})
+    if labels:
+        bundle.tables["data"] = {"max_tokens": config.max_len - tokenizer.specials.n_around_text}
+    bundle.card = _card(bundle, theirs, labels) | {"parameters": parameter_count(model)}
+    if config.architecture == "encoder-decoder":
+        codes = {"source": source_language, "target": target_language}
+        bundle.card["languages"] = {side: code and code.partition("_")[0] for side, code in codes.items()}
+    with atomic_folder(out) as folder:
+        save_description(folder, bundle)
+        save_weights(folder, model, bundle, 0)
+    kind = theirs["model_type"]
+    say(f"{kind}: {bundle.card['parameters']:,} parameters; use it with `attendo {_use(config)} {out}`")
+    return bundle
+
+
+def _use(config: ModelConfig) -> str:
+    return "embed" if _is_embedder(config) else USES[config.architecture]
+
+
+def _is_embedder(config: ModelConfig) -> bool:
+    return config.architecture == "classifier" and config.n_classes == 0
+
+
+def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, Any]]:
+    """A model for sentence embeddings with the pooling of its folder, and the table that says so."""
+    if not _is_embedder(config):
+        return config, {}
+    names = [Path(module.get("path", "")).name for module in _modules(source)]
+    said = next((read_json(source / name / "config.json") for name in names if name.endswith("_Pooling")), {})
+    on = [ours for theirs, ours in _POOLINGS.items() if said.get(theirs)]
+    other = [
+        name
+        for name, value in said.items()
+        if name.startswith("pooling_mode") and value and name not in _POOLINGS
+    ]
+    if other or len(on) > 1:
+        raise AttendoError(
+            f"1_Pooling/config.json: {', '.join(other or on)} is a pooling that is unknown here"
+        )
+    pooling = on[0] if on else "mean"
+    normalize = any(name.endswith("_Normalize") for name in names)
+    return build(ModelConfig, asdict(config) | {"pooling": pooling}, "config.json"), {
+        "pooling": pooling,
+        "normalize": normalize,
+    }
+
+
+def _modules(source: Path) -> list[dict[str, Any]]:
+    path = source / "modules.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+
+
+def _tables(
+    config: ModelConfig, source: Path, pooling: dict[str, Any], n_begin: int
+) -> dict[str, dict[str, Any]]:
+    told = {name: value for name, value in asdict(config).items() if value is not None}
+    path = source / "generation_config.json"
+    how = read_json(path) if path.is_file() else read_json(source / "config.json")
+    tables: dict[str, dict[str, Any]] = {"model": told, "tokenizer": {"kind": "imported"}}
+    match config.architecture:
+        case "encoder-decoder":
+            tables["decoding"] = asdict(_search(how, config, n_begin))
+        case "decoder":
+            found = asdict(_sampling(how))
+            tables["decoding"] = {name: value for name, value in found.items() if value is not None}
+        case _:
+            pass
+    return tables | ({"embedding": pooling} if pooling else {})
+
+
+def _search(how: Mapping[str, Any], config: ModelConfig, n_begin: int) -> DecodingConfig:
+    """How `generate` would search, as far as it is said, stopping early; its lengths count the begin."""
+    most = how.get("max_new_tokens") or (how.get("max_length") or 0) - n_begin
+    beam = how.get("num_beams") or 1
+    said = most > _NOTHING_SAID
+    limit = {"max_length_ratio": 0.0, "max_length_extra": min(most, config.max_len - n_begin)} if said else {}
+    return DecodingConfig(
+        beam=beam,
+        length_penalty=float(how.get("length_penalty", 1.0) or 0.0),
+        length_norm="plain",
+        no_repeat_ngram=how.get("no_repeat_ngram_size") or 0,
+        refill=beam > 1,
+        **limit,
+    )
+
+
+def _sampling(how: Mapping[str, Any]) -> SamplingConfig:
+    """How `generate` would sample, as far as it is said; greedy where it wouldn't."""
+    drawn = bool(how.get("do_sample"))
+    return SamplingConfig(
+        temperature=float(how.get("temperature") or 1.0) if drawn else 0.0,
+        top_k=(how.get("top_k") or 0) if drawn else 0,
+        top_p=float(how.get("top_p") or 1.0) if drawn else 1.0,
+        repetition_penalty=float(how.get("repetition_penalty") or 1.0),
+    )
+
+
+def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
+    """The names of the classes in their order. Raises AttendoError where two are one."""
+    names = theirs.get("id2label") or {}
+    labels = [str(names.get(str(n), f"LABEL_{n}")) for n in range(n_classes)]
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise AttendoError(f"config.json: id2label has {twice!r} twice; give each class a name of its own")
+    return labels
+
+
+def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
+    config = bundle.model_config
+    return {
+        "task": "embedding" if _is_embedder(config) else TASKS[config.architecture],
+        "imported": {
+            "from": "huggingface",
+            "model_type": theirs["model_type"],
+            "name": theirs.get("_name_or_path"),
+        },
+        **({"labels": dict.fromkeys(sorted(labels), 1)} if labels else {}),
+        **({"decoding": bundle.tables["decoding"]} if "decoding" in bundle.tables else {}),
+        "versions": {
+            "attendo": version("attendo"),
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "system": sys.platform,
+        },
+    }
