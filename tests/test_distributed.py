@@ -140,9 +140,8 @@ def test_a_sharded_model_is_whole_within_whole():
         assert [n for n, _ in plain.named_parameters()] == [n for n, _ in engine.model.named_parameters()]
         with engine.whole(), engine.whole():
             logits = plain(torch.tensor([[4, 5]]), torch.tensor([[2, 6]])).tolist()
-        with engine.whole(changed=True), torch.no_grad():
-            for parameter in plain.parameters():
-                parameter.mul_(2.0)
+        doubled = {n: 2.0 * p.detach() for n, p in engine.model.named_parameters()}
+        load_weights(engine.model, doubled, "here")
         with engine.whole():
             return [logits, [p.detach().sum().item() for p in plain.parameters()]]
 

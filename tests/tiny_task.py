@@ -9,6 +9,7 @@ import torch
 from attendo.data.batches import Batch, pad_rows
 from attendo.models import EncoderDecoder, ModelConfig
 from attendo.training.distributed import ALONE, Ranks
+from attendo.training.lora import OFF, LoraConfig
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Evaluation, Run
 from attendo.training.state import CheckpointConfig
@@ -87,6 +88,7 @@ def tiny_run(
     dropout: float = 0.1,
     keep_last: int = 3,
     checkpoint_every: int = 0,
+    lora: LoraConfig = OFF,
     **settings,
 ) -> Run:
     """A run of the tiny task; settings of training as keywords."""
@@ -100,4 +102,5 @@ def tiny_run(
         config,
         CheckpointConfig(keep_last=keep_last, every_steps=checkpoint_every),
         folder,
+        lora=lora,
     )

@@ -151,6 +151,18 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
     return model.eval()
 
 
+def weights_hash(folder: Path) -> str:
+    """The hash of the weights in a run folder, as their file has it; "" where it has none, or there is no file."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        return ""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return (file.metadata() or {}).get("weights_sha256", "")
+    except SafetensorError as error:
+        raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
+
+
 def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tuple[Bundle, ModelT]:
     """A run folder's bundle and its model, which must be of this kind; AttendoError names the task it is for."""
     folder = Path(folder)

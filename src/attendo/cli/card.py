@@ -43,8 +43,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
     )
     imported = facts.get("imported")
-    kind = "imported" if imported else config.get("tokenizer", {}).get("kind", "?")
-    yield "tokenizer", f"{kind}, {model['vocab_size']:,} entries"
+    if (trained := facts.get("trained_parameters")) is not None:
+        yield "trained", _trained(trained, training.get("frozen", []), config.get("lora", {}))
+    yield "tokenizer", f"{config.get('tokenizer', {}).get('kind', '?')}, {model['vocab_size']:,} entries"
     if source := facts.get("init_from"):
         yield "began with", source
     if imported:
@@ -85,6 +86,17 @@ def _training(training: dict[str, Any]) -> str:
     rate = f"peak rate {training.get('learning_rate', 0):.2g}, schedule {training.get('schedule', '?')}"
     batch = f"{training.get('batch_tokens', 0):,} tokens a batch"
     return f"{end}, {batch}, {rate}, {training.get('precision', '?')}, seed {training.get('seed', '?')}"
+
+
+def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
+    """What was trained, where that is not all."""
+    parts = [f"{count:,} parameters"]
+    if lora:
+        targets = lora["targets"]
+        on = "all linear layers" if targets == "all" else ", ".join(targets)
+        parts.append(f"adapters of rank {lora['rank']} on {on}")
+        parts += [f"whole: {', '.join(lora['trained'])}"] if lora["trained"] else []
+    return "; ".join([*parts, f"frozen: {', '.join(frozen)}"] if frozen else parts)
 
 
 def _progress(entry: dict[str, Any]) -> str:

@@ -15,6 +15,7 @@ from attendo.cli.training_options import (
     Device,
     Epochs,
     Header,
+    InitFrom,
     Minutes,
     Preset,
     Seed,
@@ -57,6 +58,7 @@ def plan(
     preset: Preset = None,
     config: Config = None,
     set_: Assignments = None,
+    init_from: InitFrom = None,
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
@@ -133,7 +135,7 @@ def plan(
         import torch
 
         torch.set_num_threads(threads)
-    made = plan_run(family, tables, say, device)
+    made = plan_run(family, tables, say, device, init_from=init_from)
     paper = None if accelerators is None else carried(made, accelerators, named, tokens, mfu)
     if as_json:
         print(json.dumps(plain(made, paper)))
@@ -161,6 +163,7 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
     parts = ("weights", "states", "gradients", "activations", "loss")
     sizes = [f"{name} {size(getattr(memory, name))}" for name in parts]
     times = f"{training.accumulation} x " if training.accumulation > 1 else ""
+    adapted = f", with adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
     fit = (
         []
         if memory.peak < plan.machine_memory
@@ -175,6 +178,7 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
         ("model", f"{model.architecture}, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"),
         ("parameters", f"{plan.n_parameters:,} (counted)"),
         *(("", f"{name} {count:,}") for name, count in plan.parameters.items()),
+        *([("", f"trained {plan.trained:,}{adapted}")] if plan.trained != plan.n_parameters else []),
         ("update", f"{times}{tokens} tokens (mean)"),
         (
             "operations",

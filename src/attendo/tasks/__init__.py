@@ -54,6 +54,7 @@ def train(
     valid: str | Path | tuple[str | Path, str | Path] | None = None,
     preset: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
+    init_from: str | Path | None = None,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Any:
@@ -61,9 +62,9 @@ def train(
 
     task: "translation", "classification", "language-model" or "masked-language-model". train, valid: a file of pairs,
     labelled texts or texts, or two parallel files. settings: tables as in config.toml, which win over the preset's:
-    `{"training": {"minutes": 30}, "data": {"reverse": True}}`. say: takes the lines that the command
-    prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises AttendoError for
-    wrong settings, unusable data, and a folder that holds a run already.
+    `{"training": {"minutes": 30}, "data": {"reverse": True}}`. init_from: a run that this one starts from. say: takes
+    the lines that the command prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises
+    AttendoError for wrong settings, unusable data, and a folder that holds a run already.
     """
     from attendo.tasks.families import family_of
     from attendo.tasks.runs import new_run
@@ -72,6 +73,7 @@ def train(
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
     data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
     tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
-    for _ in new_run(family_of(task), tables, Path(out), say, device=device).reports():
+    start = None if init_from is None else Path(init_from)
+    for _ in new_run(family_of(task), tables, Path(out), say, device=device, init_from=start).reports():
         pass
     return load(out, "cpu" if device == "auto" else device)

@@ -23,6 +23,7 @@ from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
 from attendo.tasks.settings import BUDGETS, Tables, section
 from attendo.training.compiling import compiling_pays
+from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.precision import fastest_precision, fastest_products
 from attendo.training.run import Run, Task
@@ -40,7 +41,7 @@ SCRIPT_TEXTS = 1000
 
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
-PROBE_SECONDS = 2.0
+PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
 _NO_TASK = cast(Task, None)
 """Updates alone ask for none."""
 UPDATING_SHARE = 0.9
@@ -110,15 +111,16 @@ def choose_training(
     steps_per_epoch = len(batches) / training.get("accumulation", 1)
     sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
     shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
-    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device)
+    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, chosen.get("lora", {}))
     chosen["model"] = model
     model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
     training.setdefault("learning_rate", learning_rate_for(model["d_model"]))
     training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
     training.setdefault("evaluate_every", max(20, steps // 12))
     if device.type == "cuda" and "compile" not in training:
-        run, batch = probe_run(model, training, device), batches[len(batches) // 2]
-        training["compile"] = compiling_pays(run.model, partial(update, run, [batch]))
+        run = probe_run(model, training, device, chosen.get("lora", {}))
+        step = partial(update, run, [batches[len(batches) // 2]])
+        training["compile"] = compiling_pays(run.engine.model, step)
     layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
     say(
         f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
@@ -136,17 +138,19 @@ def _fitting_size(
     steps_per_epoch: float,
     batches: Sequence[Batch],
     device: torch.device,
+    lora: Mapping[str, Any],
 ) -> tuple[dict[str, Any], int]:
     """The first [model] table that fits the budget, and about how many steps it will make."""
     budget = _seconds(training)
     if budget is None:
         return shapes[0], training.get("steps") or max(1, int(training["epochs"] * steps_per_epoch))
     enough = min(FEWEST_EPOCHS * steps_per_epoch, FEWEST_STEPS)
-    for shape in shapes[:-1]:
-        steps = int(budget * UPDATING_SHARE / measured_pace(shape, training, batches, device))
-        if steps >= enough:
+    for number, shape in enumerate(shapes, 1):
+        pace = measured_pace(shape, training, batches, device, PROBE_SECONDS, FEWEST_UPDATES, lora)
+        steps = int(budget * UPDATING_SHARE / pace)
+        if steps >= enough or number == len(shapes):
             return shape, steps
-    return shapes[-1], int(budget * UPDATING_SHARE / measured_pace(shapes[-1], training, batches, device))
+    raise AssertionError("there is a size")
 
 
 def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
@@ -197,14 +201,15 @@ def measured_pace(
     batches: Sequence[Batch],
     device: torch.device,
     seconds: float = PROBE_SECONDS,
-    fewest: int = 4,
+    fewest: int = FEWEST_UPDATES,
+    lora: Mapping[str, Any] | None = None,
 ) -> float:
     """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly.
 
     Wall time on a GPU, whatever the budget. Ends after so many seconds, but not before `fewest` updates; the first is
     not counted if there is another.
     """
-    run = probe_run(model, training, device)
+    run = probe_run(model, training, device, lora)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
     paces: list[float] = []
     began = clock()
@@ -217,12 +222,18 @@ def measured_pace(
     return float(np.median(paces[1:] or paces)) * training.get("accumulation", 1)
 
 
-def probe_run(model: dict[str, Any], training: dict[str, Any], device: torch.device) -> Run:
-    """A run to try updates with, of these [model] and [training] tables, that nobody keeps."""
+def probe_run(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    device: torch.device,
+    lora: Mapping[str, Any] | None = None,
+) -> Run:
+    """A run to try updates with, of these [model], [training] and [lora] tables, that nobody keeps."""
     settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
     config = section(TrainingConfig, {"training": settings}, "training", "the settings")
-    return Run(network, _NO_TASK, config, CheckpointConfig(), None)
+    adapters = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
+    return Run(network, _NO_TASK, config, CheckpointConfig(), None, lora=adapters)
 
 
 def _seconds(training: dict[str, Any]) -> float | None:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from attendo.data.batches import Batch
-from attendo.models import Model, ModelConfig
+from attendo.models import Model, ModelConfig, parameter_count
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.tasks.choice import (
     UPDATING_SHARE,
@@ -27,17 +27,19 @@ from attendo.tasks.choice import (
 from attendo.tasks.family import Family, Say
 from attendo.tasks.runs import chosen
 from attendo.tasks.settings import Tables
+from attendo.tasks.starting import trained_on_paper
 from attendo.training.clock import Clock
 from attendo.training.costs import (
     Load,
     load_of,
     mean_load,
-    multiplications,
     on_paper,
     parameter_groups,
     training_flops,
+    training_multiplications,
 )
-from attendo.training.memory import Cells, Formats, Memory, cells_of, times, training_memory
+from attendo.training.lora import LoraConfig
+from attendo.training.memory import FLOAT, Cells, Formats, Memory, cells_of, times, training_memory
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.precision import FORMATS, Precision
 from attendo.training.products import Products, onednn_product
@@ -80,6 +82,7 @@ class Pace:
 class Plan:
     """What training would do. load: the mean of its batches; cells: of the largest; flops: of an update.
 
+    parameters: the model's own, by part; trained: of those and of its adapters, the ones that are trained.
     preparation: seconds that reading, the tokenizer and the choice took, on the clock of the budget.
     """
 
@@ -89,7 +92,9 @@ class Plan:
     tokenizer: str
     model: ModelConfig
     training: TrainingConfig
+    lora: LoraConfig
     parameters: dict[str, int]
+    trained: int
     batches_per_epoch: int
     load: Load
     cells: Cells
@@ -103,7 +108,7 @@ class Plan:
 
     @property
     def n_parameters(self) -> int:
-        """All of them, as training will build them."""
+        """All of the model's own."""
         return sum(self.parameters.values())
 
     @property
@@ -148,19 +153,20 @@ def plan_run(
     say: Say = lambda line: None,
     device: str = "auto",
     probe_seconds: float = PROBE_SECONDS,
+    init_from: Path | None = None,
 ) -> Plan:
     """Reads the data, learns the tokenizer and chooses what is open, as training does, then counts and tries.
 
     Raises AttendoError for wrong settings and unusable data.
     """
     clock = Clock()
-    found = chosen(family, tables, say, _quiet, device)
+    found = chosen(family, tables, say, _quiet, device, init_from)
     cpu, wall = clock.elapsed()
     config, material, where = found.config, found.material, found.device
-    training, model = config.training, on_paper(config.model)
+    training, model = config.training, trained_on_paper(config.model, config.training, config.lora)
     batches = material.batches(training.batch_tokens, training.seed, 0)
     load, cells = sampled(batches)
-    flops = training.accumulation * training_flops(multiplications(model), load)
+    flops = training.accumulation * training_flops(training_multiplications(model), load)
     formats = Formats(training.precision in FORMATS, where.type == "cuda")
     memory, there = update_memory(model, cells, formats, training), machine_memory(where)
     return Plan(
@@ -170,7 +176,9 @@ def plan_run(
         f"{found.tokenizer.kind}, {found.tokenizer.vocab_size:,} entries",
         config.model,
         training,
-        parameter_groups(model),
+        config.lora,
+        parameter_groups(on_paper(config.model)),
+        parameter_count(model),
         len(batches),
         load,
         cells,
@@ -180,7 +188,7 @@ def plan_run(
         torch.get_num_threads(),
         where.type,
         cpu if training.minutes is None else wall,
-        tried_pace(found.tables, batches, where, flops, memory.peak < there, probe_seconds),
+        tried_pace(config.tables(), batches, where, flops, memory.peak < there, probe_seconds),
     )
 
 
@@ -225,7 +233,8 @@ def tried_pace(
         why = f"it would take about {expected:,.0f} s" if fits else "the model does not fit into memory here"
         return Pace(expected, clock, peak, False, why)
     fewest = 4 if expected < seconds / 4 else 2
-    return Pace(measured_pace(model, training, batches, device, seconds, fewest), clock, peak, True)
+    pace = measured_pace(model, training, batches, device, seconds, fewest, tables.get("lora"))
+    return Pace(pace, clock, peak, True)
 
 
 def matrix_peak(
@@ -292,7 +301,7 @@ def carried(
     tokens: of an update, the plan's own unless given. The same number of tokens is read in all.
     """
     factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
-    model = on_paper(plan.model)
+    model = trained_on_paper(plan.model, plan.training, plan.lora)
     job = with_rows(job_of(model, plan.flops), factor)
     updates = max(1, math.ceil(plan.updates / factor))
     share = times(plan.cells, factor * plan.training.accumulation / world)
@@ -310,13 +319,14 @@ def carried(
 
 def job_of(model: Model, flops: float) -> Job:
     """The model as many accelerators share it: FSDP2 gathers block by block, and what is outside of them at once."""
-    parameters = sum(p.numel() for p in model.parameters())
+    parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())
         for module in model.modules()
         if isinstance(module, EncoderBlock | DecoderBlock)
     ]
-    return Job(parameters, len(blocks) + 1, max(*blocks, parameters - sum(blocks)), flops)
+    largest = max(*blocks, parameters - sum(blocks))
+    return Job(parameters, len(blocks) + 1, largest, flops, reduced=FLOAT * trained / parameters)
 
 
 def plain(plan: Plan, paper: PaperPlan | None = None) -> dict[str, Any]:

@@ -14,16 +14,17 @@ from typing import Any, NoReturn
 
 import torch
 
-from attendo.bundle import Bundle, save_card, save_description, save_weights
+from attendo.bundle import Bundle, save_card, save_description, save_weights, weights_hash
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.models import Model, parameter_count
+from attendo.tasks.adapters import save_adapter
 from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.coaching import Coaching
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
-from attendo.tasks.starting import shape_of, take_weights
+from attendo.tasks.starting import new_parts, shape_of, take_weights, trained_on_paper
 from attendo.tasks.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
@@ -100,8 +101,11 @@ class TrainingRun:
         assert report.evaluation is not None
         self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
         with self.run.shown():
+            trained = self.run.engine.trained() if self.run.lora.rank else {}
             if self.run.ranks.is_first:
                 save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
+                if trained:
+                    save_adapter(self.folder, trained, self.run.lora, self.bundle, report.progress.step)
                 save_card(self.folder, self.bundle.card)
 
 
@@ -134,19 +138,24 @@ def new_run(
     config, corpus, material = found.config, found.corpus, found.material
     bundle = Bundle(config.tables(), found.tokenizer, new_card(config) | corpus.facts())
     if init_from is not None:
-        bundle.card["init_from"] = str(init_from.absolute())
+        bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
     model = new_model(bundle, config, found.device, say)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
-    facts = task.describe()
+    facts, n_trained = (
+        task.describe(),
+        parameter_count(trained_on_paper(config.model, config.training, config.lora)),
+    )
     bundle.card |= {
         "parameters": parameter_count(model),
+        **({"trained_parameters": n_trained} if config.lora.rank or config.training.frozen else {}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
     with ranks.in_turn("description", everywhere=True):
         save_description(folder, bundle)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
+    learning = f", {n_trained:,} of them trained" if "trained_parameters" in bundle.card else ""
     say(
-        f"{bundle.card['parameters']:,} parameters; {material.n_tokens:,} tokens in"
+        f"{bundle.card['parameters']:,} parameters{learning}; {material.n_tokens:,} tokens in"
         f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
     )
     trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
@@ -182,6 +191,7 @@ def chosen(
     check_tables(family, tables, "the settings")
     given = with_absolute_files(tables)
     tables = joined(family.defaults(), given)
+    require_start(tables, init_from)
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where, corpus = pick_device(device, ranks), family.open(data, say)
@@ -195,7 +205,19 @@ def chosen(
         material = family.material(corpus, tokenizer, tables)
     tables = choose_training(tables, family, material, where, say_choice)
     config = RunConfig.from_tables(family, tables, "the settings")
+    if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
+        tables["lora"]["trained"] = new_parts(init_from, config.model)
+        config = RunConfig.from_tables(family, tables, "the settings")
+    trained_on_paper(config.model, config.training, config.lora)  # which refuses what the model has not
     return Chosen(config, tables, tokenizer, corpus, material, where)
+
+
+def require_start(tables: Tables, init_from: Path | None) -> None:
+    """Raises AttendoError where adapters are wanted of a model that was not trained before."""
+    if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
+        raise AttendoError(
+            f"lora.rank={rank} adapts a model that was trained before; give it with --init-from DIR"
+        )
 
 
 def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
@@ -214,7 +236,7 @@ def loop_run(
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
     places = (config.training, config.checkpoint, folder / "checkpoints")
-    return Run(model, task, *places, clock=clock, ranks=ranks)
+    return Run(model, task, *places, clock=clock, ranks=ranks, lora=config.lora)
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus, say: Say) -> None:

@@ -14,6 +14,7 @@ from attendo.data.tokenizer_training import TokenizerConfig
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig
 from attendo.tasks.family import Family
+from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.state import CheckpointConfig
 
@@ -35,6 +36,7 @@ class RunConfig:
     data: Any
     training: TrainingConfig
     checkpoint: CheckpointConfig
+    lora: LoraConfig
     extra: Mapping[str, Any]
 
     @classmethod
@@ -46,9 +48,10 @@ class RunConfig:
         return cls(family=family, extra=extra, **found)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The sections as plain values; `from_tables` is the way back."""
+        """The sections as plain values, without [lora] where there is none; `from_tables` is the way back."""
         values = {**vars(self), **self.extra}
-        return {name: to_table(values[name]) for name in sections(self.family)}
+        names = [name for name in sections(self.family) if name != "lora" or self.lora.rank]
+        return {name: to_table(values[name]) for name in names}
 
 
 Tables = Mapping[str, Mapping[str, Any]]
@@ -63,6 +66,7 @@ def sections(family: Family) -> dict[str, type[Any]]:
         "data": family.data,
         "training": TrainingConfig,
         "checkpoint": CheckpointConfig,
+        "lora": LoraConfig,
         **family.extra,
     }
 

@@ -12,8 +12,13 @@ from torch import nn
 from attendo.bundle import load_bundle, load_model
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
+from attendo.models import Model, ModelConfig
 from attendo.tasks.family import Family
 from attendo.tasks.settings import Tables, joined
+from attendo.training.costs import on_paper
+from attendo.training.frozen import freeze
+from attendo.training.lora import LoraConfig, with_adapters
+from attendo.training.optimizer import TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
 """Keys of [model] that a run decides for itself."""
@@ -70,6 +75,29 @@ def take_weights(folder: Path, model: nn.Module) -> str:
     parts = {"from": _parts(shared), "new": _parts(own.keys() - set(shared))}
     text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(parts['from'])}"
     return f"{text}; new: {', '.join(parts['new'])}" if parts["new"] else text
+
+
+def new_parts(folder: Path, config: ModelConfig) -> list[str]:
+    """The parts of a model that starts from another run's which that one has not: whole modules, or single tensors."""
+    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
+    is_new = {
+        name: name not in theirs or theirs[name].shape != parameter.shape
+        for name, parameter in on_paper(config).named_parameters()
+    }
+    shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
+    names = (name for name, new in is_new.items() if new)
+    tops = (name if name.partition(".")[0] in shared else name.partition(".")[0] for name in names)
+    return list(dict.fromkeys(tops))
+
+
+def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:
+    """A model without memory for its weights: what is not trained is frozen, adapters are in their places.
+
+    Raises AttendoError for a part or a layer that it has not.
+    """
+    model = on_paper(config)
+    freeze(model, training.frozen)
+    return with_adapters(model, lora)
 
 
 def _parts(names: Iterable[str]) -> list[str]:

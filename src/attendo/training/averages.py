@@ -13,7 +13,7 @@ class WeightAverage:
     """a ← β a + (1 - β) w after each update of the weights w (Polyak & Juditsky 1992, with a window that moves).
 
     decay: β at most; at update n it is (1 + n) / (10 + n) if that is less, so that the start is soon forgotten.
-    Keeps one tensor a parameter, in its format; parameters that two places share once.
+    Keeps one tensor a parameter that is trained, in its format; parameters that two places share once.
     Raises ValueError for a decay outside 0 < β < 1.
 
     >>> model = nn.Linear(1, 1, bias=False)
@@ -35,15 +35,18 @@ class WeightAverage:
             )
         self.decay = decay
         self.tensors: dict[str, Tensor] = {
-            name: parameter.detach().clone() for name, parameter in model.named_parameters()
+            name: parameter.detach().clone()
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad
         }
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
         """Takes in the weights after update number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        for name, parameter in model.named_parameters():
-            self.tensors[name].lerp_(parameter, 1.0 - decay)
+        parameters = dict(model.named_parameters())
+        for name, tensor in self.tensors.items():
+            tensor.lerp_(parameters[name], 1.0 - decay)
 
     @contextmanager
     def swapped(self, model: nn.Module) -> Iterator[None]:
@@ -64,7 +67,8 @@ class WeightAverage:
 
     @torch.no_grad()
     def _swap(self, model: nn.Module) -> None:
-        for name, parameter in model.named_parameters():
-            own = parameter.clone()
-            parameter.copy_(self.tensors[name])
-            self.tensors[name].copy_(own)
+        parameters = dict(model.named_parameters())
+        for name, tensor in self.tensors.items():
+            own = parameters[name].clone()
+            parameters[name].copy_(tensor)
+            tensor.copy_(own)

@@ -192,11 +192,14 @@ def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 
             remove_folder(path)
 
 
-def average_weights(folders: list[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64."""
+def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64.
+
+    like: weights that it is for; of those that are sharded it has this rank's rows.
+    """
     total: dict[str, Tensor] = {}
     for folder in folders:
-        for name, tensor in Stored(folder, WEIGHTS).items():
+        for name, tensor in Stored(folder, WEIGHTS, like).items():
             total[name] = total[name] + tensor.double() if name in total else tensor.double()
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 

@@ -6,7 +6,7 @@ Nothing here is measured and no weight is held: a model is built on torch's meta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 
 import torch
@@ -15,6 +15,10 @@ from torch import nn
 from attendo.data.batches import Batch
 from attendo.models import Model, ModelConfig, build_model
 from attendo.nn.attention import Attention
+from attendo.nn.blocks import Residual
+
+BESIDE = {"q_proj", "k_proj", "v_proj", "in_proj", "gate_proj"}
+"""Layers that stand side by side: what one of them gives, another does not read."""
 
 
 def on_paper(config: ModelConfig) -> Model:
@@ -108,14 +112,84 @@ def multiplications(model: nn.Module) -> Load:
     """
     found = {field.name: 0.0 for field in fields(Load)}
     for path, module in model.named_modules():
-        side = "target" if path.startswith("decoder") else "source"
-        if isinstance(module, nn.Linear):
-            if path.endswith(("cross_attention.k_proj", "cross_attention.v_proj")):
+        for name, count in fields_of(module, path).items():
+            found[name] += count
+    return Load(**found)
+
+
+def fields_of(module: nn.Module, path: str) -> dict[str, int]:
+    """The multiplications of one module by the field of Load that they belong to; none for most.
+
+    >>> fields_of(nn.Linear(2, 3), "decoder.blocks.0.cross_attention.k_proj")
+    {'source': 6}
+    """
+    side = "target" if path.startswith("decoder") else "source"
+    match module:
+        case nn.Linear():
+            if path.partition(".lora")[0].endswith(("cross_attention.k_proj", "cross_attention.v_proj")):
                 side = "source"
-            found["output" if path == "output_proj" else side] += module.in_features * module.out_features
-        elif isinstance(module, Attention):
+            return {"output" if path == "output_proj" else side: module.in_features * module.out_features}
+        case Attention():
             side = "cross" if path.endswith("cross_attention") else side
-            found[f"{side}_pairs"] += module.n_heads * (module.head_dim + module.value_dim)
+            return {f"{side}_pairs": module.n_heads * (module.head_dim + module.value_dim)}
+        case _:
+            return {}
+
+
+def reached(model: nn.Module) -> set[str]:
+    """The paths of the modules to whose input a gradient goes back, since something before them is trained.
+
+    >>> model = on_paper(ModelConfig(architecture="decoder", vocab_size=11, n_encoder_layers=0, n_decoder_layers=2))
+    >>> _ = model.embedding.requires_grad_(False)
+    >>> sorted(path for path in reached(model) if path.endswith("q_proj"))
+    ['decoder.blocks.1.self_attention.q_proj']
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    comes = {"source": False, "target": False}
+    before = {"": dict(comes)}
+    found: set[str] = set()
+    for path, module in modules.items():
+        layer = path.partition(".lora")[0]
+        parent, _, name = layer.rpartition(".")
+        side = _side(path, modules)
+        memory = layer.endswith(("cross_attention.k_proj", "cross_attention.v_proj"))
+        residual = modules.get(f"{path}_residual")
+        if isinstance(residual, Residual) and residual.norm_first:
+            comes[side] = comes[side] or _learns(residual.norm)
+        before[path] = dict(comes)
+        # layers side by side read what came before the first of them, and so does A of an adapter; B reads what A gives
+        gives = path.endswith("lora.up")
+        at = before[parent] if name in BESIDE and not gives else comes
+        if at["source" if memory and not gives else side]:
+            found.add(path)
+        comes[side] = comes[side] or _learns(module, recurse=False) or (memory and comes["source"])
+    return found
+
+
+def _learns(module: nn.Module, recurse: bool = True) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters(recurse))
+
+
+def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
+    """Whether a module works on what the encoder or on what the decoder reads."""
+    if "encoder" not in modules or path.startswith(("decoder", "target_")):
+        return "target"
+    return "target" if path.startswith("output") and "decoder" in modules else "source"
+
+
+def training_multiplications(model: nn.Module) -> Load:
+    """As `multiplications`, a third for each of the passes that training makes: forward, and, as far as something is
+    trained there or before, towards the inputs and towards the weights. Equal to them where nothing is frozen.
+    """
+    found = {field.name: 0.0 for field in fields(Load)}
+    gets = reached(model)
+    for path, module in model.named_modules():
+        for name, count in fields_of(module, path).items():
+            if isinstance(module, nn.Linear):
+                passes = 1 + (path in gets or path == "output_proj") + module.weight.requires_grad
+            else:
+                passes = 3 if f"{path}.out_proj" in gets else 1
+            found[name] += count * passes / 3
     return Load(**found)
 
 

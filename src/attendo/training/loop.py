@@ -141,8 +141,7 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
     if len(folders) < 2:
         return
     own = {name: tensor.clone() for name, tensor in weights_of(run.engine.model).items()}
-    with run.engine.whole(changed=True):
-        load_weights(run.model, average_weights(folders), "the averaged weights")
+    load_weights(run.engine.model, average_weights(folders, own), "the averaged weights")
     try:
         report = evaluate(run)
     except Interrupted:

@@ -49,7 +49,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
         total = torch.zeros((), dtype=weight.dtype, device=hidden.device)
         grad_hidden = torch.empty_like(hidden)
         # by columns, as in `weight_gradient`: hidden states are narrower than a vocabulary
-        grad_columns = torch.zeros(weight.shape[::-1], dtype=weight.dtype, device=weight.device)
+        learns = ctx.needs_input_grad[1]
+        columns = (
+            torch.zeros(weight.shape[::-1], dtype=weight.dtype, device=weight.device) if learns else None
+        )
         with torch.autocast(device, enabled=False):
             matrix = weight.to(compute)
             for start in range(0, hidden.shape[0], rows):
@@ -63,13 +66,15 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 probs.scatter_add_(-1, t, torch.full_like(t, smoothing - 1.0, dtype=probs.dtype))
                 grad = probs.to(compute)
                 grad_hidden[start : start + rows] = _product(grad, matrix.mT, onednn)
-                _add_product(grad_columns, h, grad, factor, onednn)
-            grad_weight = grad_columns.mT.contiguous()
+                if columns is not None:
+                    _add_product(columns, h, grad, factor, onednn)
+            grad_weight = None if columns is None else columns.mT.contiguous()
             if smoothing:
                 mean_row, hidden_sum = weight.mean(0), hidden.to(weight.dtype).sum(0)
                 total -= smoothing * (hidden_sum @ mean_row)
                 grad_hidden -= (smoothing * mean_row).to(grad_hidden.dtype)
-                grad_weight -= (factor * smoothing / vocab) * hidden_sum
+                if grad_weight is not None:
+                    grad_weight -= (factor * smoothing / vocab) * hidden_sum
         ctx.save_for_backward(grad_hidden.mul_(factor), grad_weight)
         return total * factor
 
@@ -78,7 +83,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
         grad_hidden, grad_weight = ctx.saved_tensors
         (upstream,) = grads
         # in place: a second backward pass through the same loss is refused by torch
-        return grad_hidden.mul_(upstream), grad_weight.mul_(upstream), None, None, None, None
+        of_weight = None if grad_weight is None else grad_weight.mul_(upstream)
+        return grad_hidden.mul_(upstream), of_weight, None, None, None, None
 
 
 def _product(left: Tensor, right: Tensor, onednn: bool) -> Tensor:

@@ -15,6 +15,8 @@ from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import Alibi, RelativeBias, Rotary
+from attendo.training.costs import reached
+from attendo.training.lora import Adapter
 from attendo.training.losses import CHUNK_VALUES
 from attendo.training.optimizer import hidden_matrices
 
@@ -124,22 +126,24 @@ def training_memory(
 ) -> Memory:
     """The memory of an update whose largest batch has these cells.
 
-    A parameter takes 4 bytes, its gradient 4 and AdamW's two moments 8; muon: one moment (4) of the hidden layers'
-    matrices; averaged: 4 more, of a moving average. Autocast keeps a copy (2) of each matrix that it multiplies with.
+    A parameter takes 4 bytes, and if it is trained its gradient 4 and AdamW's two moments 8; muon: one moment (4) of
+    the hidden layers' matrices; averaged: 4 more, of a moving average. Autocast keeps a copy (2) of each matrix that
+    it multiplies with.
     """
-    parameters = dict(model.named_parameters())
-    n = sum(p.numel() for p in parameters.values())
+    learned = [p.numel() for p in model.parameters() if p.requires_grad]
+    n = sum(learned)
     hidden = sum(p.numel() for p in hidden_matrices(model))
     linear = {
         module.weight: module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear)
     }
     return Memory(
-        weights=FLOAT * n + (HALF * sum(linear.values()) if formats.half else 0),
+        weights=FLOAT * sum(p.numel() for p in model.parameters())
+        + (HALF * sum(linear.values()) if formats.half else 0),
         gradients=FLOAT * n,
         states=2 * FLOAT * n + (FLOAT * n if averaged else 0) - (FLOAT * hidden if muon else 0),
         activations=activation_bytes(model, cells, formats, checkpointing=checkpointing),
         loss=loss_bytes(model.get_submodule("output_proj"), cells.output, formats),
-        spare=FLOAT * max(p.numel() for p in parameters.values()),
+        spare=FLOAT * max(learned),
     )
 
 
@@ -162,10 +166,14 @@ def activation_bytes(
     In float32 with LayerNorm, ReLU and dropout a block of self-attention keeps 10d + d_ff numbers a position: two
     inputs of norms, the input, query, key, value and result of attention, the inputs of the feed-forward net's layers
     and two masks. checkpointing: only the input of each block is kept, and one block at a time is computed again (Chen
-    et al. 2016).
+    et al. 2016). What is frozen, with all before it, keeps nothing; what is frozen behind something trained is counted
+    like the trained, which is at most a fifth too much.
     """
     blocks, inputs, rest = [0.0], 0.0, 0.0
+    gets = reached(model)
     for path, module in model.named_modules():
+        if path not in gets and not any(parameter.requires_grad for parameter in module.parameters()):
+            continue
         n = cells.target if path.startswith(("decoder", "target_")) else cells.source or cells.target
         match module:
             case EncoderBlock() | DecoderBlock():
@@ -197,6 +205,9 @@ def _block_bytes(block: nn.Module, place: str, cells: Cells, formats: Formats) -
                 total += _attention_bytes(module, (n, n), mask, formats)
             case FeedForward():
                 total += n * _feed_forward_bytes(module, formats)
+            case Adapter():
+                of_memory = path.startswith(("cross_attention.k_proj", "cross_attention.v_proj"))
+                total += (cells.source if of_memory else n) * _adapter_bytes(module, formats)
             case Residual():
                 total += n * _norm_bytes(module.norm)
                 if module.dropout.p:
@@ -234,6 +245,13 @@ def _feed_forward_bytes(net: FeedForward, formats: Formats) -> float:
     if net.dropout.p:  # its mask; what it gives takes the place of what it reads, but for ReLU's result
         kept += inner * (formats.mask(formats.product) + (formats.product if is_relu and not is_gated else 0))
     return kept
+
+
+def _adapter_bytes(adapter: Adapter, formats: Formats) -> float:
+    """A position: what B reads, and with dropout what A reads, and the mask."""
+    width, rank = adapter.down.in_features, adapter.down.out_features
+    dropped = width * (formats.product + formats.mask(FLOAT)) if adapter.dropout.p else 0
+    return rank * formats.product + dropped
 
 
 def _norm_bytes(norm: nn.Module) -> float:

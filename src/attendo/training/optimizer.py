@@ -33,7 +33,7 @@ class TrainingConfig:
     in their place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks.
     prefetch: batches that a thread makes ahead, 0 = none. tensorboard: the log goes there as well. parallel: several
     processes hold the model each ("ddp"), or shards of it ("fsdp"). rank_timeout: seconds after which a process that
-    does not answer is given up.
+    does not answer is given up. frozen: parts that stay as they are, by their paths: "encoder", "decoder.blocks.0".
     """
 
     steps: int | None = None
@@ -68,6 +68,7 @@ class TrainingConfig:
     tensorboard: bool = False
     parallel: Literal["ddp", "fsdp"] = "ddp"
     rank_timeout: float = RANK_TIMEOUT
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self):
         budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]

@@ -18,7 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from attendo.data.batches import Batch
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.training.distributed import Ranks
-from attendo.training.sharding import local, span
+from attendo.training.lora import OFF, LoraConfig, merge, part, with_adapters
+from attendo.training.sharding import gathered
 from attendo.training.state import set_torch_states, torch_states
 
 Parallel = Literal["ddp", "fsdp"]
@@ -43,8 +44,9 @@ class Engine:
     """How a model is trained: by this process alone, or by all ranks.
 
     model: holds the parameters that the optimizer changes, under the names they have in the given model: that model
-    itself, or with FSDP2 a twin of which each rank holds its rows. The given model has no weights then, but within
-    `whole`.
+    itself, or a twin. With FSDP2 each rank holds rows of the twin's; the given model has no weights then, but within
+    `whole`. With adapters the twin has them beside the given model's own parameters; that one has them merged within
+    `whole`, and is what it was before outside.
     """
 
     def __init__(
@@ -54,13 +56,16 @@ class Engine:
         parallel: Parallel,
         ranks: Ranks,
         prepare: Callable[[nn.Module], None] = lambda model: None,
+        lora: LoraConfig = OFF,
     ):
         """prepare: what is done to the model that is trained before it is replicated or cut, such as compiling it."""
         self.ranks = ranks
         self._plain = model
         self._depth = 0
+        self._before: dict[str, Tensor] = {}
         self.is_sharded = parallel == "fsdp" and ranks.world > 1
-        self.model = copy.deepcopy(model) if self.is_sharded else model
+        twin = with_adapters(model, lora)
+        self.model = copy.deepcopy(twin) if self.is_sharded else twin
         prepare(self.model)
         losses = Losses(self.model, loss)
         if self.is_sharded:
@@ -103,26 +108,30 @@ class Engine:
             parameter.grad = None
 
     @contextmanager
-    def whole(self, changed: bool = False) -> Iterator[None]:
-        """Within it the given model has all its weights, to be evaluated or saved; all ranks enter it together.
-
-        changed: what is done to them there is taken over into the training.
-        """
-        if not self.is_sharded:
-            yield
-            return
-        shards = dict(self.model.named_parameters())
+    def whole(self) -> Iterator[None]:
+        """Within it the given model has all its weights, to be evaluated or saved; all ranks enter it together."""
         if not self._depth:
-            _fill(self._plain, shards)
+            if self.is_sharded:
+                _fill(self._plain, dict(self.model.named_parameters()))
+            self._before = merge(self._plain, self.model)
         self._depth += 1
         try:
             yield
-            if changed:
-                _take(shards, self._plain)
         finally:
             self._depth -= 1
             if not self._depth:
-                _free(self._plain)
+                part(self._plain, self._before)
+                self._before = {}
+                if self.is_sharded:
+                    _free(self._plain)
+
+    def trained(self) -> dict[str, Tensor]:
+        """What the optimizer changes, by name, whole; all ranks ask together."""
+        return {
+            name: gathered(parameter.detach())
+            for name, parameter in self.model.named_parameters()
+            if parameter.requires_grad
+        }
 
 
 def _replicated(losses: Losses) -> DistributedDataParallel:
@@ -163,14 +172,7 @@ def _fill(model: nn.Module, shards: dict[str, nn.Parameter]) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.untyped_storage().resize_(parameter.numel() * parameter.element_size())
-            parameter.copy_(cast(Any, shards[name]).full_tensor())
-
-
-def _take(shards: dict[str, nn.Parameter], model: nn.Module) -> None:
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            first, end = span(shards[name])
-            local(shards[name]).copy_(parameter[first:end])
+            parameter.copy_(gathered(shards[name]))
 
 
 def _free(model: nn.Module) -> None:

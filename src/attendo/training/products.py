@@ -44,16 +44,17 @@ class _OneDnn(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
         return onednn_product(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         grad = grads[0].contiguous()
-        grad_x = onednn_product(grad, weight.mT) if ctx.needs_input_grad[0] else None
-        return grad_x, weight_gradient(grad, x), grad.sum(0) if ctx.has_bias else None
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        grad_x = onednn_product(grad, weight.mT) if of_x else None
+        grad_weight = weight_gradient(grad, x) if of_weight else None
+        return grad_x, grad_weight, grad.sum(0) if of_bias else None
 
 
 class OneDnnLinear(nn.Linear):

@@ -18,6 +18,8 @@ from attendo.training.checkpointing import recompute_blocks
 from attendo.training.clock import Clock
 from attendo.training.compiling import compile_blocks
 from attendo.training.distributed import ALONE, Ranks
+from attendo.training.frozen import freeze
+from attendo.training.lora import OFF, LoraConfig
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.precision import autocast, build_scaler, set_tf32
@@ -83,8 +85,9 @@ class Interrupted(Exception):
 class Run:
     """A model on its way: everything the loop changes. `folder` takes the checkpoints; None: none are kept.
 
-    ranks: the processes that train it. stopping: all of them are to save what is done, and return; see `stop`.
-    engine: computes losses and gradients, by all ranks; its model has the parameters that the optimizer changes.
+    ranks: the processes that train it. lora: adapters that are trained in place of its weights. stopping: all ranks are
+    to save what is done, and return; see `stop`. engine: computes losses and gradients, by all ranks; its model has the
+    parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -95,6 +98,7 @@ class Run:
     progress: Progress = field(default_factory=Progress)
     clock: Clock = field(default_factory=Clock)
     ranks: Ranks = ALONE
+    lora: LoraConfig = OFF
     stopping: bool = False
     _asked_to_stop: bool = False
     _can_be_interrupted: bool = False
@@ -103,7 +107,9 @@ class Run:
         if self.training.products == "onednn":
             use_onednn(self.model)
         set_tf32(self.training.precision, self.device)
-        self.engine = Engine(self.model, self._loss, self.training.parallel, self.ranks, self._prepare)
+        freeze(self.model, self.training.frozen)
+        how = self.training.parallel, self.ranks, self._prepare, self.lora
+        self.engine = Engine(self.model, self._loss, *how)
         self.optimizer = build_optimizer(self.engine.model, self.training)
         self.scaler = build_scaler(self.training.precision, self.device)
         decay = self.training.ema_decay

@@ -132,8 +132,8 @@ class Job:
     units: int
     largest_unit: float
     flops: float
-    gathered: int = 4
-    reduced: int = 4
+    gathered: float = 4
+    reduced: float = 4
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,11 @@ def local(tensor: Tensor) -> Tensor:
     return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
 
 
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, sharded or not; of a sharded one, all ranks ask together."""
+    return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
+
+
 def rows_of(tensor: Tensor) -> Rows:
     """What this rank holds of a tensor, and where that belongs.
 

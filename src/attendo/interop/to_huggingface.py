@@ -1,0 +1,220 @@
+"""Models to Hugging Face: a folder that `transformers` loads with the right class, its tokenizer included."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attendo.bundle import Bundle
+from attendo.config import build
+from attendo.data.special_tokens import Around, SpecialTokens
+from attendo.data.tokenizers import SPECIALS, Kind
+from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.options import DecodingConfig
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+from attendo.interop.huggingface.writing import place_of, write_model
+from attendo.interop.packages import required
+from attendo.interop.parity import Foreign, Found
+from attendo.models import Model, ModelConfig
+
+MOST = 512
+"""Tokens of a translation that `generate` stops at, or fewer if the model holds fewer."""
+
+
+def why_not(config: ModelConfig, kind: Kind) -> str | None:
+    """In a clause, why no class of `transformers` computes what a model of this shape does; None: one does.
+
+    >>> why_not(ModelConfig(vocab_size=11), "bpe")
+    >>> why_not(ModelConfig(vocab_size=11, positions="alibi"), "bpe")
+    "positions='alibi' is in no model of transformers that is like this one otherwise"
+    """
+    if kind in ("word", "uncased"):
+        return f"tokenizer.kind={kind!r} cuts texts as no tokenizer of transformers does"
+    try:
+        place_of(config)
+    except AttendoError as error:
+        return str(error)
+    return None
+
+
+def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
+    """Writes config.json, model.safetensors, the tokenizer and generation_config.json into the empty folder `out`.
+
+    >>> from tempfile import mkdtemp
+    >>> write(Path(), Bundle({"model": {"vocab_size": 9, "positions": "alibi"}}, None), None, Path(mkdtemp()))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: positions='alibi' is in no model of transformers that is like this one otherwise
+    """
+    place_of(bundle.model_config)
+    own = bundle.tokenizer.specials
+    ids = {"pad_token_id": own.pad_id, "bos_token_id": own.bos_id, "eos_token_id": own.eos_id}
+    more: dict[str, Any] = dict(ids)
+    if model.config.architecture == "encoder-decoder":
+        more["decoder_start_token_id"] = own.begin[0]
+    if labels := list(bundle.card.get("labels", {})):
+        more["id2label"] = {str(n): label for n, label in enumerate(labels)}
+        more["label2id"] = {label: n for n, label in enumerate(labels)}
+    write_model(model, out, more)
+    write_atomic(out / "tokenizer.json", _json(_tokenizer(bundle)))
+    write_atomic(out / "tokenizer_config.json", _json(_tokenizer_config(bundle)))
+    if (how := _generation(bundle)) is not None:
+        write_atomic(out / "generation_config.json", _json(ids | how))
+
+
+def opened(out: Path) -> Foreign:
+    """The written model, run by `transformers`. Raises AttendoError where that is not installed.
+
+    >>> opened(Path("nowhere"))
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'nowhere/config.json'
+    """
+    name = json.loads((out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
+    transformers = required("transformers")
+    model = getattr(transformers, name).from_pretrained(out, local_files_only=True).eval()
+    if not model.config.is_encoder_decoder:
+        return _ForeignModel(model)
+    return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+
+
+def _tokenizer(bundle: Bundle) -> dict[str, Any]:
+    """The tokenizer's document, with the special tokens around a text that the model reads."""
+    document = json.loads(bundle.tokenizer.text)
+    if bundle.tokenizer.kind == "imported":
+        if document["target"] is not None or document["source"]["ids"] is not None:
+            raise AttendoError(
+                "this imported tokenizer cuts sources and targets in two ways, which no tokenizer.json can say; take"
+                " the tokenizer of the model that it was imported from"
+            )
+        marks = {int(i): piece for i, piece in document["marks"].items()}
+        document = document["source"]["library"]
+    else:
+        marks = dict(enumerate(SPECIALS))
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = [{"id": i, "content": piece, **plain} for i, piece in sorted(marks.items())]
+    own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
+    around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
+    return document | {
+        "added_tokens": added,
+        "post_processor": _template(around.get(architecture, own.around_text), bundle.tokenizer.entries),
+    }
+
+
+def _template(around: Around, entries: Sequence[str | None]) -> dict[str, Any] | None:
+    before, behind = around
+    if not (before or behind):
+        return None
+    names = {i: entries[i] or "" for i in (*before, *behind)}
+    texts = {letter: {"Sequence": {"id": letter, "type_id": 0}} for letter in "AB"}
+    marks = [[{"SpecialToken": {"id": names[i], "type_id": 0}} for i in part] for part in around]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*marks[0], texts["A"], *marks[1]],
+        "pair": [*marks[0], texts["A"], *marks[1], texts["B"], *marks[1]],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
+    }
+
+
+def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
+    entries, own = bundle.tokenizer.entries, bundle.tokenizer.specials
+    ids = {"pad": own.pad_id, "bos": own.bos_id, "eos": own.eos_id, "unk": own.unk_id}
+    if bundle.model_config.architecture == "masked":
+        ids["mask"] = own.mask_id
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **{f"{name}_token": entries[i] for name, i in ids.items() if i >= 0 and entries[i]},
+        "model_max_length": bundle.model_config.max_len,
+        "padding_side": "left" if bundle.model_config.architecture == "decoder" else "right",
+        "clean_up_tokenization_spaces": False,
+    }
+
+
+def _generation(bundle: Bundle) -> dict[str, Any] | None:
+    """How `generate` comes nearest to the run's own search or sampling."""
+    table = bundle.tables.get("decoding", {})
+    match bundle.model_config.architecture:
+        case "encoder-decoder":
+            decoding, own = build(DecodingConfig, table, "config.toml [decoding]"), bundle.tokenizer.specials
+            beam = decoding.beam
+            return {
+                "decoder_start_token_id": own.begin[0],
+                **({"forced_bos_token_id": own.begin[1]} if len(own.begin) > 1 else {}),
+                "suppress_tokens": sorted({*_never(bundle.tokenizer.never, own)}),
+                "max_length": min(bundle.model_config.max_len, MOST),
+                "num_beams": beam,
+                **({"early_stopping": True, "length_penalty": _penalty(decoding)} if beam > 1 else {}),
+                **({"no_repeat_ngram_size": decoding.no_repeat_ngram} if decoding.no_repeat_ngram else {}),
+            }
+        case "decoder":
+            sampling = build(SamplingConfig, table, "config.toml [decoding]")
+            how: dict[str, Any] = {
+                "do_sample": sampling.temperature > 0,
+                "max_new_tokens": sampling.max_tokens,
+            }
+            if sampling.temperature > 0:
+                how |= {"temperature": sampling.temperature, "top_k": sampling.top_k, "top_p": sampling.top_p}
+            return how
+        case _:
+            return None
+
+
+def _penalty(decoding: DecodingConfig) -> float:
+    """The exponent of the plain length: all that `generate` has."""
+    return decoding.length_penalty
+
+
+def _never(never: Sequence[int], own: SpecialTokens) -> set[int]:
+    return {*never, own.pad_id} - {own.eos_id}
+
+
+@dataclass
+class _ForeignTranslator:
+    model: Any
+    tokenizer: Any
+
+    @property
+    def same_search(self) -> Mapping[str, Any]:
+        """`generate` divides by a power of the plain length, and refills."""
+        how = self.model.generation_config
+        return {
+            "length_norm": "plain",
+            "refill": how.num_beams > 1,
+            "max_length_ratio": 0.0,
+            "max_length_extra": how.max_length - 1,
+        }
+
+    def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
+        """By `generate`, one text at a time: what stands beside a text would change its last bits."""
+        found = []
+        for text in texts:
+            read = self.tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+            with torch.inference_mode():
+                how = {"return_dict_in_generate": True, "output_scores": True} if beam > 1 else {}
+                written = self.model.generate(**read, num_beams=beam, **how)
+            ids = (written.sequences if beam > 1 else written)[0].tolist()
+            ends = {self.model.config.eos_token_id, self.model.config.pad_token_id}
+            begin = 1 + (self.model.generation_config.forced_bos_token_id is not None)
+            pieces = self.tokenizer.convert_ids_to_tokens([i for i in ids[begin:] if i not in ends])
+            score = float(written.sequences_scores[0]) if beam > 1 else float("nan")
+            found.append(Found(pieces, self.tokenizer.decode(ids, skip_special_tokens=True), score))
+        return found
+
+
+@dataclass
+class _ForeignModel:
+    model: Any
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """One row at a time."""
+        with torch.inference_mode():
+            return [self.model(input_ids=torch.tensor([list(row)])).logits[0].numpy() for row in rows]

@@ -1,0 +1,224 @@
+"""Low-rank adapters (LoRA): beside each projection of a trained model a small product learns; its own weights rest."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal, TypeVar, cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attendo.errors import AttendoError
+from attendo.nn.dropout import Dropout
+from attendo.training.frozen import nearest, parameters_of
+from attendo.training.sharding import gathered
+
+ModelT = TypeVar("ModelT", bound=nn.Module)
+OUTPUT = "output_proj"
+"""The layer that every model ends with. Its matrix may be the embedding's, so it has no adapter."""
+DOWN, UP = "lora.down.weight", "lora.up.weight"
+"""A and B, behind the path of their layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """How a model is adapted that was trained before: W + (α / r) B A for W (Hu et al. 2021, section 4.1).
+
+    rank: r, 0 = off. alpha: α. dropout: on what A reads. targets: linear layers by name ("q_proj") or by the end of
+    their path ("cross_attention.q_proj"); "all" but the output layer. trained: parts that are trained whole beside the
+    adapters, by their paths; unless given, those that the run does not start with.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: Literal["all"] | tuple[str, ...] = "all"
+    trained: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.rank < 0:
+            raise ValueError(f"rank={self.rank} must not be negative; 8 is usual, 0 is off")
+        if not self.alpha > 0:
+            raise ValueError(f"alpha={self.alpha} must be above 0; 16 is usual")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+        if not self.targets:
+            raise ValueError('targets=[] leaves nothing to adapt; name layers, or give "all"')
+
+
+OFF = LoraConfig()
+"""No adapters."""
+
+
+class Adapter(nn.Module):
+    """(α / r) B A x: what is added to a linear layer's W x; A `[r, d_in]` is `down`, B `[d_out, r]`, 0 at first, `up`.
+
+    Hu et al. 2021, eq. 3. Raises ValueError for a rank below 1.
+
+    >>> plain = nn.Linear(4, 3)
+    >>> adapter = Adapter(plain, rank=2, alpha=16.0)
+    >>> adapter(torch.ones(1, 4))
+    tensor([[0., 0., 0.]], grad_fn=<MulBackward0>)
+    >>> bool((adapter.merged(plain.weight) == plain.weight).all())
+    True
+    """
+
+    def __init__(self, plain: nn.Linear, rank: int, alpha: float, dropout: float = 0.0):
+        super().__init__()
+        if rank < 1:
+            raise ValueError(f"rank={rank} must be at least 1")
+        device, dtype = plain.weight.device, plain.weight.dtype
+        self.down = nn.Linear(plain.in_features, rank, bias=False, device=device, dtype=dtype)
+        self.up = nn.Linear(rank, plain.out_features, bias=False, device=device, dtype=dtype)
+        nn.init.zeros_(self.up.weight)
+        self.dropout = Dropout(dropout)
+        self.scale = alpha / rank
+
+    def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """What is added for each row."""
+        return self.up(self.down(self.dropout(x))) * self.scale
+
+    def merged(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
+        """W + (α / r) B A, a matrix of its own; shards of A and B are gathered."""
+        return merged(weight, gathered(self.down.weight), gathered(self.up.weight), self.scale)
+
+
+def merged(
+    weight: Float[Tensor, "d_out d_in"],
+    down: Float[Tensor, "r d_in"],
+    up: Float[Tensor, "d_out r"],
+    scale: float,
+) -> Float[Tensor, "d_out d_in"]:
+    """W + scale · B A.
+
+    >>> merged(torch.zeros(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [2.0]]), 0.5)
+    tensor([[0.5000, 0.5000],
+            [1.0000, 1.0000]])
+    """
+    return weight.addmm(up, down, alpha=scale)
+
+
+@cache
+def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
+    """A kind of linear layer that is another one but for the sum: its own product, and that of its child `lora`.
+
+    >>> issubclass(adapted(nn.Linear), nn.Linear), adapted(nn.Linear) is adapted(nn.Linear)
+    (True, True)
+    """
+
+    class Adapted(kind):
+        lora: Adapter
+
+        def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+            return super().forward(input) + self.lora(input)
+
+    Adapted.__name__ = Adapted.__qualname__ = f"Adapted{kind.__name__}"
+    return Adapted
+
+
+def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
+    """A twin of the model with an adapter at each target: a module tree of its own around the very same parameters.
+
+    Of those, only the parts that are trained whole are still trained. Names stay, and the model itself has no line
+    about adapters; at rank 0 it is its own twin. What is frozen already has no adapter and is not trained.
+    Raises AttendoError for a target or a part that the model has not, and where no target is left.
+    """
+    if not config.rank:
+        return model
+    whole = {id(p) for p in parameters_of(model, config.trained, "lora.trained") if p.requires_grad}
+    paths = target_paths(model, config, whole)
+    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    for parameter in twin.parameters():
+        parameter.requires_grad_(id(parameter) in whole)
+    for path in paths:
+        layer = twin.get_submodule(path)
+        assert isinstance(layer, nn.Linear)
+        adapter = Adapter(layer, config.rank, config.alpha, config.dropout)
+        layer.__class__ = adapted(type(layer))
+        layer.add_module("lora", adapter)
+    return twin
+
+
+def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[str]:
+    """The paths of the layers that get an adapter; whole: ids of parameters that are trained as they are, and get none.
+
+    Raises AttendoError for a target that the model has not, or cannot have, and where none is left.
+    """
+    layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
+    layers.pop(OUTPUT, None)
+    if config.targets == "all":
+        chosen = list(layers)
+    else:
+        named = {target: [p for p in layers if f".{p}".endswith(f".{target}")] for target in config.targets}
+        for target, paths in named.items():
+            if target == OUTPUT:
+                raise AttendoError(
+                    f"lora.targets: {OUTPUT} is no target, since its matrix may be the embedding's; train it whole:"
+                    f' lora.trained=["{OUTPUT}"]'
+                )
+            if not paths:
+                known = list(dict.fromkeys(tail for path in layers for tail in _tails(path)))
+                raise AttendoError(
+                    f"lora.targets: no linear layer is called {target!r}; {nearest(target, known)}"
+                )
+        chosen = [path for path in layers if any(path in paths for paths in named.values())]
+    left = [p for p in chosen if layers[p].weight.requires_grad and id(layers[p].weight) not in whole]
+    if not left:
+        raise AttendoError(
+            f"lora.targets={config.targets}: every such layer is frozen, or new and trained whole; leave lora.rank out"
+        )
+    return left
+
+
+def _tails(path: str) -> list[str]:
+    """The ends of a path that name no block: "q_proj", "self_attention.q_proj"."""
+    steps = path.split(".")
+    return [".".join(steps[-depth:]) for depth in (1, 2) if not any(s.isdigit() for s in steps[-depth:])]
+
+
+def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
+    """The adapters of a twin, and the paths of their layers."""
+    for path, module in model.named_modules():
+        if isinstance(module, Adapter):
+            yield path.removesuffix(".lora"), module
+
+
+@torch.no_grad()
+def merge(model: nn.Module, twin: nn.Module) -> dict[str, Tensor]:
+    """Gives the targets of a model W + (α / r) B A, a matrix of their own, in place of W; those W by path."""
+    before: dict[str, Tensor] = {}
+    for path, adapter in adapters(twin):
+        parameter = cast(nn.Linear, model.get_submodule(path)).weight
+        before[path] = parameter.data
+        parameter.data = adapter.merged(parameter.data)
+    return before
+
+
+def part(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+    """Undoes `merge`: the model has the very tensors again that it gave."""
+    for path, weight in before.items():
+        cast(nn.Linear, model.get_submodule(path)).weight.data = weight
+
+
+@torch.no_grad()
+def take_in(model: nn.Module, tensors: Mapping[str, Tensor], scale: float) -> None:
+    """Changes a model by what another was trained with: A and B are merged into their layers, others take their place.
+
+    Raises AttendoError for what the model has no place for.
+    """
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors.items():
+        path = name.removesuffix(DOWN) + "weight" if name.endswith(DOWN) else name
+        if name.endswith(UP):
+            continue
+        if path not in parameters:
+            raise AttendoError(
+                f"the adapter has {name}, for which the model has no place; give the run it began with"
+            )
+        own = parameters[path]
+        new = merged(own, tensor, tensors[name.removesuffix(DOWN) + UP], scale) if path != name else tensor
+        own.copy_(new)
