@@ -20,7 +20,10 @@ from attendo.training.costs import (
     on_paper,
     parameter_groups,
     training_flops,
+    training_multiplications,
 )
+from attendo.training.frozen import freeze
+from attendo.training.lora import LoraConfig, with_adapters
 from attendo.training.losses import token_losses
 from attendo.training.memory import Cells, Formats, activation_bytes, cells_of, times, training_memory
 from attendo.training.optimizer import TrainingConfig, build_optimizer
@@ -117,6 +120,43 @@ def test_operations_are_those_that_torch_counts(family, variant):
     passed, load = multiplications(on_paper(model.config)), load_of(batch)
     unseen = 6 * passed.target_pairs * load.target_pairs
     assert counter.get_total_flops() == training_flops(passed, load) + unseen
+
+
+def partly_trained(model, frozen, lora):
+    """With adapters, and without gradients for the embeddings or a stack's first block."""
+    parts = {"embeddings": "embedding", "first blocks": "blocks.0"}
+    names = [n for n, _ in model.named_modules() if n.endswith(parts[frozen])] if frozen else []
+    freeze(model, names)
+    return with_adapters(model, LoraConfig(**lora))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("frozen", "lora"),
+    [
+        ("embeddings", {}),
+        ("first blocks", {}),
+        ("", {"rank": 3}),
+        ("embeddings", {"rank": 3, "targets": ("q_proj",)}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("norm_first", [pytest.param(False, marks=pytest.mark.full), True])
+def test_operations_and_activations_of_a_model_that_is_trained_in_parts(family, frozen, lora, norm_first):
+    config = config_of(family, norm_first=norm_first)
+    model, paper = (partly_trained(m, frozen, lora) for m in (build_model(config), on_paper(config)))
+    batch = batch_of(family, [(7, 9)] * 3)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        hidden = model.hidden(**batch.inputs).flatten(0, -2)
+        token_losses(model.output(hidden), batch.targets.flatten()).sum().backward()
+    passed, load = training_multiplications(paper), load_of(batch)
+    counted = counter.get_total_flops() - 6 * passed.target_pairs * load.target_pairs
+    # of scores that get a gradient only for the queries, half of a pass is left out
+    assert training_flops(passed, load) == pytest.approx(counted, rel=0.015)
+    batch = batch_of(family, [(20, 24)] * 30)
+    ratio = activation_bytes(paper, cells_of(batch)) / kept_by_torch(model.train(), batch, False)
+    assert 0.98 < ratio < (1.35 if "targets" in lora else 1.1)
+    assert training_memory(paper, cells_of(batch)).gradients == 4 * parameter_count(model)
 
 
 def test_operations_by_the_definition():

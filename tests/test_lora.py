@@ -15,8 +15,8 @@ from attendo.training.averages import WeightAverage
 from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
 from attendo.training.distributed import ALONE
 from attendo.training.frozen import freeze, parameters_of
-from attendo.training.lora import Adapter, LoraConfig, adapters, merge, part, take_in, with_adapters
 from attendo.training.loop import train
+from attendo.training.lora import Adapter, LoraConfig, adapters, merge, part, take_in, with_adapters
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.products import use_onednn
@@ -33,7 +33,14 @@ FAMILIES = {
 
 
 def model_of(family, **options):
-    sizes = {"vocab_size": 20, "d_model": 16, "d_ff": 24, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1}
+    sizes = {
+        "vocab_size": 20,
+        "d_model": 16,
+        "d_ff": 24,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+    }
     torch.manual_seed(0)
     return build_model(ModelConfig(architecture=family, **{**sizes, **FAMILIES[family], **options})).eval()
 
@@ -131,7 +138,9 @@ def test_targets_by_the_end_of_their_path():
 def test_parts_trained_whole_and_frozen_parts_have_no_adapter():
     model = tiny_model()
     freeze(model, ["encoder", "decoder.blocks.0.cross_attention.q_proj"])
-    twin = with_adapters(model, LoraConfig(rank=1, trained=("decoder.blocks.0.feed_forward", "encoder.blocks")))
+    twin = with_adapters(
+        model, LoraConfig(rank=1, trained=("decoder.blocks.0.feed_forward", "encoder.blocks"))
+    )
     trained = {name for name, p in twin.named_parameters() if p.requires_grad}
     assert {path.rpartition(".")[0] for path, _ in adapters(twin)} == {
         "decoder.blocks.0.self_attention",
@@ -203,7 +212,9 @@ def test_settings_that_make_no_sense(settings, said):
 )
 def test_what_is_not_trained_stays_to_the_bit_and_has_no_state(tmp_path, options):
     lora = LoraConfig(rank=2, dropout=0.1, trained=("decoder.blocks.0.feed_forward_residual",))
-    run = tiny_run(tmp_path, TinyTask(values=[1.0, 2.0, 3.0, 4.0]), lora=lora, steps=6, **options, frozen=("encoder",))
+    run = tiny_run(
+        tmp_path, TinyTask(values=[1.0, 2.0, 3.0, 4.0]), lora=lora, steps=6, **options, frozen=("encoder",)
+    )
     before, plain = copies(weights_of(run.engine.model)), copies(weights_of(run.model))
     finished(run)
     after = weights_of(run.engine.model)

@@ -99,6 +99,8 @@ def translation(
     What you leave open (size, vocabulary, batch, rate) is chosen from your data, this machine's measured speed
     and the budget, and printed. A preset, then --config, then --set, then the other options: the later wins.
     Every row is accounted for. Ctrl-C saves; attendo resume goes on.
+    With --init-from a trained model learns on: all of it, adapters alone (--set lora.rank=8), or all but some parts
+    (--set 'training.frozen=["encoder"]').
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """

@@ -27,7 +27,8 @@ Assignments = Annotated[
     list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as model.d_model=128.")
 ]
 InitFrom = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="Start from this run's tokenizer, shape and weights.")
+    Path | None,
+    typer.Option(metavar="DIR", help="Start from this run, whole or by LoRA (--set lora.rank=8)."),
 ]
 Header = Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")]

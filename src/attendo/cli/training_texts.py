@@ -87,7 +87,8 @@ def classification(
     """Train a classifier from labelled texts.
 
     Labels may be any words. What you leave open is chosen from your data and printed; every row is accounted for.
-    With --init-from a masked language model's run, the encoder starts from what that has learned.
+    With --init-from a masked language model's run, the encoder starts from what that has learned; --set lora.rank=8
+    trains adapters alone in it, --set 'training.frozen=["encoder"]' leaves it as it is.
 
     Example: attendo train classification --train reviews.tsv --out runs/mine
     """
@@ -149,6 +150,7 @@ LANGUAGE_MODEL = """Train a model that continues texts.
 
 Without --train it learns from the source of Python's standard library, which every machine has.
 --set tokenizer.kind=character|byte|word|bpe|unigram; --set model.max_len=N is the context in tokens.
+--init-from DIR goes on from another model on your texts; with --set lora.rank=8 only adapters learn.
 
 Example: attendo train language-model --train notes.txt --out runs/mine
 """

@@ -141,19 +141,16 @@ def new_run(
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
     model = new_model(bundle, config, found.device, say)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
-    facts, n_trained = (
-        task.describe(),
-        parameter_count(trained_on_paper(config.model, config.training, config.lora)),
-    )
+    facts, n_trained = task.describe(), count_trained(config)
     bundle.card |= {
         "parameters": parameter_count(model),
-        **({"trained_parameters": n_trained} if config.lora.rank or config.training.frozen else {}),
+        **({} if n_trained is None else {"trained_parameters": n_trained}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
     with ranks.in_turn("description", everywhere=True):
         save_description(folder, bundle)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
-    learning = f", {n_trained:,} of them trained" if "trained_parameters" in bundle.card else ""
+    learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(
         f"{bundle.card['parameters']:,} parameters{learning}; {material.n_tokens:,} tokens in"
         f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
@@ -208,8 +205,18 @@ def chosen(
     if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
         tables["lora"]["trained"] = new_parts(init_from, config.model)
         config = RunConfig.from_tables(family, tables, "the settings")
-    trained_on_paper(config.model, config.training, config.lora)  # which refuses what the model has not
+    count_trained(config)  # which refuses what the model has not
     return Chosen(config, tables, tokenizer, corpus, material, where)
+
+
+def count_trained(config: RunConfig) -> int | None:
+    """The numbers that a run trains, its adapters' among them; None where it trains all of the model.
+
+    Raises AttendoError for a part or a layer that the model has not.
+    """
+    if not config.lora.rank and not config.training.frozen:
+        return None
+    return parameter_count(trained_on_paper(config.model, config.training, config.lora))
 
 
 def require_start(tables: Tables, init_from: Path | None) -> None:

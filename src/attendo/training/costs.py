@@ -155,18 +155,19 @@ def reached(model: nn.Module) -> set[str]:
         memory = layer.endswith(("cross_attention.k_proj", "cross_attention.v_proj"))
         residual = modules.get(f"{path}_residual")
         if isinstance(residual, Residual) and residual.norm_first:
-            comes[side] = comes[side] or _learns(residual.norm)
+            comes[side] = comes[side] or learns(residual.norm)
         before[path] = dict(comes)
         # layers side by side read what came before the first of them, and so does A of an adapter; B reads what A gives
         gives = path.endswith("lora.up")
         at = before[parent] if name in BESIDE and not gives else comes
         if at["source" if memory and not gives else side]:
             found.add(path)
-        comes[side] = comes[side] or _learns(module, recurse=False) or (memory and comes["source"])
+        comes[side] = comes[side] or learns(module, recurse=False) or (memory and comes["source"])
     return found
 
 
-def _learns(module: nn.Module, recurse: bool = True) -> bool:
+def learns(module: nn.Module, recurse: bool = True) -> bool:
+    """Whether a parameter of the module, or of a module in it, is trained."""
     return any(parameter.requires_grad for parameter in module.parameters(recurse))
 
 
