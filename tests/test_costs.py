@@ -130,7 +130,14 @@ def partly_trained(model, frozen, lora):
     return with_adapters(model, LoraConfig(**lora))
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        "encoder-decoder",
+        "masked",
+        *(pytest.param(f, marks=pytest.mark.full) for f in ("classifier", "decoder")),
+    ],
+)
 @pytest.mark.parametrize(
     ("frozen", "lora"),
     [

@@ -17,7 +17,7 @@ from tiny_texts import labelled_file, text_file
 from attendo.bundle import weights_hash
 from attendo.errors import AttendoError
 from attendo.tasks import planning
-from attendo.tasks.adapters import with_adapter
+from attendo.tasks.adapters import kept_weights, with_adapter
 from attendo.tasks.families import family_of
 from attendo.tasks.resuming import resumed_run
 from attendo.tasks.runs import new_run
@@ -94,6 +94,19 @@ def test_the_loss_falls_and_the_commands_know_nothing_of_it(tuned, base):
     assert attendo("score", tuned, Path(json.loads((tuned / "card.json").read_text())["init_from"])).code == 2
 
 
+def test_the_film_over_checkpoints_shows_merged_weights(tuned, base):
+    """The checkpoint at the best evaluation holds what model.safetensors does."""
+    with safe_open(tuned / "model.safetensors", "pt") as opened:
+        best = opened.metadata()["step"]
+    kept, after = (
+        kept_weights(tuned, tuned / "checkpoints" / f"step-{best}"),
+        load_file(tuned / "model.safetensors"),
+    )
+    assert kept.keys() == after.keys() and all(torch.equal(kept[name], after[name]) for name in after)
+    first = kept_weights(base, checkpoints(base / "checkpoints")[-1])
+    assert first.keys() == after.keys()
+
+
 def test_it_resumes_to_the_bit_wherever_it_was_cut(tmp_path, file, base, tuned):
     rng = random.Random(3)
     run = tuned_run(tmp_path / "run", file, base)
@@ -134,27 +147,23 @@ def test_a_head_that_is_new_is_trained_whole(tmp_path):
     assert f"parameters, {n_trained:,} trained;" in outcome.err
 
 
-def test_a_plan_counts_what_is_trained(file, base, monkeypatch):
+@pytest.mark.parametrize(
+    ("setting", "trained", "rate"),
+    [("lora.rank=4", 4 * (12 * 32 + 4 * 48), 2e-3 * 4), ('training.frozen=["encoder"]', None, 2e-4 * 4)],
+)
+def test_a_plan_counts_what_is_trained(setting, trained, rate, file, base, monkeypatch):
+    """Of width 16; adapters bear the rate of a new model, weights that were trained before a tenth."""
     pace = planning.Pace(0.1, "CPU", 1e9, measured=True)
     monkeypatch.setattr(planning, "tried_pace", lambda *arguments: pace)
-    outcome = attendo(
-        "plan",
-        "translation",
-        "--train",
-        file,
-        "--init-from",
-        base,
-        "--steps",
-        "2",
-        "--set",
-        "lora.rank=4",
-        "--json",
-    )
+    options = ["--train", file, "--init-from", base, "--steps", "2", "--set", setting]
+    outcome = attendo("plan", "translation", *options, "--json")
     assert outcome.code == 0, outcome.err
     plan = json.loads(outcome.out)
-    assert plan["trained"] == 4 * (12 * 32 + 4 * 48)
-    assert plan["memory"]["gradients"] == 4 * plan["trained"]
+    wanted = trained or plan["n_parameters"] - plan["parameters"]["encoder"]
+    assert plan["trained"] == wanted and plan["memory"]["gradients"] == 4 * wanted
+    assert plan["training"]["learning_rate"] == pytest.approx(rate)
     assert plan["n_parameters"] == json.loads((base / "card.json").read_text())["parameters"]
+    assert f"{wanted:,}" in attendo("plan", "translation", *options).out
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
 from attendo.training.distributed import ALONE
 from attendo.training.frozen import freeze, parameters_of
 from attendo.training.loop import train
-from attendo.training.lora import Adapter, LoraConfig, adapters, merge, part, take_in, with_adapters
+from attendo.training.lora import Adapter, LoraConfig, adapters, merge, merged_tensors, part, with_adapters
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.products import use_onednn
-from attendo.training.state import optimizer_tensors, weights_of
+from attendo.training.state import load_weights, optimizer_tensors, weights_of
 from attendo.training.trainable import batch_loss
 
 LORA = LoraConfig(rank=3)
@@ -103,7 +103,7 @@ def test_merged_weights_are_the_same_function(family, rank, alpha, targets, opti
     part(model, kept)
     assert not differing(before, weights_of(model)) and list(model.state_dict()) == names
     learned = {name: p for name, p in twin.named_parameters() if p.requires_grad}
-    take_in(model, learned, alpha / rank)
+    load_weights(model, merged_tensors({**weights_of(model), **learned}, alpha / rank), "here")
     assert torch.allclose(logits_of(model), wanted, rtol=0, atol=1e-10)
 
 

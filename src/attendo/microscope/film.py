@@ -19,8 +19,8 @@ from attendo.microscope.as_bytes import encoded
 from attendo.microscope.seen import Seen
 from attendo.models import Model
 from attendo.nn.attention import Attention
-from attendo.training.checkpoints import WEIGHTS, sound_checkpoints
-from attendo.training.sharding import Stored
+from attendo.tasks.adapters import kept_weights
+from attendo.training.checkpoints import sound_checkpoints
 from attendo.training.state import load_weights
 
 MOST_FRAMES = 24
@@ -71,11 +71,11 @@ def _evenly(paths: list[Path], most: int) -> list[Path]:
 def _weights(
     seen: Seen, path: str, head: int, checkpoints: list[Path]
 ) -> Iterator[tuple[int, bool, Float[Tensor, "q_len k_len"]]]:
+    assert seen.folder is not None
     model = copy.deepcopy(seen.model) if checkpoints else seen.model
     for folder in checkpoints:
-        load_weights(model, Stored(folder, WEIGHTS), str(folder))
+        load_weights(model, kept_weights(seen.folder, folder), str(folder))
         yield int(folder.name.removeprefix("step-")), False, _seen_by(model, seen, path, head)
-    assert seen.folder is not None
     yield _trained_steps(seen.folder), True, seen.record[path].weights[0, head]
 
 

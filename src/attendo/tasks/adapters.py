@@ -10,10 +10,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from attendo.bundle import Bundle, load_bundle, load_model, weights_hash
+from attendo.config import read_toml
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.models import Model
-from attendo.training.lora import LoraConfig, take_in
+from attendo.tasks.settings import section
+from attendo.training.checkpoints import WEIGHTS
+from attendo.training.lora import LoraConfig, merged_tensors
+from attendo.training.sharding import Stored
+from attendo.training.state import load_weights, weights_of
 
 FORMAT = "attendo adapter 1"
 ADAPTER = "adapter.safetensors"
@@ -60,5 +65,13 @@ def with_adapter(folder: Path, file: Path) -> Model:
         raise AttendoError(
             f"{file} was learned on other weights than {folder} has; give the run it began with"
         )
-    take_in(model, tensors, float(header["alpha"]) / int(header["rank"]))
+    scale = float(header["alpha"]) / int(header["rank"])
+    load_weights(model, merged_tensors({**weights_of(model), **tensors}, scale), str(file))
     return model
+
+
+def kept_weights(folder: Path, checkpoint: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
+    config = folder / "config.toml"
+    lora = section(LoraConfig, read_toml(config), "lora", str(config))
+    return merged_tensors(Stored(checkpoint, WEIGHTS), lora.scale)

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.tasks.family import Corpus, Family, Material, Say, Size
 from attendo.tasks.settings import BUDGETS, Tables, section
+from attendo.tasks.starting import is_mostly_of
 from attendo.training.compiling import compiling_pays
 from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
@@ -91,12 +93,17 @@ def vocabulary_for(n_rows: int) -> int:
 
 
 def choose_training(
-    tables: Tables, family: Family, material: Material, device: torch.device, say: Say
+    tables: Tables,
+    family: Family,
+    material: Material,
+    device: torch.device,
+    say: Say,
+    init_from: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Completes [model] and [training]; says what was chosen and why.
 
     The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
-    epochs or FEWEST_STEPS steps within the budget; the smallest if none does.
+    epochs or FEWEST_STEPS steps within the budget; the smallest if none does. init_from: a run that it starts from.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
@@ -111,14 +118,17 @@ def choose_training(
     steps_per_epoch = len(batches) / training.get("accumulation", 1)
     sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
     shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
-    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, chosen.get("lora", {}))
+    adapters = chosen.get("lora", {})
+    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
     chosen["model"] = model
     model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
-    training.setdefault("learning_rate", learning_rate_for(model["d_model"]))
+    config = section(ModelConfig, chosen, "model", "the settings")
+    tuned = init_from is not None and not adapters.get("rank") and is_mostly_of(init_from, config)
+    training.setdefault("learning_rate", learning_rate_for(model["d_model"], tuned=tuned))
     training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
     training.setdefault("evaluate_every", max(20, steps // 12))
     if device.type == "cuda" and "compile" not in training:
-        run = probe_run(model, training, device, chosen.get("lora", {}))
+        run = probe_run(model, training, device, adapters)
         step = partial(update, run, [batches[len(batches) // 2]])
         training["compile"] = compiling_pays(run.engine.model, step)
     layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
@@ -160,13 +170,15 @@ def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> l
     return [size for size in sizes if size.least_rows <= n_rows]
 
 
-def learning_rate_for(d_model: int) -> float:
+def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
     """The peak rate that a width bears: falling with its square root, 2e-3 at 256.
 
-    >>> learning_rate_for(256), round(learning_rate_for(512), 5)
-    (0.002, 0.00141)
+    tuned: of weights that were trained before, which it would undo; a tenth. Adapters bear the whole.
+
+    >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
+    (0.002, 0.00141, 0.0002)
     """
-    return 2e-3 * (256 / d_model) ** 0.5
+    return (2e-4 if tuned else 2e-3) * (256 / d_model) ** 0.5
 
 
 def dropout_for(epochs: float) -> float:
@@ -232,8 +244,8 @@ def probe_run(
     settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
     config = section(TrainingConfig, {"training": settings}, "training", "the settings")
-    adapters = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
-    return Run(network, _NO_TASK, config, CheckpointConfig(), None, lora=adapters)
+    adapted = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
+    return Run(network, _NO_TASK, config, CheckpointConfig(), None, lora=adapted)
 
 
 def _seconds(training: dict[str, Any]) -> float | None:

@@ -200,7 +200,7 @@ def chosen(
         say_unknown_words(tokenizer, corpus, say)
     with ranks.in_turn("store"):
         material = family.material(corpus, tokenizer, tables)
-    tables = choose_training(tables, family, material, where, say_choice)
+    tables = choose_training(tables, family, material, where, say_choice, init_from)
     config = RunConfig.from_tables(family, tables, "the settings")
     if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
         tables["lora"]["trained"] = new_parts(init_from, config.model)

@@ -79,15 +79,26 @@ def take_weights(folder: Path, model: nn.Module) -> str:
 
 def new_parts(folder: Path, config: ModelConfig) -> list[str]:
     """The parts of a model that starts from another run's which that one has not: whole modules, or single tensors."""
-    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
-    is_new = {
-        name: name not in theirs or theirs[name].shape != parameter.shape
-        for name, parameter in on_paper(config).named_parameters()
-    }
+    is_new = {name: new for name, (_, new) in _tensors(folder, config).items()}
     shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
     names = (name for name, new in is_new.items() if new)
     tops = (name if name.partition(".")[0] in shared else name.partition(".")[0] for name in names)
     return list(dict.fromkeys(tops))
+
+
+def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
+    """Whether at least half of a model's numbers are those of the run that it starts from."""
+    counts = _tensors(folder, config).values()
+    return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
+
+
+def _tensors(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
+    """The size of each tensor of a model, and whether it is new to one that starts from another run's."""
+    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
+    return {
+        name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
+        for name, parameter in on_paper(config).named_parameters()
+    }
 
 
 def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:

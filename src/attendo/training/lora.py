@@ -49,6 +49,11 @@ class LoraConfig:
         if not self.targets:
             raise ValueError('targets=[] leaves nothing to adapt; name layers, or give "all"')
 
+    @property
+    def scale(self) -> float:
+        """α / r, 0 without adapters."""
+        return self.alpha / self.rank if self.rank else 0.0
+
 
 OFF = LoraConfig()
 """No adapters."""
@@ -93,13 +98,13 @@ def merged(
     up: Float[Tensor, "d_out r"],
     scale: float,
 ) -> Float[Tensor, "d_out d_in"]:
-    """W + scale · B A.
+    """W + scale · B A, added up in float64: the same on any device but for the last bit.
 
     >>> merged(torch.zeros(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [2.0]]), 0.5)
     tensor([[0.5000, 0.5000],
             [1.0000, 1.0000]])
     """
-    return weight.addmm(up, down, alpha=scale)
+    return weight.double().addmm(up.double(), down.double(), alpha=scale).to(weight.dtype)
 
 
 @cache
@@ -204,21 +209,22 @@ def part(model: nn.Module, before: Mapping[str, Tensor]) -> None:
         cast(nn.Linear, model.get_submodule(path)).weight.data = weight
 
 
-@torch.no_grad()
-def take_in(model: nn.Module, tensors: Mapping[str, Tensor], scale: float) -> None:
-    """Changes a model by what another was trained with: A and B are merged into their layers, others take their place.
+def merged_tensors(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """Weights by name as an ordinary model has them: each A and B is merged into its W, all else stays.
 
-    Raises AttendoError for what the model has no place for.
+    >>> rank_1 = {"q.lora.down.weight": torch.ones(1, 2), "q.lora.up.weight": torch.ones(2, 1)}
+    >>> merged_tensors({"q.weight": torch.zeros(2, 2), **rank_1}, 3.0)
+    {'q.weight': tensor([[3., 3.],
+            [3., 3.]])}
     """
-    parameters = dict(model.named_parameters())
-    for name, tensor in tensors.items():
-        path = name.removesuffix(DOWN) + "weight" if name.endswith(DOWN) else name
-        if name.endswith(UP):
+    found: dict[str, Tensor] = {}
+    for name in tensors:
+        layer = name.removesuffix("weight")
+        if name.endswith((DOWN, UP)):
             continue
-        if path not in parameters:
-            raise AttendoError(
-                f"the adapter has {name}, for which the model has no place; give the run it began with"
-            )
-        own = parameters[path]
-        new = merged(own, tensor, tensors[name.removesuffix(DOWN) + UP], scale) if path != name else tensor
-        own.copy_(new)
+        own = tensors[name]
+        has_adapter = name.endswith("weight") and f"{layer}{DOWN}" in tensors
+        found[name] = (
+            merged(own, tensors[f"{layer}{DOWN}"], tensors[f"{layer}{UP}"], scale) if has_adapter else own
+        )
+    return found
