@@ -175,6 +175,11 @@ class ImportedTokenizer(Tokenizer):
         other._side, other._target = self._target, None
         return other
 
+    @property
+    def entries(self) -> tuple[str | None, ...]:
+        """As `Tokenizer.entries`."""
+        return tuple(self._entries)
+
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without what stands around it."""
         return self._side.encode([well_formed(text)], on=False)[0]

@@ -97,9 +97,9 @@ class Tokenizer(ABC):
         return self._text
 
     @property
+    @abstractmethod
     def entries(self) -> tuple[str | None, ...]:
         """The vocabulary by id, as the tokenizer file spells it; None for an id without an entry."""
-        return tuple(self._entries)
 
     @property
     def sha256(self) -> str:
@@ -219,6 +219,11 @@ class LearnedTokenizer(Tokenizer):
         if not self._worded and tuple(self._entries[4:260]) != BYTES:
             raise AttendoError("a tokenizer file of attendo has the 256 byte pieces as ids 4 to 259")
         self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
+
+    @property
+    def entries(self) -> tuple[str | None, ...]:
+        """As `Tokenizer.entries`; each of a learned one has one."""
+        return tuple(self._entries)
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without bos and eos; [] for the empty text."""
