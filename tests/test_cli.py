@@ -40,6 +40,7 @@ COMMANDS = [
     ["report"],
     ["look"],
     ["serve"],
+    ["export"],
     ["info"],
     ["doctor"],
     ["claims"],

@@ -226,7 +226,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     model = random_model(translator_config())
     translator = exported(model, tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(AttendoError, match=r'onnxruntime: pip install "attendo\[interop\]"'):
+    with pytest.raises(AttendoError, match=r'onnxruntime is not installed; pip install "attendo\[interop\]"'):
         translator.start([[5]], 1)
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(AttendoError, match=r'pip install "attendo\[interop\]"'):

@@ -44,7 +44,7 @@ def test_a_translation_has_its_pieces_and_score(pair):
     assert theirs.same_search == {"coverage_penalty": 0.0}
     best = translator.translate(TEXTS[1:2], guard=False)[0].candidates[0]
     ((pieces, text, score),) = theirs.translate(TEXTS[1:2])
-    assert (pieces, text) == (translator.tokenizer.pieces(list(best.token_ids)), best.text)
+    assert (pieces, text) == ([translator.tokenizer.entries[i] for i in best.token_ids], best.text)
     assert score == pytest.approx(best.score, abs=1e-5)
 
 

@@ -193,7 +193,7 @@ def test_xlm_roberta_and_mbart_move_the_pieces_by_one(tmp_path: Path) -> None:
     config = tiny.config_of("mbart", n + 4, decoder_start_token_id=n + 2)
     found = read_tokenizer(tmp_path, config, source_language="de_DE", target_language="en_XX")
     assert found.specials.begin == (n + 1,)
-    refused(tmp_path, config, "choose what is translated from as source_language")
+    refused(tmp_path, config, "choose what is translated from by --from")
     with pytest.raises(AttendoError, match="no language 'fr_XX'"):
         read_tokenizer(tmp_path, config, source_language="fr_XX")
     assert read_tokenizer(tmp_path, tiny.config_of("xlm-roberta", n + 4)).specials.text(ids) == [0, *ids, 2]
@@ -216,7 +216,9 @@ def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> N
     }
     assert read_tokenizer(folder.saved, config).specials.begin == (tokenizer.pad_id,)
     tiny.marian(tmp_path, ("deu", "fra"))
-    with pytest.raises(AttendoError, match="several languages; choose one as target_language: deu, fra"):
+    with pytest.raises(
+        AttendoError, match=r"several languages; choose one by --to \(target_language\): deu, fra"
+    ):
         read_tokenizer(tmp_path, folder.config)
     found = read_tokenizer(tmp_path, folder.config, target_language="deu")
     [code] = found.specials.around_source[0]

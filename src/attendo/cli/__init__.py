@@ -14,6 +14,7 @@ from attendo.cli.comparing import add_compare_command
 from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
 from attendo.cli.evaluating import add_evaluate_command
+from attendo.cli.exporting import add_export_command
 from attendo.cli.figure import add_figure_command
 from attendo.cli.importing import add_import_command
 from attendo.cli.lesson import add_lesson_command
@@ -50,6 +51,7 @@ def build_app() -> typer.Typer:
     add_report_command(app)
     add_look_command(app)
     add_serve_command(app)
+    add_export_command(app)
     add_text_commands(app)
     add_import_command(app)
     add_data_commands(app)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attendo.cli.exporting import say_what_cannot_go
 from attendo.cli.reporting import follow, say, silent
 from attendo.data.accounting import plural
 
@@ -96,6 +97,7 @@ def _train(
             run = resumed_run(out, None, tell, device, threads, clock, ranks)
         elif ranks.is_first:
             run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
+            say_what_cannot_go(run.bundle)
         else:
             run = joined_run(out, tell, device, clock, ranks)
         processes = f"{ranks.world} processes of " if ranks.world > 1 else ""

@@ -176,9 +176,9 @@ class ImportedTokenizer(Tokenizer):
         return other
 
     @property
-    def entries(self) -> tuple[str | None, ...]:
+    def entries(self) -> tuple[str, ...]:
         """As `Tokenizer.entries`."""
-        return tuple(self._entries)
+        return tuple(f"<{i}>" if entry is None else entry for i, entry in enumerate(self._entries))
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text, without what stands around it."""

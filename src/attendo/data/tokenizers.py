@@ -98,8 +98,8 @@ class Tokenizer(ABC):
 
     @property
     @abstractmethod
-    def entries(self) -> tuple[str | None, ...]:
-        """The vocabulary by id, as the tokenizer file spells it; None for an id without an entry."""
+    def entries(self) -> tuple[str, ...]:
+        """The vocabulary by id, as the tokenizer file spells it, each entry once; "<5>" for an id 5 without one."""
 
     @property
     def sha256(self) -> str:
@@ -221,8 +221,8 @@ class LearnedTokenizer(Tokenizer):
         self._bytes = [self._spelled(i) for i in range(self.vocab_size)]
 
     @property
-    def entries(self) -> tuple[str | None, ...]:
-        """As `Tokenizer.entries`; each of a learned one has one."""
+    def entries(self) -> tuple[str, ...]:
+        """As `Tokenizer.entries`."""
         return tuple(self._entries)
 
     def encode(self, text: str) -> list[int]:

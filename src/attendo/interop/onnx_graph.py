@@ -13,7 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from attendo.errors import AttendoError
+from attendo.interop.packages import required
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -31,14 +31,7 @@ def needed() -> tuple[Any, Any]:
     >>> needed()[0].__name__
     'onnx'
     """
-    try:
-        import onnx
-        import onnx.helper
-    except ImportError:
-        raise AttendoError(
-            'ONNX needs the packages onnx and onnxruntime: pip install "attendo[interop]"'
-        ) from None
-    return onnx, onnx.helper
+    return required("onnx"), required("onnx.helper")
 
 
 class Weights:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,11 +21,14 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.beginning import begun
 from attendo.decoding.engine import decode
 from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.members import Reader
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
+from attendo.interop.packages import required
+from attendo.interop.parity import Found
 from attendo.tasks.sources import sources_of
 from attendo.tasks.translations import Translation
 from attendo.tasks.writing import Generation, Writing, WrittenText, written
@@ -35,14 +38,6 @@ MOST_LOGITS = 1 << 24  # that a step computes at once
 _AHEAD = 2  # the axis of keys and values along which a text grows
 
 
-class Found(NamedTuple):
-    """A translation: the pieces of its tokens without the end, its text, and its score."""
-
-    pieces: Sequence[str]
-    text: str
-    score: float
-
-
 class Session:
     """A graph as a function from arrays to arrays, by their names.
 
@@ -50,10 +45,7 @@ class Session:
     """
 
     def __init__(self, path: Path):
-        try:
-            import onnxruntime
-        except ImportError:
-            raise AttendoError('an ONNX graph needs onnxruntime: pip install "attendo[interop]"') from None
+        onnxruntime = required("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 4  # what goes wrong is raised
@@ -195,8 +187,8 @@ class Exported:
     @property
     def special_ids(self) -> SpecialIds:
         """As the run's own search has them."""
-        ids = self.tokenizer
-        return SpecialIds(bos_id=ids.bos_id, eos_id=ids.eos_id, never=(ids.pad_id, ids.bos_id))
+        own = self.tokenizer
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
 
     @cached_property
     def decoder(self) -> Stepper:
@@ -234,14 +226,19 @@ class ExportedTranslator(Exported):
         own = build(DecodingConfig, self.description["decoding"], "onnx.json decoding")
         beam = own.beam if beam is None else beam
         config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
-        sources = sources_of(self.tokenizer, texts, self.max_len - 1)
-        found = decode(sources.rows, self.start, self.decoder.step, config, self.special_ids, self.max_len)
+        specials, step = self.tokenizer.specials, self.decoder.step
+        longest = self.max_len - specials.n_reserved
+        sources, start = sources_of(self.tokenizer, texts, longest), begun(self.start, step, specials.begin)
+        found = decode(sources.rows, start, step, config, self.special_ids, longest + 1)
         return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
 
     def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
         """The best translation of each text."""
-        best = [found.candidates[0] for found in self.translations(texts, beam)]
-        return [Found(self.tokenizer.pieces(list(one.token_ids)), one.text, one.score) for one in best]
+        best, entries = (
+            [found.candidates[0] for found in self.translations(texts, beam)],
+            self.tokenizer.entries,
+        )
+        return [Found([entries[i] for i in one.token_ids], one.text, one.score) for one in best]
 
 
 class ExportedGenerator(Exported):

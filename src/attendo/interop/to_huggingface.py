@@ -77,6 +77,7 @@ def opened(out: Path) -> Foreign:
     """
     name = json.loads((out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     transformers = required("transformers")
+    transformers.utils.logging.disable_progress_bar()
     model = getattr(transformers, name).from_pretrained(out, local_files_only=True).eval()
     if not model.config.is_encoder_decoder:
         return _ForeignModel(model)

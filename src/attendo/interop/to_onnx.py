@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from attendo.bundle import Bundle, save_card
+from attendo.data.special_tokens import Around
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.files import write_atomic
 from attendo.interop.onnx_graph import needed, weights_file
@@ -163,19 +164,24 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
 
 def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, Any]:
     """The ids that stand for no text, and where the model wants them."""
-    pad, unk, bos, eos = tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id
-    ids = {"pad": pad, "unk": unk, "bos": bos, "eos": eos}
+    own = tokenizer.specials
+    ids = {"pad": own.pad_id, "unk": own.unk_id, "bos": own.bos_id, "eos": own.eos_id}
     match architecture:
         case "encoder-decoder":
             return {
-                "ids": {**ids, "never": [pad, bos]},
-                "source": {"before": [], "behind": [eos]},
-                "begin": [bos],
+                "ids": {**ids, "never": [*tokenizer.never]},
+                "source": _around(own.around_source),
+                "begin": [*own.begin],
             }
         case "decoder":
-            return {"ids": {**ids, "never": [*special_ids(tokenizer).never]}, "prompt": {"before": [bos]}}
+            never = [*special_ids(tokenizer).never]
+            return {"ids": {**ids, "never": never}, "prompt": {"before": [*own.before_prompt]}}
         case "classifier" | "masked":
-            return {"ids": ids, "text": {"before": [bos], "behind": []}}
+            return {"ids": ids, "text": _around(own.around_text)}
+
+
+def _around(ids: Around) -> dict[str, list[int]]:
+    return {"before": [*ids[0]], "behind": [*ids[1]]}
 
 
 def _described(graph: ModelProto) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
+from attendo.data.language_names import UNKNOWN, name_of
 from attendo.serving.asking import chosen, limits_of, state_of, with_chosen
 from attendo.serving.bodies import (
     FORM,
@@ -27,7 +28,6 @@ from attendo.serving.bodies import (
     seconds_asked,
 )
 from attendo.serving.faults import Refused
-from attendo.serving.language_names import UNKNOWN, name_of
 from attendo.serving.served import Served
 from attendo.serving.state import State
 from attendo.serving.translations import How, details, text_of, translations

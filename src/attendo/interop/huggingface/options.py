@@ -293,6 +293,22 @@ class Heads:
 
 
 @dataclass(frozen=True)
+class Width:
+    """The width of a head, always said there."""
+
+    theirs: str
+    default: int
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        """head_dim."""
+        return {"head_dim": theirs.get(self.theirs, self.default)}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        """It as a number."""
+        return {self.theirs: ours.head_dim or ours.d_model // ours.n_heads}
+
+
+@dataclass(frozen=True)
 class Turned:
     """The base of rotary positions, in newer files among `rope_parameters`; no stretching of them."""
 

@@ -16,6 +16,7 @@ from attendo.interop.huggingface.options import (
     Said,
     Same,
     Theirs,
+    Width,
 )
 from attendo.interop.huggingface.table import Head, Table, always
 from attendo.interop.huggingface.weights import Row, blocks, dense
@@ -193,7 +194,7 @@ def _t5(*, gated: bool, own_output: bool) -> Table:
         (
             Same("vocab_size", "vocab_size", 32_128),
             Same("d_model", "d_model", 512),
-            Same("head_dim", "d_kv", 64),
+            Width("d_kv", 64),
             Same("d_ff", "d_ff", 2048),
             Same("n_encoder_layers", "num_layers", 6),
             OrSame("n_decoder_layers", "num_decoder_layers", "num_layers", 6),

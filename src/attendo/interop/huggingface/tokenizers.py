@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,9 @@ _NUMBERED = {
     "tokenizer.model": {"llama", "mistral"},
 }
 """The kinds of models whose ids are known from each of these files alone."""
+_CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")
+"""A language as mBART has it."""
+
 NAMES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
 _FRAMED = {"bart", "roberta", "xlm-roberta"}
 """Kinds of models that read <s> … </s>."""
@@ -58,7 +62,8 @@ where the model came from
     """
     keep_to_one_thread()
     facts = TokenizerFacts(folder, config)
-    if (folder / "source.spm").is_file() or facts.kind == "marian":
+    has_document = (folder / "tokenizer.json").is_file()
+    if (folder / "source.spm").is_file() or (facts.kind == "marian" and not has_document):
         return _two_sided(facts, target_language)
     document = _document(facts)
     return _one_sided(facts, document, source_language, target_language)
@@ -174,11 +179,15 @@ def _one_sided(
         ) from error
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     marks = {i: piece for i, piece in apart.marks.items() if i < vocab_size}
-    if facts.kind == "mbart" and source_language is None and len(around[0]) + len(around[1]) < 2:
+    several = facts.kind == "mbart" and any(_CODE.fullmatch(mark) for mark in marks.values())
+    if several and source_language is None and len(around[0]) + len(around[1]) < 2:
         raise AttendoError(
-            f"{facts.folder}: choose what is translated from as source_language, for instance en_XX"
+            f"{facts.folder}: choose what is translated from by --from (source_language), for instance en_XX"
         )
-    codes = [_code(facts, ids, language) for language in (source_language, target_language)]
+    languages = (
+        (source_language, target_language) if several else (None, None)
+    )  # elsewhere they are no tokens
+    codes = [_code(facts, ids, language) for language in languages]
     specials = _specials(facts, ids, apart.unk_id, around, codes)
     side = {"library": apart.document, "ids": apart.ids}
     silent = {i for i in special if i < vocab_size}
@@ -307,7 +316,7 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     codes = {name[2:-2]: i for name, i in ids.items() if name.startswith(">>") and name.endswith("<<")}
     if codes and target_language not in codes:
         raise AttendoError(
-            f"{folder} translates into several languages; choose one as target_language:"
+            f"{folder} translates into several languages; choose one by --to (target_language):"
             f" {', '.join(sorted(codes)[:12])}{' …' * (len(codes) > 12)}"
         )
     sides = []

@@ -1,0 +1,149 @@
+"""A trained model to another program: written whole or not at all, and compared with attendo before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal, get_args
+
+from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.data.tokenizers import Kind
+from attendo.errors import AttendoError
+from attendo.files import atomic_folder, write_atomic
+from attendo.interop.parity import measured
+from attendo.interop.parity_texts import examples_of
+from attendo.interop.to_ctranslate2 import Quantization
+from attendo.models import Model, ModelConfig
+
+Target = Literal["huggingface", "ctranslate2", "argos", "onnx"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+REPORT = "attendo-parity.json"
+TOO_FAR = 0.02
+"""In nats: a difference above it means that another model was written, where nothing was rounded on purpose."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """quantization: of the weights, for ctranslate2 and argos. languages: source and target, for argos, else the
+    card's.
+    """
+
+    quantization: Quantization = "float32"
+    languages: tuple[str, str] | None = None
+
+
+def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
+    """In a clause, why a model of this shape, with such a tokenizer, can't go to the target; None: it can.
+
+    >>> exportable(ModelConfig(vocab_size=11), "bpe", "ctranslate2")
+    >>> exportable(ModelConfig(vocab_size=11, value_dim=32), "bpe", "argos")
+    'value_dim=32 differs from the width of a query head, 64, and CTranslate2 has one width for both'
+    >>> exportable(ModelConfig(vocab_size=11), "word", "argos")
+    "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can"
+    """
+    return _module(target).why_not(config, kind)
+
+
+def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
+    """In a line, where a model of this shape can't go of the places that take its kind of model; None: everywhere.
+
+    >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
+    >>> not_exportable(ModelConfig(vocab_size=11), "word")
+    "this run can't be exported to argos: tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can"
+    """
+    reasons: dict[str, list[str]] = {}
+    for target in TARGETS:
+        if target != "argos" or config.architecture == "encoder-decoder":
+            why = exportable(config, kind, target)
+            reasons.setdefault(why or "", []).append(target)
+    said = [f"to {', '.join(targets)}: {why}" for why, targets in reasons.items() if why]
+    return f"this run can't be exported {'; '.join(said)}" if said else None
+
+
+def export(
+    folder: Path,
+    out: Path,
+    target: Target,
+    options: ExportOptions | None = None,
+    *,
+    valid: Sequence[Path] = (),
+    most: int = 500,
+    say: Callable[[str], None] = lambda line: None,
+) -> dict[str, Any]:
+    """Writes the model of a run folder into the new folder `out`, and gives the parity report that it writes there too.
+
+    valid, most: on what it is compared (`examples_of`). Raises AttendoError, and leaves nothing behind, for a shape
+    that can't go there, a folder that holds something, a package that is missing, and where the other program
+    computes something else.
+
+    >>> export(Path("none"), Path("out"), "ctranslate2")
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: none: no such run folder; give the folder that `attendo train … --out` wrote
+    """
+    options = ExportOptions() if options is None else options
+    bundle = load_bundle(folder)
+    if (why := exportable(bundle.model_config, bundle.tokenizer.kind, target)) is not None:
+        raise AttendoError(f"{folder} can't be exported to {target}: {why}")
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AttendoError(f"{out} is there already; give a folder that is new or empty")
+    model = load_model(folder, bundle)
+    examples = examples_of(bundle, valid, most)
+    with atomic_folder(out) as fresh:
+        _write(target, folder, bundle, model, fresh, options)
+        say(f"comparing on {examples.name}")
+        report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
+        _require_near(report, options)
+        write_atomic(fresh / REPORT, json.dumps(report, indent=1, ensure_ascii=False) + "\n")
+    return report
+
+
+def _module(target: Target) -> ModuleType:
+    """What writes for a target: `why_not`, `write`, `opened`; loaded when asked for."""
+    match target:
+        case "ctranslate2":
+            from attendo.interop import to_ctranslate2 as module
+        case "argos":
+            from attendo.interop import to_argos as module
+        case "huggingface":
+            from attendo.interop import to_huggingface as module
+        case "onnx":
+            from attendo.interop import to_onnx as module
+    return module
+
+
+def _write(
+    target: Target, folder: Path, bundle: Bundle, model: Model, out: Path, options: ExportOptions
+) -> None:
+    match target:
+        case "ctranslate2":
+            from attendo.interop.to_ctranslate2 import write
+
+            _refuse(target, "--languages", options.languages)
+            write(folder, bundle, model, out, options.quantization)
+        case "argos":
+            from attendo.interop.to_argos import write
+
+            write(folder, bundle, model, out, options.quantization, options.languages)
+        case _:
+            _refuse(target, "--languages", options.languages)
+            _refuse(target, "--quantization", None if options.quantization == "float32" else True)
+            _module(target).write(folder, bundle, model, out)
+
+
+def _refuse(target: Target, name: str, value: object) -> None:
+    if value is not None:
+        raise AttendoError(f"{name} means nothing with --to {target}; leave it out")
+
+
+def _require_near(report: dict[str, Any], options: ExportOptions) -> None:
+    far = report.get("largest_difference") or 0.0
+    if options.quantization == "float32" and far > TOO_FAR:
+        raise AttendoError(
+            f"{report['target']} computes something else (a difference of {far:.2g} nats), so nothing was written;"
+            " this is a fault in attendo: report it"
+        )

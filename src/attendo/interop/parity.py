@@ -1,0 +1,189 @@
+"""Whether a model gives the same after it has left: another program's answers beside attendo's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from attendo.bundle import Bundle
+from attendo.data.batches import pad_rows
+from attendo.data.tokenizers import Tokenizer
+from attendo.interop.parity_texts import Examples
+from attendo.metrics import bleu, bleu_tokenizer, log_softmax
+from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.tasks.translator import Translator
+
+BATCH = 16
+"""Rows that go through attendo's model at a time."""
+
+
+class Found(NamedTuple):
+    """A translation that another program found: its tokens without the end, its text, and its score."""
+
+    pieces: Sequence[str]
+    text: str
+    score: float
+
+
+@runtime_checkable
+class ForeignTranslator(Protocol):
+    """A translator that has left, run by another program on raw texts."""
+
+    @property
+    def same_search(self) -> Mapping[str, Any]:
+        """The options of DecodingConfig, over the run's own, with which attendo searches as the other program does."""
+        ...
+
+    def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
+        """The best translation of each text; the score as attendo has it with `same_search`."""
+        ...
+
+
+@runtime_checkable
+class ForeignModel(Protocol):
+    """Any other model that has left, run by another program on token ids."""
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "*len classes"]]:
+        """Of each row: of a classifier `[classes]`, of the others `[len, vocab]`."""
+        ...
+
+
+Foreign = ForeignTranslator | ForeignModel
+
+
+def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples) -> dict[str, Any]:
+    """How far two programs agree on the examples: shares from 0 to 1, differences of scores or log-probabilities.
+
+    Of a translator also, where there are references, BLEU of both, and the share of translations that are the same as
+    those of the run's own search, if that is another one. Texts that the model can't read at once are left out.
+    """
+    if isinstance(foreign, ForeignTranslator):
+        assert isinstance(model, EncoderDecoder)
+        return _translations(bundle, model, foreign, examples)
+    return _logits(bundle, model, foreign, examples)
+
+
+def parity_lines(found: Mapping[str, Any]) -> list[str]:
+    """What `measured` found, for people.
+
+    >>> parity_lines({"compared": "3 texts", "n": 3, "same_tokens": 1.0, "largest_difference": 2e-6})
+    ['compared on 3 texts', 'the same: tokens 100.0 %', 'largest difference of a score 2.0e-06']
+    """
+    shares = [
+        f"{words} {100 * found[name]:.1f} %"
+        for name, words in (
+            ("same_tokens", "tokens"),
+            ("same_texts", "texts"),
+            ("same_choice", "best choices"),
+        )
+        if name in found
+    ]
+    what = "a score" if "same_tokens" in found else "a log-probability"
+    lines = [f"compared on {found['compared']}", f"the same: {', '.join(shares)}"]
+    if found.get("largest_difference") is not None:
+        lines.append(f"largest difference of {what} {found['largest_difference']:.1e}")
+    if "bleu" in found:
+        score = found["bleu"]
+        lines.append(f"BLEU {score['there']:.2f} there, {score['here']:.2f} here ({score['signature']})")
+    if "same_texts_own_search" in found:
+        own = f"the same texts as the run's own search {100 * found['same_texts_own_search']:.1f} %"
+        lines.append(f"{own}, BLEU {found['bleu']['own_search']:.2f}" if "bleu" in found else own)
+    return lines
+
+
+def _translations(
+    bundle: Bundle, model: EncoderDecoder, foreign: ForeignTranslator, examples: Examples
+) -> dict[str, Any]:
+    translator = Translator.from_bundle(bundle, model).prepare()
+    read = [i for i, text in enumerate(examples.texts) if _fits(translator, text)]
+    texts = [examples.texts[i] for i in read]
+    own = translator.decoding
+    translator.decoding = dataclasses.replace(own, n_best=1, **foreign.same_search)
+    here = [found.candidates[0] for found in translator.translate(texts, guard=False)]
+    there = foreign.translate(texts, own.beam)
+    entries = bundle.tokenizer.entries
+    tokens = [
+        [entries[i] for i in mine.token_ids] == list(its.pieces)
+        for mine, its in zip(here, there, strict=True)
+    ]
+    scores = [abs(m.score - f.score) for m, f, same in zip(here, there, tokens, strict=True) if same]
+    found: dict[str, Any] = {
+        "compared": examples.name if len(read) == len(examples.texts) else f"{len(read)} of {examples.name}",
+        "n": len(read),
+        "beam": own.beam,
+        "attendo_search": dataclasses.asdict(translator.decoding),
+        "same_tokens": _share(tokens),
+        "same_texts": _share([m.text == f.text for m, f in zip(here, there, strict=True)]),
+        "largest_difference": max(scores, default=None),
+    }
+    mine, theirs, as_run = [m.text for m in here], [f.text for f in there], None
+    if translator.decoding != own:
+        translator.decoding = own
+        as_run = [t.text for t in translator.translate(texts, n_best=1, guard=False)]
+        found["same_texts_own_search"] = _share([a == b for a, b in zip(as_run, theirs, strict=True)])
+    if examples.references is not None:
+        wanted = [examples.references[i] for i in read]
+        tokenize = bleu_tokenizer(wanted)
+        score = bleu(theirs, wanted, tokenize)
+        found["bleu"] = {
+            "there": score.value,
+            "here": bleu(mine, wanted, tokenize).value,
+            "signature": score.signature,
+        } | ({} if as_run is None else {"own_search": bleu(as_run, wanted, tokenize).value})
+    return found
+
+
+def _fits(translator: Translator, text: str) -> bool:
+    """Whether a text is translated in one piece."""
+    return 0 < len(translator.tokenizer.encode(text)) <= translator.longest and bool(text.strip())
+
+
+def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examples) -> dict[str, Any]:
+    tokenizer, longest = bundle.tokenizer, model.config.max_len
+    framed = tokenizer.specials.prompt if isinstance(model, DecoderLM) else tokenizer.specials.text
+    rows = [framed(ids)[:longest] for ids in tokenizer.encode_batch(examples.texts)]
+    same, largest = [], 0.0
+    for start in range(0, len(rows), BATCH):
+        part = rows[start : start + BATCH]
+        for pair in zip(own_logits(model, part, tokenizer), foreign.logits(part), strict=True):
+            here, there = (log_softmax(np.atleast_2d(logits).astype(np.float64)) for logits in pair)
+            same += (here.argmax(-1) == there.argmax(-1)).tolist()
+            largest = max(largest, float(np.abs(here - there).max()))
+    return {
+        "compared": examples.name,
+        "n": len(rows),
+        "same_choice": _share(same),
+        "largest_difference": largest,
+    }
+
+
+@torch.inference_mode()
+def own_logits(
+    model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer
+) -> list[Float[np.ndarray, "*len classes"]]:
+    """attendo's own logits of each row, as `ForeignModel` gives them. Raises TypeError for a translator.
+
+    >>> from attendo.models import ModelConfig, build_model
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> tokenizer = train_tokenizer(["a"], TokenizerConfig(kind="byte"))
+    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, architecture="decoder")
+    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
+    >>> [logits.shape for logits in own_logits(model, [[2, 5], [2]], tokenizer)]
+    [(2, 260), (1, 260)]
+    """
+    if isinstance(model, EncoderDecoder):
+        raise TypeError("a translator is compared by what it translates")
+    ids, lengths = pad_rows(rows, tokenizer.pad_id, model.output_proj.weight.device)
+    # padding stands behind what a decoder reads, and changes nothing there
+    logits = model(ids) if isinstance(model, DecoderLM) else model(ids, lengths)
+    found = logits.float().cpu().numpy()
+    return [row[: len(own)] if found.ndim == 3 else row for row, own in zip(found, rows, strict=True)]
+
+
+def _share(same: Sequence[bool]) -> float:
+    return sum(same) / max(1, len(same))

@@ -1,0 +1,296 @@
+"""Models to CTranslate2: a folder that its Translator, Generator or Encoder loads, and the way back to compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from safetensors.torch import save_file
+from torch.nn.functional import linear
+
+from attendo.bundle import Bundle
+from attendo.config import build
+from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.decoding.norms import length_norm
+from attendo.decoding.options import DecodingConfig
+from attendo.files import write_atomic
+from attendo.interop.packages import required
+from attendo.interop.parity import Foreign, Found
+from attendo.interop.sentencepiece_model import sentencepiece_model, why_no_sentencepiece
+from attendo.models import EncoderClassifier, EncoderDecoder, MaskedLM, Model, ModelConfig
+from attendo.nn.feedforward import ACTIVATIONS
+from attendo.nn.norms import layer_norm, rms_norm
+from attendo.nn.pooling import pool
+
+Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16"]
+"""The number format of the saved weights, as CTranslate2 calls them."""
+
+CALLS = "attendo.json"
+"""Says how the model is to be called."""
+
+_KNOWN = """
+architecture vocab_size d_model d_ff n_heads n_kv_heads head_dim value_dim n_encoder_layers n_decoder_layers max_len
+dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias norm norm_first norm_eps
+activation feed_forward_gated feed_forward_bias positions position_base position_start position_first_index
+position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie output_bias d_output
+n_classes pooling initialization
+"""
+_UNKNOWN = {field.name for field in dataclasses.fields(ModelConfig)} - set(_KNOWN.split())
+"""Options that have come since: a model that uses one is refused until this export knows it."""
+
+
+def why_not(config: ModelConfig, kind: Kind) -> str | None:
+    """In a clause, why a model of this shape can't go to CTranslate2; None: it can. The kind of tokenizer is free.
+
+    >>> why_not(ModelConfig(vocab_size=11), "bpe")
+    >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")
+    'value_dim=32 differs from the width of a query head, 64, and CTranslate2 has one width for both'
+    """
+    for field in dataclasses.fields(config):
+        if field.name in _UNKNOWN and (value := getattr(config, field.name)) != field.default:
+            return f"{field.name}={value!r} is not known to the export to CTranslate2"
+    head_dim = config.head_dim or config.d_model // config.n_heads
+    if config.value_dim not in (None, head_dim):
+        return (
+            f"value_dim={config.value_dim} differs from the width of a query head, {head_dim}, and CTranslate2 has one"
+            " width for both"
+        )
+    if config.embedding_norm_eps not in (None, config.norm_eps):
+        return (
+            f"embedding_norm_eps={config.embedding_norm_eps} differs from norm_eps={config.norm_eps}, and CTranslate2"
+            " has one ε for all norms"
+        )
+    if config.positions == "relative" and max(config.n_encoder_layers, config.n_decoder_layers) > 1:
+        return (
+            "positions='relative' gives each layer a bias of its own, and CTranslate2 has one for all layers"
+        )
+    return None
+
+
+def write(
+    folder: Path, bundle: Bundle, model: Model, out: Path, quantization: Quantization = "float32"
+) -> None:
+    """Writes model.bin, config.json, the vocabulary, the tokenizer, and how to call it, into the empty folder `out`.
+
+    A classifier's or masked model's head goes into head.safetensors: CTranslate2's Encoder ends before it. Raises
+    AttendoError without the package.
+    """
+    required("ctranslate2")
+    from attendo.interop.ctranslate2_spec import spec_of
+
+    tokenizer = bundle.tokenizer
+    spec: Any = spec_of(model, tokenizer.entries)
+    spec.config.layer_norm_epsilon = model.config.norm_eps
+    spec.config.unk_token = tokenizer.entries[tokenizer.unk_id]
+    spec.config.bos_token = tokenizer.entries[tokenizer.bos_id]
+    spec.config.eos_token = tokenizer.entries[tokenizer.eos_id]
+    if isinstance(model, EncoderDecoder):
+        spec.config.decoder_start_token = spec.config.bos_token
+        spec.config.add_source_eos = True
+    spec.optimize(None if quantization == "float32" else quantization)
+    spec.save(str(out))
+    tokenizer.save(out / "tokenizer.json")
+    if why_no_sentencepiece(tokenizer.kind) is None:
+        write_atomic(out / "sentencepiece.model", sentencepiece_model(tokenizer, folder / "tokenizer.json"))
+    if isinstance(model, EncoderClassifier | MaskedLM):
+        state = model.state_dict()  # with every name, tied or not
+        head = {name: tensor.clone() for name, tensor in state.items() if name.startswith("output_")}
+        save_file(head, out / "head.safetensors")
+    write_atomic(out / CALLS, json.dumps(_calls(bundle, model, quantization), indent=1) + "\n")
+
+
+def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str, Any]:
+    """How to call the model so that it says what attendo says."""
+    spaced = why_no_sentencepiece(bundle.tokenizer.kind) is None
+    said: dict[str, Any] = {
+        "task": bundle.card.get("task"),
+        "weights": quantization,
+        "tokens": (
+            'sentencepiece.SentencePieceProcessor(model_file="sentencepiece.model").encode(text, out_type=str)'
+            if spaced
+            else "the entries of attendo's tokenizer (tokenizer.json) for the ids of the text"
+        ),
+    }
+    if isinstance(model, EncoderDecoder):
+        decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
+        return said | {
+            "class": "ctranslate2.Translator",
+            "call": "translate_batch(tokens, **options)",
+            "options": options_of(decoding, model.config.max_len),
+            "max_len": model.config.max_len,
+            "decoding": dataclasses.asdict(decoding),
+            "score": (
+                "a score times len(hypothesis) ** length_penalty is the log-probability;"
+                f" attendo's score is that over {_norm_in_words(decoding)}, by which the hypotheses are ranked anew"
+            ),
+            "same_search_in_attendo": "attendo translate DIR --set decoding.refill=true",
+        }
+    if isinstance(model, EncoderClassifier | MaskedLM):
+        return said | {
+            "class": "ctranslate2.Encoder",
+            "call": 'forward_batch([["<s>", *tokens]]).last_hidden_state',
+            "head": "head.safetensors holds what follows in attendo: " + _head_in_words(model),
+            "architecture": model.config.architecture,
+            "pooling": model.config.pooling,
+            "activation": model.config.activation,
+            "norm": model.config.norm,
+            "norm_eps": model.config.norm_eps,
+        }
+    return said | {
+        "class": "ctranslate2.Generator",
+        "call": 'generate_batch([["<s>", *tokens]], include_prompt_in_result=False)',
+        "architecture": model.config.architecture,
+    }
+
+
+def options_of(decoding: DecodingConfig, max_len: int, source_len: int | None = None) -> dict[str, Any]:
+    """The options of `translate_batch` that search as attendo does with `refill`, all `beam` hypotheses returned.
+
+    max_len: the model's. source_len: tokens of all sources of the call, the end included; None: of any length. Lengths
+    count the end token, and an empty translation is allowed.
+
+    >>> [options_of(DecodingConfig(), 512, length)["max_decoding_length"] for length in (10, None)]
+    [70, 256]
+    """
+    longest = min(256, max_len) if source_len is None else decoding.max_length(source_len, max_len)
+    return {
+        "beam_size": decoding.beam,
+        "num_hypotheses": decoding.beam,
+        "length_penalty": decoding.length_penalty,
+        "return_scores": True,
+        "return_end_token": True,
+        "min_decoding_length": max(0, int(decoding.min_length) - 1),
+        "max_decoding_length": longest,
+        "no_repeat_ngram_size": decoding.no_repeat_ngram,
+        "max_input_length": max_len,
+    }
+
+
+def _norm_in_words(decoding: DecodingConfig) -> str:
+    alpha = decoding.length_penalty
+    if decoding.length_norm == "plain":
+        return f"len(hypothesis) ** {alpha}"
+    return f"((5 + len(hypothesis)) / 6) ** {alpha}"
+
+
+def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:
+    if isinstance(model, EncoderClassifier):
+        return f"logits = output_proj · {model.config.pooling} over the tokens"
+    return f"logits = output_proj · norm({model.config.activation}(output_hidden · state)) for each token"
+
+
+def opened(out: Path) -> Foreign:
+    """What `write` wrote, run by CTranslate2. Raises AttendoError without the package.
+
+    >>> import tempfile
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> from attendo.models import build_model
+    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, architecture="decoder")
+    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
+    >>> tokenizer, out = train_tokenizer(["a"], TokenizerConfig(kind="byte")), Path(tempfile.mkdtemp())
+    >>> write(out, Bundle({}, tokenizer), model, out)
+    >>> opened(out).logits([[2, 5]])[0].shape
+    (2, 260)
+    """
+    return reopened(out, json.loads((out / CALLS).read_text(encoding="utf-8")))
+
+
+def reopened(out: Path, calls: Mapping[str, Any]) -> Foreign:
+    """As `opened`, of a folder without that file."""
+    tokenizer = Tokenizer.load(out / "tokenizer.json")
+    threads = {"intra_threads": torch.get_num_threads(), "inter_threads": 1}
+    package = required("ctranslate2")
+    match calls["class"]:
+        case "ctranslate2.Translator":
+            decoding = build(DecodingConfig, calls["decoding"], f"{out / CALLS} decoding")
+            translator = package.Translator(str(out), **threads)
+            return _Translator(translator, tokenizer, decoding, calls["max_len"])
+        case "ctranslate2.Generator":
+            return _Generator(package.Generator(str(out), **threads))
+        case _:
+            head = load_file(out / "head.safetensors")
+            return _Encoder(package.Encoder(str(out), **threads), head, calls)
+
+
+@dataclass
+class _Translator:
+    translator: Any
+    tokenizer: Tokenizer
+    decoding: DecodingConfig
+    max_len: int
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {entry: number for number, entry in enumerate(self.tokenizer.entries)}
+
+    @property
+    def same_search(self) -> Mapping[str, Any]:
+        return {"refill": True, "coverage_penalty": 0.0, "beam_groups": 1}
+
+    def translate(self, texts: Sequence[str], beam: int) -> list[Found]:
+        """In groups of one length, since a limit holds for all texts of a call."""
+        entries = self.tokenizer.entries
+        rows = [[entries[i] for i in ids] for ids in self.tokenizer.encode_batch(texts)]
+        found: dict[int, Found] = {}
+        for length in sorted({len(row) for row in rows}):
+            numbers = [number for number, row in enumerate(rows) if len(row) == length]
+            options = options_of(replace(self.decoding, beam=beam, n_best=1), self.max_len, length + 1)
+            results = self.translator.translate_batch(
+                [rows[number] for number in numbers], max_batch_size=32, **options
+            )
+            found |= {number: self._best(result) for number, result in zip(numbers, results, strict=True)}
+        return [found[number] for number in range(len(rows))]
+
+    def _best(self, result: Any) -> Found:
+        """The hypothesis of the highest score as attendo has it."""
+        alpha, kind = self.decoding.length_penalty, self.decoding.length_norm
+        end = self.tokenizer.entries[self.tokenizer.eos_id]
+        ranked = [
+            (score * len(pieces) ** alpha / length_norm(len(pieces), alpha, kind), -rank, pieces)
+            for rank, (score, pieces) in enumerate(zip(result.scores, result.hypotheses, strict=True))
+        ]
+        score, _, pieces = max(ranked)
+        pieces = [piece for piece in pieces if piece != end]
+        return Found(pieces, self.tokenizer.decode([self.ids[piece] for piece in pieces]), score)
+
+
+@dataclass
+class _Generator:
+    generator: Any
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        found = np.array(self.generator.forward_batch([list(row) for row in rows]))
+        return [logits[: len(row)] for logits, row in zip(found, rows, strict=True)]
+
+
+@dataclass
+class _Encoder:
+    encoder: Any
+    head: Mapping[str, np.ndarray]
+    calls: Mapping[str, Any]
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        found = np.array(self.encoder.forward_batch([list(row) for row in rows]).last_hidden_state)
+        return [self._after(states[: len(row)]) for states, row in zip(found, rows, strict=True)]
+
+    def _after(self, states: np.ndarray) -> np.ndarray:
+        """The head, from the states of a text's tokens [len, d_model]."""
+        head = {name: torch.from_numpy(array) for name, array in self.head.items()}
+        hidden = torch.from_numpy(states)
+        if self.calls["architecture"] == "classifier":
+            hidden = pool(hidden[None], self.calls["pooling"])[0]
+        else:
+            inner = linear(hidden, head["output_hidden.weight"], head["output_hidden.bias"])
+            weight, eps = head["output_norm.weight"], self.calls["norm_eps"]
+            inner = ACTIVATIONS[self.calls["activation"]](inner)
+            bias = head.get("output_norm.bias")
+            hidden = rms_norm(inner, weight, eps) if bias is None else layer_norm(inner, weight, bias, eps)
+        return linear(hidden, head["output_proj.weight"], head.get("output_proj.bias")).numpy()

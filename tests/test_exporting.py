@@ -1,0 +1,198 @@
+"""attendo export: written whole or not at all, with a report, or refused in one line."""
+
+import importlib
+import json
+import sys
+from dataclasses import replace
+
+import ctranslate2
+import numpy as np
+import pytest
+from command_line import attendo, refused, settings
+from exported_models import run_folder
+from sentencepiece import SentencePieceProcessor
+from tiny_corpus import SMALL, pairs_file
+from tiny_translator import tiny_tokenizer
+
+from attendo.cli import training_options
+from attendo.data import forecasts
+from attendo.interop import exporting, packages, to_ctranslate2
+from attendo.interop.exporting import exportable, not_exportable
+from attendo.interop.parity_texts import examples_of
+from attendo.models import ModelConfig
+from attendo.tasks import Translator
+
+SHAPE = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "max_len": 96}
+SHAPE |= {"output_bias": True}
+REPORT = "attendo-parity.json"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_folder(tmp_path_factory.mktemp("run") / "run", SHAPE)[0]
+
+
+@pytest.fixture
+def valid(tmp_path):
+    path = tmp_path / "valid.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in forecasts.pairs(12, "valid")), encoding="utf-8")
+    return path
+
+
+# ---- what is written
+
+
+def test_a_translator_leaves_with_a_report(run, valid, tmp_path):
+    outcome = attendo("export", run, tmp_path / "out", "--to", "ctranslate2", "--valid", valid)
+    assert outcome.code == 0, outcome.err
+    report = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert (report["n"], report["same_tokens"], report["same_texts"]) == (12, 1.0, 1.0)
+    assert report["largest_difference"] < 1e-4
+    assert report["bleu"]["there"] == report["bleu"]["here"]
+    assert "the same: tokens 100.0 %, texts 100.0 %" in outcome.out
+    assert f"compared on 12 rows of {valid}" in outcome.out
+
+
+def test_its_own_words_on_how_to_call_it_give_what_attendo_says(run, tmp_path):
+    attendo("export", run, tmp_path / "out", "--to", "ctranslate2", "--rows", 1)
+    out = tmp_path / "out"
+    said = json.loads((out / "attendo.json").read_text())
+    pieces = SentencePieceProcessor(model_file=str(out / "sentencepiece.model"))
+    tokens = [pieces.encode("it will rain tomorrow .", out_type=str)]
+    options = said["options"] | {"max_decoding_length": len(tokens[0]) + 1 + 4}
+    (found,) = ctranslate2.Translator(str(out)).translate_batch(tokens, **options)
+    scores = [
+        score * len(h) ** options["length_penalty"] / ((5 + len(h)) / 6) ** 0.6
+        for score, h in zip(found.scores, found.hypotheses, strict=True)
+    ]
+    best = [piece for piece in found.hypotheses[int(np.argmax(scores))] if piece != "</s>"]
+    translator = Translator.load(run)
+    translator.decoding = replace(translator.decoding, refill=True)
+    own = translator.translate(["it will rain tomorrow ."], guard=False)[0].candidates[0]
+    assert [pieces.piece_to_id(piece) for piece in best] == list(own.token_ids)
+    assert max(scores) == pytest.approx(own.score, abs=1e-4)
+
+
+def test_int8_leaves_the_run_as_it_is(run, tmp_path):
+    before = (run / "model.safetensors").read_bytes()
+    outcome = attendo(
+        "export", run, tmp_path / "out", "--to", "ctranslate2", "--quantization", "int8", "--rows", 9
+    )
+    assert outcome.code == 0, outcome.err
+    report = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert report["same_tokens"] > 0.3  # noise, rounded
+    assert (run / "model.safetensors").read_bytes() == before
+    assert ctranslate2.Translator(str(tmp_path / "out")).compute_type.startswith("int8")
+
+
+def test_to_argos(run, tmp_path):
+    assert "give --languages en,de" in refused("export", run, tmp_path / "out", "--to", "argos")
+    assert not (tmp_path / "out").exists()
+    outcome = attendo("export", run, tmp_path / "out", "--to", "argos", "--languages", "en,ja", "--rows", 4)
+    assert outcome.code == 0, outcome.err
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {
+        *("translate-en_ja.argosmodel", "tokenizer.json", REPORT)
+    }
+
+
+# ---- what is compared
+
+
+def test_without_files_built_in_texts_are_compared(run, tmp_path):
+    attendo("export", run, tmp_path / "out", "--to", "ctranslate2", "--rows", 5)
+    report = json.loads((tmp_path / "out" / REPORT).read_text())
+    assert report["compared"] == "5 built-in English sentences, without references"
+    assert "bleu" not in report
+
+
+def test_the_runs_own_validation_rows_are_found(tmp_path, valid):
+    bundle = run_folder(tmp_path / "run", SHAPE)[1]
+    bundle.tables["data"] = {"train": [str(valid)], "valid": [str(valid)]}
+    found = examples_of(bundle)
+    assert (found.name, len(found.references or ())) == ("12 validation rows of the run", 12)
+    assert len(examples_of(bundle, most=5).texts) <= 5
+
+
+# ---- what is refused
+
+
+def test_a_place_that_is_taken(run, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
+    assert "out is there already; give a folder that is new or empty" in said
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
+    assert "make it first" in refused("export", run, tmp_path / "no" / "out", "--to", "ctranslate2")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--to", "tensorflow"], "--to tensorflow is none of huggingface, ctranslate2, argos, onnx"),
+        (["--to", "ctranslate2", "--quantization", "int3"], "--quantization int3 is none of float32, int8"),
+        (["--to", "ctranslate2", "--languages", "en,de"], "--languages means nothing with --to ctranslate2"),
+        (["--to", "argos", "--languages", "en"], "--languages en is not two codes"),
+        (["--to", "ctranslate2", "--valid", "none.tsv"], "none.tsv"),
+    ],
+)
+def test_options_that_make_no_sense(run, tmp_path, options, said):
+    assert said in refused("export", run, tmp_path / "out", *options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_failure_leaves_nothing_behind(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(exporting, "TOO_FAR", -1.0)
+    said = refused("export", run, tmp_path / "out", "--to", "ctranslate2", "--rows", 3)
+    assert "ctranslate2 computes something else" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
+    def gone(name):
+        raise ModuleNotFoundError(name=name)
+
+    monkeypatch.setattr(packages, "import_module", gone)
+    said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
+    assert said == 'ctranslate2 is not installed; pip install "attendo[interop]"'
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "clause"),
+    [
+        ({"value_dim": 4}, "value_dim=4 differs from the width of a query head, 8"),
+        ({"embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001 differs from norm_eps=1e-05"),
+        ({"positions": "relative", "n_encoder_layers": 2}, "positions='relative' gives each layer a bias"),
+    ],
+)
+def test_a_shape_that_can_not_go(options, clause, tmp_path):
+    config = ModelConfig(vocab_size=560, **{**SHAPE, **options})
+    for target in ("ctranslate2", "argos"):
+        assert clause in (exportable(config, "bpe", target) or "")
+    assert f"to ctranslate2, argos: {clause}" in (not_exportable(config, "bpe") or "")
+
+
+def test_an_option_that_came_later_is_refused_until_it_is_known(monkeypatch):
+    config = ModelConfig(vocab_size=11, activation="silu")
+    monkeypatch.setattr(to_ctranslate2, "_UNKNOWN", {"activation"})
+    assert exportable(config, "bpe", "ctranslate2") == (
+        "activation='silu' is not known to the export to CTranslate2"
+    )
+
+
+def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(training_options, "follow", lambda run: 0)  # said before the first step
+    before, *_ = run_folder(tmp_path / "before", {**SHAPE, "value_dim": 4})
+    train = ["--train", pairs_file(tmp_path), "--out", tmp_path / "run", "--init-from", before]
+    outcome = attendo("train", "translation", *train, *settings({"training": SMALL["training"]}))
+    (said,) = [line for line in outcome.err.splitlines() if "can't be exported" in line]
+    assert said.startswith("this run can't be exported to ctranslate2, argos: value_dim=4 differs")
+    said = refused("export", before, tmp_path / "out", "--to", "ctranslate2")
+    assert "can't be exported to ctranslate2: value_dim=4 differs" in said
+
+
+def test_the_modules_load_without_the_packages(monkeypatch):
+    for name in ("ctranslate2", "onnx", "sentencepiece"):
+        monkeypatch.setitem(sys.modules, name, None)
+    importlib.reload(packages)
+    assert exportable(ModelConfig(vocab_size=11), tiny_tokenizer().kind, "argos") is None

@@ -1,0 +1,118 @@
+"""Models to Hugging Face: the same logits and texts in `transformers`, and back again."""
+
+import json
+import os
+
+import pytest
+import torch
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+transformers = pytest.importorskip("transformers")
+
+from exported_models import run_folder  # noqa: E402
+
+import attendo  # noqa: E402
+from attendo.errors import AttendoError  # noqa: E402
+from attendo.interop.exporting import export, exportable  # noqa: E402
+from attendo.interop.huggingface.importing import import_model  # noqa: E402
+from attendo.model_config import ModelConfig  # noqa: E402
+
+SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 48, "dropout": 0.0}
+PAIR = SIZES | {"n_encoder_layers": 1, "n_decoder_layers": 1, "output_bias": True}
+ALONE = SIZES | {
+    "architecture": "decoder",
+    "n_encoder_layers": 0,
+    "n_decoder_layers": 1,
+    "embedding_scale": False,
+}
+READER = SIZES | {
+    "n_encoder_layers": 1,
+    "n_decoder_layers": 0,
+    "positions": "learned",
+    "embedding_scale": False,
+}
+READER |= {"embedding_norm_eps": 1e-12, "norm_eps": 1e-12}
+PLACES = {
+    "MarianMTModel": PAIR,
+    "MarianMTModel, no biases, halves": PAIR | {"attention_bias": False, "position_order": "halves"},
+    "MarianMTModel, two embeddings": PAIR | {"tie": "output"},
+    "PegasusForConditionalGeneration": PAIR | {"norm_first": True, "activation": "gelu"},
+    "BartForConditionalGeneration": PAIR | {"positions": "learned", "embedding_norm_eps": 1e-5},
+    "MBartForConditionalGeneration": PAIR
+    | {"positions": "learned", "embedding_norm_eps": 1e-5, "norm_first": True, "embedding_scale": False},
+    "T5ForConditionalGeneration": PAIR
+    | {
+        "positions": "relative",
+        "norm": "rms",
+        "norm_first": True,
+        "attention_scale": 1.0,
+        "attention_bias": False,
+        "feed_forward_bias": False,
+        "embedding_scale": False,
+        "output_bias": False,
+    },
+    "GPT2LMHeadModel": ALONE | {"positions": "learned", "norm_first": True, "tie": "output"},
+    "LlamaForCausalLM": ALONE
+    | {
+        "positions": "rotary",
+        "norm": "rms",
+        "norm_first": True,
+        "attention_bias": False,
+        "feed_forward_bias": False,
+        "feed_forward_gated": True,
+        "n_kv_heads": 1,
+        "activation": "silu",
+    },
+    "BertForMaskedLM": READER | {"architecture": "masked", "tie": "output"},
+    "BertForSequenceClassification": READER
+    | {"architecture": "classifier", "pooling": "first", "n_classes": 3, "d_output": 16, "tie": "none"},
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_model_computes_the_same_in_transformers_and_when_it_comes_back(name, tmp_path):
+    options, card = PLACES[name], {}
+    if options.get("n_classes"):
+        card = {"labels": {"a": 4, "b": 2, "c": 1}}
+    folder, bundle, model = run_folder(tmp_path / "run", options, card=card)
+    report = export(folder, tmp_path / "out", "huggingface", most=6)
+    config = json.loads((tmp_path / "out/config.json").read_text())
+    assert config["architectures"] == [name.partition(",")[0]]
+    assert report.get("same_tokens", report.get("same_choice")) == 1.0
+    assert report["largest_difference"] < 2e-5
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("a </s> b")["input_ids"]
+    import_model(tmp_path / "out", tmp_path / "back")
+    again = attendo.load(tmp_path / "back").model if name[0] != "M" else None
+    if again is not None:
+        ids = torch.randint(
+            4, bundle.tokenizer.vocab_size, (2, 7), generator=torch.Generator().manual_seed(0)
+        )
+        inputs = (ids, ids) if bundle.model_config.architecture == "encoder-decoder" else (ids,)
+        with torch.inference_mode():
+            assert (again(*inputs) - model(*inputs)).abs().max() < 1e-5
+
+
+def test_what_no_class_computes_is_said():
+    for options, words in (
+        ({"positions": "alibi"}, "positions='alibi'"),
+        ({"norm": "rms", "n_kv_heads": 2}, "n_kv_heads=2"),
+        ({"position_base": 500.0}, "position_base=500.0"),
+    ):
+        assert words in exportable(ModelConfig(vocab_size=11, **options), "bpe", "huggingface")
+    assert "tokenizer.kind='word'" in exportable(ModelConfig(vocab_size=11), "word", "huggingface")
+
+
+def test_an_imported_tokenizer_goes_back(tmp_path):
+    folder, _, _ = run_folder(tmp_path / "run", PLACES["BertForMaskedLM"])
+    export(folder, tmp_path / "out", "huggingface", most=2)
+    import_model(tmp_path / "out", tmp_path / "back")
+    export(tmp_path / "back", tmp_path / "again", "huggingface", most=2)
+    one, two = (transformers.AutoTokenizer.from_pretrained(tmp_path / name) for name in ("out", "again"))
+    text = "tomorrow will be rainy in Tokyo ."
+    assert one(text)["input_ids"] == two(text)["input_ids"]
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (
+        tmp_path / "again/model.safetensors"
+    ).read_bytes()
+    with pytest.raises(AttendoError, match="is there already"):
+        export(folder, tmp_path / "out", "huggingface")
