@@ -18,12 +18,12 @@ PAGE, TICK = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """A process of `attendo serve`. core: the only one that it runs on, None for all."""
+    """A process of `attendo serve`. core: the only one that it runs on, None for all; program: instead of attendo."""
 
-    def __init__(self, runs, *options, core=None, threads=1, log=subprocess.DEVNULL):
+    def __init__(self, runs, *options, core=None, threads=1, log=subprocess.DEVNULL, program=()):
         self.port = free_port()
-        attendo = Path(sys.executable).with_name("attendo")
-        command = [attendo, "serve", *map(str, runs), "--from", "en", "--to", "de", "--port", str(self.port)]
+        program = program or [Path(sys.executable).with_name("attendo")]
+        command = [*program, "serve", *map(str, runs), "--from", "en", "--to", "de", "--port", str(self.port)]
         command += ["--threads", str(threads), *options]
         pin = None if core is None else lambda: os.sched_setaffinity(0, {core})
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, preexec_fn=pin)
