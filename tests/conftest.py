@@ -1,5 +1,6 @@
 """What every test runs under: checked shapes, one thread, a fixed choice of examples, a cache of its own."""
 
+import gc
 import os
 import shutil
 import tempfile
@@ -17,6 +18,17 @@ torch.set_num_threads(1)
 # The same examples on every machine and every run, however slow it is.
 hypothesis.settings.register_profile("attendo", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("attendo")
+
+
+# What is imported stays: to look through all of it for garbage again and again would take a tenth of the time.
+THRESHOLDS = gc.get_threshold()
+gc.set_threshold(*THRESHOLDS[:2], 1_000_000)
+
+
+def pytest_collection_finish():
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)
 
 
 def pytest_configure(config):
