@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 import torch
@@ -61,6 +62,7 @@ def nothing() -> Residual:
     return without_sum(Residual(nn.Identity(), norm_first=False))
 
 
+@cache
 def first_gradient(residual: Callable[[], Residual], depth: int, n: int = 6, seeds: int = 3) -> float:
     """|∂L/∂θ_1| for a linear loss of the outputs of a random encoder, as a geometric mean over seeds.
 
@@ -204,6 +206,12 @@ def least_error_of_one_head() -> float:
     return float(np.mean([error.min(axis=1) for error in errors], axis=0).min())
 
 
+@cache
+def _learned_error(n_heads: int, seed: int) -> float:
+    """The mean squared error of a trained layer with so many heads."""
+    return errors(trained(differences(n_heads, seed))).square().mean().item()
+
+
 def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
     """c_1 - c_2 needs two heads: one head says W·(a mean of contents), which is wrong by 1 in the mean square.
 
@@ -216,7 +224,7 @@ def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
     """
 
     def learned(heads: int) -> list[float]:
-        return [errors(trained(differences(heads, seed))).square().mean().item() for seed in range(seeds)]
+        return [_learned_error(heads, seed) for seed in range(seeds)]
 
     bound = Words("c₁ - c₂, one head: least mean square error", "c₁ - c₂、1 ヘッド：平均二乗誤差の下限")
     single = Words("one head, trained: least error", "1 ヘッド、学習後：誤差の最小")
