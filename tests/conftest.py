@@ -7,6 +7,7 @@ import tempfile
 
 import hypothesis
 import jaxtyping
+from example_counts import LARGE
 
 # Before anything imports them: every annotated shape in the core is checked at every call.
 jaxtyping.install_import_hook(["attendo.nn", "attendo.models"], "beartype.beartype")
@@ -32,6 +33,8 @@ def pytest_collection_finish():
 
 
 def pytest_configure(config):
+    if "not full" not in config.option.markexpr:
+        os.environ[LARGE] = "1"
     cache = tempfile.mkdtemp(prefix="attendo-cache-")
     os.environ["ATTENDO_CACHE"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))

@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +195,7 @@ class Search:
 
 
 @variants
-@settings(max_examples=20)
+@settings(max_examples=examples(8, 20))
 @given(
     seed=seeds,
     orders=st.lists(st.sampled_from(["step", "reorder", "keep", "join"]), min_size=2, max_size=6),
