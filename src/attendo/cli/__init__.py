@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 import typer
 from typer.exceptions import TyperException
@@ -61,6 +62,12 @@ def build_app() -> typer.Typer:
     return app
 
 
+@cache
+def _command() -> Callable[..., object]:
+    """The application as one command, made once: that takes longer than most of what a caller of `main` asks for."""
+    return typer.main.get_command(build_app())
+
+
 def options(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and leave."),
@@ -92,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _speak_utf8()
     arguments, debug = _without_debug(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        result = build_app()(args=arguments, standalone_mode=False, prog_name="attendo")
+        result = _command()(args=arguments, standalone_mode=False, prog_name="attendo")
         sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except (typer.Abort, KeyboardInterrupt):
