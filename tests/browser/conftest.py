@@ -21,9 +21,22 @@ from attendo.training.state import weights_of
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
+BROWSER = pytest.StashKey()
+
+
 @pytest.fixture(scope="module")
-def browser():
-    """A browser for the tests of a module; gone with them, since other tests count threads and fork."""
+def browser(request):
+    """A browser for the tests of this folder; gone with them, since other tests count threads and fork."""
+    folder = request.node.getparent(pytest.Dir)
+    if BROWSER not in folder.stash:
+        with contextlib.ExitStack() as opened:
+            folder.stash[BROWSER] = opened.enter_context(started_browser())
+            folder.addfinalizer(opened.pop_all().close)
+    return folder.stash[BROWSER]
+
+
+@contextlib.contextmanager
+def started_browser():
     if CHROMIUM is None:
         reason = "no Chromium on this machine: install it (apt install chromium) to run the browser tests"
         if os.environ.get("CI"):
