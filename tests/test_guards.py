@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_task import EOS, TinyTask, collated, tiny_run
@@ -108,7 +109,7 @@ def test_a_batch_that_does_not_fit_is_cut_with_an_equal_gradient(tmp_path):
     )
     batch = whole.task.batches(1, 0, 0)[0]
     short = ShortOfMemory(cut, positions(batch) // 3)
-    for _ in range(100):
+    for _ in range(examples(25, 100)):
         one, other = update(whole, [batch]), update(cut, [batch])
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
     assert other.note == ""

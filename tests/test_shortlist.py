@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from command_line import attendo, refused
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_translator import tiny_tokenizer, tiny_translator
@@ -152,7 +153,7 @@ def test_logits_are_the_models_own_in_a_list_and_minus_infinity_outside(form, of
             left = [left[row] for row in kept]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(5, 10), deadline=None)
 @given(st.sampled_from(FORMS), st.integers(0, 999), st.integers(1, 8), st.integers(1, 4), st.integers(1, 20))
 def test_a_source_finds_the_same_alone_in_a_batch_and_joined(form, seed, n, beam, per_token):
     of = model("none").double() if form == "torch" else BIASED

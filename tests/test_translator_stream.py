@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 from command_line import attendo
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
@@ -50,7 +51,7 @@ texts = st.one_of(
 # ---- streams
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(10, 20))
 @given(
     kind=st.sampled_from(KINDS),
     text=texts,
