@@ -134,8 +134,7 @@ def partly_trained(model, frozen, lora):
     "family",
     [
         "encoder-decoder",
-        "masked",
-        *(pytest.param(f, marks=pytest.mark.full) for f in ("classifier", "decoder")),
+        *(pytest.param(f, marks=pytest.mark.full) for f in ("classifier", "decoder", "masked")),
     ],
 )
 @pytest.mark.parametrize(
