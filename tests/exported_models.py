@@ -26,7 +26,7 @@ def drawn_options(seed, architecture):
         return values[rng.integers(len(values))]
 
     positions = one_of("sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none")
-    layers = 1 if positions == "relative" else int(rng.integers(1, 3))
+    layers = int(rng.integers(1, 3))
     options = {
         "architecture": architecture,
         "d_model": 16,
@@ -41,6 +41,7 @@ def drawn_options(seed, architecture):
         "attention_scale": one_of(None, 0.3),
         "attention_bias": one_of(True, False),
         "attention_out_bias": one_of(None, True),
+        "attention_norm": one_of(False, False, True),
         "norm": one_of("layer", "rms"),
         "norm_first": one_of(True, False),
         "norm_eps": one_of(1e-5, 1e-3),
@@ -49,7 +50,7 @@ def drawn_options(seed, architecture):
         "feed_forward_bias": one_of(True, False),
         "positions": positions,
         "embedding_scale": one_of(True, False),
-        "tie": one_of("all", "output", "none"),
+        "tie": one_of("all", "output", "input", "none"),
         "output_bias": architecture == "encoder-decoder" or one_of(True, False),
     }
     if rng.integers(2):
@@ -67,7 +68,8 @@ def drawn_options(seed, architecture):
         case "relative":
             options |= {"position_buckets": one_of(8, 32), "position_reach": one_of(20, 128)}
     if architecture == "classifier":
-        options |= {"n_classes": 3, "pooling": one_of("mean", "max", "first"), "tie": "none"}
+        options |= {"n_classes": one_of(3, 0), "pooling": one_of("mean", "max", "first"), "tie": "none"}
+        options |= {"d_output": one_of(None, 12), "output_activation": one_of("tanh", "relu")}
     return options
 
 

@@ -162,7 +162,6 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
     [
         ({"value_dim": 4}, "value_dim=4 differs from the width of a query head, 8"),
         ({"embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001 differs from norm_eps=1e-05"),
-        ({"positions": "relative", "n_encoder_layers": 2}, "positions='relative' gives each layer a bias"),
     ],
 )
 def test_a_shape_that_can_not_go(options, clause, tmp_path):

@@ -32,7 +32,8 @@ ACTIVATIONS = {
 
 
 def spec_of(model: Model, entries: Sequence[str]) -> ModelSpec:
-    """The model as CTranslate2's Transformer, decoder or encoder; entries: a token for each id.
+    """The model as CTranslate2's Transformer, decoder or encoder; entries: a token for each id; ids
+    beyond them, as a padded vocabulary has, get names of their own.
 
     The head of a classifier or of a masked model has no place there and is left out. Positions that are added are
     written as a table.
@@ -43,7 +44,8 @@ def spec_of(model: Model, entries: Sequence[str]) -> ModelSpec:
     >>> spec.name, spec.decoder.layer[0].attention.linear[1].weight.shape  # keys and values in one
     ('TransformerSpec', (16, 8))
     """
-    spec = _unchecked(model, list(entries))
+    unused = (f"<unused {number}>" for number in range(len(entries), model.config.vocab_size))
+    spec = _unchecked(model, [*entries, *unused])
     spec.validate()
     return spec
 
@@ -86,6 +88,7 @@ def _options(config: ModelConfig) -> dict[str, Any]:
         "rms_norm": config.norm == "rms",
         "num_heads_kv": config.n_kv_heads if grouped else None,
         "head_dim": None if head_dim * config.n_heads == config.d_model else head_dim,
+        "qk_norm": config.attention_norm,
         **({"rotary_dim": 0, "rotary_base": _base(config)} if config.positions == "rotary" else {}),
     }
 
@@ -142,6 +145,9 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
     own, net = block.self_attention, block.feed_forward
     _attention(layer.self_attention, own, block.self_attention_residual)
     _linear(layer.self_attention.linear[0], own.q_proj, own.k_proj, own.v_proj)
+    if config.attention_norm:
+        _norm(layer.self_attention.q_norm, own.q_norm)
+        _norm(layer.self_attention.k_norm, own.k_norm)
     if isinstance(own.positions, RelativeBias):
         _bias(layer.self_attention, own.positions.weight, own.positions.reach)
     elif isinstance(own.positions, Alibi) and isinstance(block, EncoderBlock):
@@ -151,8 +157,8 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
         _attention(layer.attention, cross, block.cross_attention_residual)
         _linear(layer.attention.linear[0], cross.q_proj)
         _linear(layer.attention.linear[1], *_for_every_head(cross))
-        if cross.n_kv_heads != cross.n_heads:
-            del layer.attention.num_heads_kv
+        for name in ("num_heads_kv", "q_norm", "k_norm"):  # of self-attention alone
+            vars(layer.attention).pop(name, None)
     if net.gate_proj is None:
         _linear(layer.ffn.linear_0, net.in_proj)
     else:
@@ -185,7 +191,7 @@ def _alibi_buckets(config: ModelConfig) -> Tensor:
 
 
 def _for_every_head(cross: Attention) -> tuple[nn.Linear, nn.Linear]:
-    """The projections of keys and values with a head for each query head: groups are for self-attention alone."""
+    """The projections of keys and values with a head for each query head, as groups are for self-attention alone."""
     if cross.n_kv_heads == cross.n_heads:
         return cross.k_proj, cross.v_proj
     whole = []

@@ -61,6 +61,17 @@ def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples)
 
     Of a translator also, where there are references, BLEU of both, and the share of translations that are the same as
     those of the run's own search, if that is another one. Texts that the model can't read at once are left out.
+
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> from attendo.models import ModelConfig, build_model
+    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, architecture="decoder")
+    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
+    >>> bundle = Bundle({}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))
+    >>> class Itself:
+    ...     def logits(self, rows):
+    ...         return own_logits(model, rows, bundle.tokenizer)
+    >>> measured(bundle, model, Itself(), Examples("a text", ("rain",)))
+    {'compared': 'a text', 'n': 1, 'same_choice': 1.0, 'largest_difference': 0.0}
     """
     if isinstance(foreign, ForeignTranslator):
         assert isinstance(model, EncoderDecoder)

@@ -63,6 +63,16 @@ def write(
     languages: codes for source and target, else those of the card. In the package are the model as CTranslate2 has it,
     the SentencePiece model, rules for the ends of sentences, and the facts. Raises AttendoError where a language is not
     known, and without the packages.
+
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> from attendo.models import build_model
+    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
+    >>> bundle = Bundle({}, train_tokenizer(["it rains"], TokenizerConfig(vocab_size=280)))
+    >>> config, out = ModelConfig(vocab_size=bundle.tokenizer.vocab_size, **sizes), Path(tempfile.mkdtemp())
+    >>> bundle.tokenizer.save(out / "tokenizer.json")
+    >>> write(out, bundle, build_model(config), out, languages=("en", "de"))
+    >>> sorted(file.name for file in out.iterdir())
+    ['tokenizer.json', 'translate-en_de.argosmodel']
     """
     source, target = _languages(folder, bundle, languages)
     name = f"translate-{source}_{target}"

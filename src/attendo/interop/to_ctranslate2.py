@@ -38,10 +38,10 @@ CALLS = "attendo.json"
 
 _KNOWN = """
 architecture vocab_size d_model d_ff n_heads n_kv_heads head_dim value_dim n_encoder_layers n_decoder_layers max_len
-dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias norm norm_first norm_eps
+dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias attention_norm norm norm_first norm_eps
 activation feed_forward_gated feed_forward_bias positions position_base position_start position_first_index
 position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie output_bias d_output
-n_classes pooling initialization
+output_activation n_classes pooling initialization
 """
 _UNKNOWN = {field.name for field in dataclasses.fields(ModelConfig)} - set(_KNOWN.split())
 """Options that have come since: a model that uses one is refused until this export knows it."""
@@ -68,10 +68,6 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
             f"embedding_norm_eps={config.embedding_norm_eps} differs from norm_eps={config.norm_eps}, and CTranslate2"
             " has one ε for all norms"
         )
-    if config.positions == "relative" and max(config.n_encoder_layers, config.n_decoder_layers) > 1:
-        return (
-            "positions='relative' gives each layer a bias of its own, and CTranslate2 has one for all layers"
-        )
     return None
 
 
@@ -82,6 +78,16 @@ def write(
 
     A classifier's or masked model's head goes into head.safetensors: CTranslate2's Encoder ends before it. Raises
     AttendoError without the package.
+
+    >>> import tempfile
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> from attendo.models import build_model
+    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
+    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
+    >>> tokenizer, out = train_tokenizer(["a"], TokenizerConfig(kind="byte")), Path(tempfile.mkdtemp())
+    >>> write(out, Bundle({}, tokenizer), model, out)
+    >>> sorted(file.name for file in out.iterdir())
+    ['attendo.json', 'config.json', 'model.bin', 'shared_vocabulary.json', 'tokenizer.json']
     """
     required("ctranslate2")
     from attendo.interop.ctranslate2_spec import spec_of
@@ -140,6 +146,7 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
             "head": "head.safetensors holds what follows in attendo: " + _head_in_words(model),
             "architecture": model.config.architecture,
             "pooling": model.config.pooling,
+            "output_activation": model.config.output_activation,
             "activation": model.config.activation,
             "norm": model.config.norm,
             "norm_eps": model.config.norm_eps,
@@ -182,9 +189,12 @@ def _norm_in_words(decoding: DecodingConfig) -> str:
 
 
 def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:
-    if isinstance(model, EncoderClassifier):
-        return f"logits = output_proj · {model.config.pooling} over the tokens"
-    return f"logits = output_proj · norm({model.config.activation}(output_hidden · state)) for each token"
+    config = model.config
+    if isinstance(model, MaskedLM):
+        return f"logits = output_proj · norm({config.activation}(output_hidden · state)) for each token"
+    vector = f"the {config.pooling} over the tokens"
+    vector = f"{config.output_activation}(output_hidden · {vector})" if config.d_output else vector
+    return f"logits = output_proj · {vector}" if config.n_classes else vector
 
 
 def opened(out: Path) -> Foreign:
@@ -200,11 +210,7 @@ def opened(out: Path) -> Foreign:
     >>> opened(out).logits([[2, 5]])[0].shape
     (2, 260)
     """
-    return reopened(out, json.loads((out / CALLS).read_text(encoding="utf-8")))
-
-
-def reopened(out: Path, calls: Mapping[str, Any]) -> Foreign:
-    """As `opened`, of a folder without that file."""
+    calls = json.loads((out / CALLS).read_text(encoding="utf-8"))
     tokenizer = Tokenizer.load(out / "tokenizer.json")
     threads = {"intra_threads": torch.get_num_threads(), "inter_threads": 1}
     package = required("ctranslate2")
@@ -287,10 +293,15 @@ class _Encoder:
         hidden = torch.from_numpy(states)
         if self.calls["architecture"] == "classifier":
             hidden = pool(hidden[None], self.calls["pooling"])[0]
+            if "output_hidden.weight" in head:
+                hidden = linear(hidden, head["output_hidden.weight"], head["output_hidden.bias"])
+                hidden = getattr(torch, self.calls["output_activation"])(hidden)
         else:
             inner = linear(hidden, head["output_hidden.weight"], head["output_hidden.bias"])
             weight, eps = head["output_norm.weight"], self.calls["norm_eps"]
             inner = ACTIVATIONS[self.calls["activation"]](inner)
             bias = head.get("output_norm.bias")
             hidden = rms_norm(inner, weight, eps) if bias is None else layer_norm(inner, weight, bias, eps)
-        return linear(hidden, head["output_proj.weight"], head.get("output_proj.bias")).numpy()
+        if "output_proj.weight" in head:
+            hidden = linear(hidden, head["output_proj.weight"], head.get("output_proj.bias"))
+        return hidden.numpy()
