@@ -41,7 +41,7 @@ def drawn_options(seed, architecture):
         "attention_scale": one_of(None, 0.3),
         "attention_bias": one_of(True, False),
         "attention_out_bias": one_of(None, True),
-        "attention_norm": one_of(False, False, True),
+        "attention_norm": architecture != "encoder-decoder" and one_of(False, False, True),
         "norm": one_of("layer", "rms"),
         "norm_first": one_of(True, False),
         "norm_eps": one_of(1e-5, 1e-3),

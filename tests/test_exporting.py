@@ -161,6 +161,7 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
     ("options", "clause"),
     [
         ({"value_dim": 4}, "value_dim=4 differs from the width of a query head, 8"),
+        ({"attention_norm": True}, "attention_norm=True is computed otherwise by CTranslate2"),
         ({"embedding_norm_eps": 1e-3}, "embedding_norm_eps=0.001 differs from norm_eps=1e-05"),
     ],
 )
@@ -185,7 +186,8 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     train = ["--train", pairs_file(tmp_path), "--out", tmp_path / "run", "--init-from", before]
     outcome = attendo("train", "translation", *train, *settings({"training": SMALL["training"]}))
     (said,) = [line for line in outcome.err.splitlines() if "can't be exported" in line]
-    assert said.startswith("this run can't be exported to ctranslate2, argos: value_dim=4 differs")
+    assert said.startswith("this run can't be exported to huggingface: value_dim=4")
+    assert "to ctranslate2, argos: value_dim=4 differs" in said
     said = refused("export", before, tmp_path / "out", "--to", "ctranslate2")
     assert "can't be exported to ctranslate2: value_dim=4 differs" in said
 

@@ -157,8 +157,7 @@ def _fill_layer(layer: Any, block: EncoderBlock | DecoderBlock, config: ModelCon
         _attention(layer.attention, cross, block.cross_attention_residual)
         _linear(layer.attention.linear[0], cross.q_proj)
         _linear(layer.attention.linear[1], *_for_every_head(cross))
-        for name in ("num_heads_kv", "q_norm", "k_norm"):  # of self-attention alone
-            vars(layer.attention).pop(name, None)
+        vars(layer.attention).pop("num_heads_kv", None)
     if net.gate_proj is None:
         _linear(layer.ffn.linear_0, net.in_proj)
     else:

@@ -15,7 +15,7 @@ from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.interop.parity_texts import Examples
 from attendo.metrics import bleu, bleu_tokenizer, log_softmax
-from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.tasks.translator import Translator
 
 BATCH = 16
@@ -49,7 +49,7 @@ class ForeignModel(Protocol):
     """Any other model that has left, run by another program on token ids."""
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "*len classes"]]:
-        """Of each row: of a classifier `[classes]`, of the others `[len, vocab]`."""
+        """Of each row: of a classifier `[classes]` (without classes its vector), of the others `[len, vocab]`."""
         ...
 
 
@@ -94,8 +94,11 @@ def parity_lines(found: Mapping[str, Any]) -> list[str]:
         )
         if name in found
     ]
-    what = "a score" if "same_tokens" in found else "a log-probability"
-    lines = [f"compared on {found['compared']}", f"the same: {', '.join(shares)}"]
+    what = (
+        "a score" if "same_tokens" in found else "a log-probability" if "same_choice" in found else "a number"
+    )
+    lines = [f"compared on {found['compared']}"]
+    lines += [f"the same: {', '.join(shares)}"] if shares else []
     if found.get("largest_difference") is not None:
         lines.append(f"largest difference of {what} {found['largest_difference']:.1e}")
     if "bleu" in found:
@@ -158,19 +161,20 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
     tokenizer, longest = bundle.tokenizer, model.config.max_len
     framed = tokenizer.specials.prompt if isinstance(model, DecoderLM) else tokenizer.specials.text
     rows = [framed(ids)[:longest] for ids in tokenizer.encode_batch(examples.texts)]
+    chosen = (
+        not isinstance(model, EncoderClassifier) or model.config.n_classes
+    )  # or vectors, of which none is best
     same, largest = [], 0.0
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
         for pair in zip(own_logits(model, part, tokenizer), foreign.logits(part), strict=True):
-            here, there = (log_softmax(np.atleast_2d(logits).astype(np.float64)) for logits in pair)
-            same += (here.argmax(-1) == there.argmax(-1)).tolist()
+            here, there = (np.atleast_2d(logits).astype(np.float64) for logits in pair)
+            if chosen:
+                here, there = log_softmax(here), log_softmax(there)
+                same += (here.argmax(-1) == there.argmax(-1)).tolist()
             largest = max(largest, float(np.abs(here - there).max()))
-    return {
-        "compared": examples.name,
-        "n": len(rows),
-        "same_choice": _share(same),
-        "largest_difference": largest,
-    }
+    found: dict[str, Any] = {"compared": examples.name, "n": len(rows)}
+    return found | ({"same_choice": _share(same)} if chosen else {}) | {"largest_difference": largest}
 
 
 @torch.inference_mode()
@@ -189,7 +193,7 @@ def own_logits(
     """
     if isinstance(model, EncoderDecoder):
         raise TypeError("a translator is compared by what it translates")
-    ids, lengths = pad_rows(rows, tokenizer.pad_id, model.output_proj.weight.device)
+    ids, lengths = pad_rows(rows, tokenizer.pad_id, next(model.parameters()).device)
     # padding stands behind what a decoder reads, and changes nothing there
     logits = model(ids) if isinstance(model, DecoderLM) else model(ids, lengths)
     found = logits.float().cpu().numpy()

@@ -38,10 +38,10 @@ CALLS = "attendo.json"
 
 _KNOWN = """
 architecture vocab_size d_model d_ff n_heads n_kv_heads head_dim value_dim n_encoder_layers n_decoder_layers max_len
-dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias attention_norm norm norm_first norm_eps
-activation feed_forward_gated feed_forward_bias positions position_base position_start position_first_index
-position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie output_bias d_output
-output_activation n_classes pooling initialization
+dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias attention_norm norm
+norm_first norm_eps activation feed_forward_gated feed_forward_bias positions position_base position_start
+position_first_index position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie
+output_bias d_output output_activation n_classes pooling initialization
 """
 _UNKNOWN = {field.name for field in dataclasses.fields(ModelConfig)} - set(_KNOWN.split())
 """Options that have come since: a model that uses one is refused until this export knows it."""
@@ -63,6 +63,8 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
             f"value_dim={config.value_dim} differs from the width of a query head, {head_dim}, and CTranslate2 has one"
             " width for both"
         )
+    if config.attention_norm and config.architecture == "encoder-decoder":
+        return "attention_norm=True is computed otherwise by CTranslate2 in an encoder-decoder"
     if config.embedding_norm_eps not in (None, config.norm_eps):
         return (
             f"embedding_norm_eps={config.embedding_norm_eps} differs from norm_eps={config.norm_eps}, and CTranslate2"

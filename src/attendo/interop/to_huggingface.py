@@ -19,11 +19,14 @@ from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
+from attendo.interop.huggingface.importing import POOLINGS
 from attendo.interop.huggingface.writing import place_of, write_model
 from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
 from attendo.models import Model, ModelConfig
+from attendo.nn.pooling import Pooling, pool
 
+_POOLING = "1_Pooling"
 MOST = 512
 """Tokens of a translation that `generate` stops at, or fewer if the model holds fewer."""
 
@@ -64,6 +67,8 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
     write_model(model, out, more)
     write_atomic(out / "tokenizer.json", _json(_tokenizer(bundle)))
     write_atomic(out / "tokenizer_config.json", _json(_tokenizer_config(bundle)))
+    if _embeds(bundle.model_config):
+        _write_pooling(bundle, out)
     if (how := _generation(bundle)) is not None:
         write_atomic(out / "generation_config.json", _json(ids | how))
 
@@ -78,10 +83,42 @@ def opened(out: Path) -> Foreign:
     name = json.loads((out / "config.json").read_text(encoding="utf-8"))["architectures"][0]
     transformers = required("transformers")
     transformers.utils.logging.disable_progress_bar()
-    model = getattr(transformers, name).from_pretrained(out, local_files_only=True).eval()
+    how = {"add_pooling_layer": False} if name == "BertModel" else {}
+    model = getattr(transformers, name).from_pretrained(out, local_files_only=True, **how).eval()
     if not model.config.is_encoder_decoder:
-        return _ForeignModel(model)
+        pooling = out / _POOLING / "config.json"
+        told = json.loads(pooling.read_text(encoding="utf-8")) if pooling.is_file() else {}
+        return _ForeignModel(
+            model, next((name for name, theirs in POOLINGS.items() if told.get(theirs)), None)
+        )
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
+
+
+def _embeds(config: ModelConfig) -> bool:
+    return config.architecture == "classifier" and config.n_classes == 0
+
+
+def _write_pooling(bundle: Bundle, out: Path) -> None:
+    """What sentence-transformers reads beside the model."""
+    pooling, table = bundle.model_config.pooling, bundle.tables.get("embedding", {})
+    said = {theirs: name == pooling for name, theirs in POOLINGS.items()}
+    modules = ["Transformer", "Pooling", *(["Normalize"] if table.get("normalize") else [])]
+    listed = [
+        {
+            "idx": n,
+            "name": str(n),
+            "path": f"{n}_{name}" if n else "",
+            "type": f"sentence_transformers.models.{name}",
+        }
+        for n, name in enumerate(modules)
+    ]
+    for module in listed[1:]:
+        (out / module["path"]).mkdir()
+    width = {"word_embedding_dimension": bundle.model_config.d_model}
+    write_atomic(out / _POOLING / "config.json", _json(width | said))
+    write_atomic(out / "modules.json", json.dumps(listed, indent=1) + "\n")
+    sizes = {"max_seq_length": bundle.model_config.max_len, "do_lower_case": False}
+    write_atomic(out / "sentence_bert_config.json", _json(sizes))
 
 
 def _json(value: Mapping[str, Any]) -> str:
@@ -214,8 +251,14 @@ class _ForeignTranslator:
 @dataclass
 class _ForeignModel:
     model: Any
+    pooling: Pooling | None
 
     def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """One row at a time."""
-        with torch.inference_mode():
-            return [self.model(input_ids=torch.tensor([list(row)])).logits[0].numpy() for row in rows]
+        """One row at a time; of a model that embeds texts their vectors, not yet of length 1."""
+        found = []
+        for row in rows:
+            with torch.inference_mode():
+                told = self.model(input_ids=torch.tensor([list(row)]))
+            vector = told.logits if self.pooling is None else pool(told.last_hidden_state, self.pooling)
+            found.append(vector[0].numpy())
+        return found

@@ -23,6 +23,7 @@ from attendo.interop.huggingface.reading import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.model_config import Architecture, ModelConfig
 from attendo.models import parameter_count
+from attendo.nn.pooling import Pooling
 
 Say = Callable[[str], None]
 
@@ -35,11 +36,12 @@ TASKS: Mapping[Architecture, str] = {
 _NOTHING_SAID = 20
 """What older files have as the longest text where nobody has chosen one."""
 
-_POOLINGS = {
-    "pooling_mode_cls_token": "first",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_max_tokens": "max",
+POOLINGS: Mapping[Pooling, str] = {
+    "first": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
 }
+"""Ours, and what 1_Pooling/config.json of sentence-transformers calls them."""
 
 
 def import_model(
@@ -107,11 +109,11 @@ def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, A
         return config, {}
     names = [Path(module.get("path", "")).name for module in _modules(source)]
     said = next((read_json(source / name / "config.json") for name in names if name.endswith("_Pooling")), {})
-    on = [ours for theirs, ours in _POOLINGS.items() if said.get(theirs)]
+    on = [ours for ours, theirs in POOLINGS.items() if said.get(theirs)]
     other = [
         name
         for name, value in said.items()
-        if name.startswith("pooling_mode") and value and name not in _POOLINGS
+        if name.startswith("pooling_mode") and value and name not in POOLINGS.values()
     ]
     if other or len(on) > 1:
         raise AttendoError(
