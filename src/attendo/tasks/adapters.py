@@ -73,5 +73,6 @@ def with_adapter(folder: Path, file: Path) -> Model:
 def kept_weights(folder: Path, checkpoint: Path) -> dict[str, Tensor]:
     """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
     config = folder / "config.toml"
-    lora = section(LoraConfig, read_toml(config), "lora", str(config))
+    tables = read_toml(config) if config.is_file() else {}  # a look at loose checkpoints needs none
+    lora = section(LoraConfig, tables, "lora", str(config))
     return merged_tensors(Stored(checkpoint, WEIGHTS), lora.scale)
