@@ -20,37 +20,12 @@ from attendo.lessons.lesson import Lesson
 from attendo.tasks.translator import Candidate, Translation, Translator
 from attendo.words import Words
 
-COMMANDS = [
-    [],
-    ["demo"],
-    ["train"],
-    ["train", "translation"],
-    ["train", "classification"],
-    ["train", "language-model"],
-    ["train", "masked-language-model"],
-    ["resume"],
-    ["verify-resume"],
-    ["plan"],
-    ["translate"],
-    ["shortlist"],
-    ["import"],
-    ["score"],
-    ["evaluate"],
-    ["compare"],
-    ["report"],
-    ["look"],
-    ["serve"],
-    ["export"],
-    ["info"],
-    ["doctor"],
-    ["claims"],
-    ["errata"],
-    ["figure"],
-    ["lesson"],
-    ["classify"],
-    ["generate"],
-    ["embed"],
-]
+NAMES = (
+    "demo, train, train translation, train classification, train language-model, train masked-language-model, resume,"
+    " verify-resume, plan, translate, shortlist, score, evaluate, compare, report, look, serve, import, export, info,"
+    " doctor, claims, errata, figure, lesson, classify, generate, embed"
+)
+COMMANDS = [[], *(name.split() for name in NAMES.split(", "))]
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ from typing import Any
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.trainers import BpeTrainer
 
+from attendo.data.tokenizer_file import tokenizer_document
 from attendo.data.tokenizers import (
     BYTES,
     MARK,
@@ -19,7 +20,6 @@ from attendo.data.tokenizers import (
     LearnedTokenizer,
     Tokenizer,
     keep_to_one_thread,
-    tokenizer_document,
     well_formed,
 )
 from attendo.data.unigram import train_unigram

@@ -13,53 +13,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.tokenizer_file import MARK, Kind, tokenizer_document
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
-Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
-MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
 
-# One cut of a text: characters of one script, one digit, white space, or everything else (punctuation,
-# symbols), each with the mark of the space before it. A character's class doesn't depend on its neighbors, so
-# no piece ever crosses a cut, and a SentencePiece model of the same pieces, which makes no cuts, finds the
-# same pieces. Neither "<0x41>" nor "</s>" is one cut, which is why no text can spell such an entry of the
-# vocabulary.
-_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
-_LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # with the joiners that Indic and Persian words are spelled with
-_CUTS = "|".join(
-    MARK + "?" + group
-    for group in (
-        r"\p{Han}+",
-        r"\p{Hiragana}+",
-        r"[\p{Katakana}ー]+",
-        r"\p{N}",
-        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
-        r"\s+",
-        rf"[^{_LETTERS}\p{{N}}\s{MARK}]+",
-    )
-)
-
-# One word of an uncased text: a break of lines in HTML counts as a space, n't and 's are words of their own as in the
-# Penn Treebank, and what is written without spaces is cut into characters (Katakana into runs).
-_UNCASED = "|".join(
-    (
-        rf"[{_LETTERS}&&[^{_JAPANESE}]]+?(?=n't(?![{_LETTERS}]))",
-        rf"n't(?![{_LETTERS}])",
-        rf"'(?:s|re|ve|ll|d|m)(?![{_LETTERS}])",
-        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
-        r"[\p{Katakana}ー]+",
-        r"\.{2,}|--+|\S",
-    )
-)
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _PICTURES = "[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
 _WITHIN_PICTURES = re.compile(f"(?<={_PICTURES})\u200d(?={_PICTURES})")
@@ -349,46 +316,6 @@ def is_spaced(texts: Iterable[str]) -> bool:
         letters += sum(map(str.isalpha, text))
         unspaced += len(_UNSPACED.findall(text))
     return unspaced < 0.2 * letters
-
-
-def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer file, as JSON values, of a model of the `tokenizers` library: how texts are cut and joined.
-
-    Nothing is normalized but for `uncased`; the `Prepend` puts the mark of a space before the first word, always, which
-    makes `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
-    """
-    fuse = {"type": "Fuse"}
-    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
-    normalizer, cuts, joins = None, None, [{"type": "ByteFallback"}, fuse]
-    if kind in ("bpe", "unigram"):
-        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": True}
-        split = {"type": "Split", "pattern": {"Regex": _CUTS}, "behavior": "Isolated", "invert": False}
-        normalizer = {"type": "Prepend", "prepend": MARK}
-        cuts = {"type": "Sequence", "pretokenizers": [metaspace, split]}
-        joins = [{"type": "Replace", "pattern": {"String": MARK}, "content": " "}, *joins, strip]
-    elif kind == "word":
-        normalizer = {"type": "Prepend", "prepend": " "}
-        cuts = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
-        joins = [fuse, strip]
-    elif kind == "uncased":
-        normalizer = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]}
-        normalizer["normalizers"] += [
-            {"type": "Replace", "pattern": {"Regex": r"<br\s*/?>"}, "content": " "},
-            {"type": "Replace", "pattern": {"String": "’"}, "content": "'"},
-        ]
-        cuts = {"type": "Split", "pattern": {"Regex": _UNCASED}, "behavior": "Removed", "invert": True}
-        joins = [fuse]
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": normalizer,
-        "pre_tokenizer": cuts,
-        "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": joins},
-        "model": model,
-    }
 
 
 def _kind(document: dict[str, Any]) -> Kind:

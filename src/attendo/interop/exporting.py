@@ -51,8 +51,8 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     """In a line, where a model of this shape can't go of the places that take its kind of model; None: everywhere.
 
     >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
-    >>> not_exportable(ModelConfig(vocab_size=11), "word")
-    "this run can't be exported to argos: tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can"
+    >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:63]
+    "this run can't be exported to huggingface: value_dim=32 and nor"
     """
     reasons: dict[str, list[str]] = {}
     for target in TARGETS:

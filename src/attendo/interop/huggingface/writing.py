@@ -163,7 +163,8 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
         wanted["position_order"] = "halves"
     if wanted["tie"] == "all" and found["tie"] == "input":
         wanted["tie"] = "input"  # the one matrix is written twice
-    return [name for name in wanted if wanted[name] != found[name]]
+    lost = [name for name in wanted if wanted[name] != found[name]]
+    return [name for name in lost if "positions" not in lost or not name.startswith("position_")]
 
 
 def _told(config: ModelConfig) -> dict[str, Any]:
