@@ -123,7 +123,9 @@ def test_two_runs_translate_together_and_their_score_is_what_score_gives(tokeniz
     assert found.text != members[0].translate(["It will rain on Monday."], guard=False)[0].text
     mean = torch.tensor(found.token_log_probs).exp()
     forced = [
-        member._forced_log_probs([member._encode("It will rain on Monday.")], [list(found.token_ids)])[0]
+        member._forced_log_probs(
+            [member._encode("It will rain on Monday.", member.tokenizer)], [list(found.token_ids)]
+        )[0]
         for member in members
     ]
     by_hand = sum(torch.tensor(row[: len(mean)]).exp() for row in forced) / 2
