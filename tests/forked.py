@@ -1,5 +1,6 @@
 """A part of a test in a fork of this process, which may be killed there; nothing has to be imported again."""
 
+import gc
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ def begun_child(action):
         )  # Python 3.12 on forks beside threads; there are none
         pid = os.fork()
     if pid == 0:
+        gc.freeze()  # what was there before is not looked through for garbage, and its memory stays shared
         try:
             random.setstate(state)
             sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123

@@ -1,5 +1,6 @@
 """Several ranks in forks of this process, watched as torchrun watches them; nothing has to be imported again."""
 
+import gc
 import importlib
 import json
 import os
@@ -49,7 +50,10 @@ def _fork():
         warnings.simplefilter(
             "ignore", DeprecationWarning
         )  # Python 3.12 on forks beside threads; there are none
-        return os.fork()
+        pid = os.fork()
+    if pid == 0:
+        gc.freeze()  # what was there before is not looked through for garbage, and its memory stays shared
+    return pid
 
 
 def _store_server():
