@@ -122,15 +122,11 @@ def test_two_runs_translate_together_and_their_score_is_what_score_gives(tokeniz
     found = both.translate(["It will rain on Monday."], guard=False)[0].candidates[0]
     assert found.text != members[0].translate(["It will rain on Monday."], guard=False)[0].text
     mean = torch.tensor(found.token_log_probs).exp()
-    forced = [
-        member._forced_log_probs(
-            [member._encode("It will rain on Monday.", member.tokenizer)], [list(found.token_ids)]
-        )[0]
-        for member in members
-    ]
+    source = tokenizer.specials.source(tokenizer.encode("It will rain on Monday."))
+    forced = [member._forced_log_probs([source], [list(found.token_ids)])[0] for member in members]
     by_hand = sum(torch.tensor(row[: len(mean)]).exp() for row in forced) / 2
     torch.testing.assert_close(mean, by_hand, rtol=1e-4, atol=1e-6)
-    together = both._forced_log_probs([both._encode("It will rain on Monday.")], [list(found.token_ids)])[0]
+    together = both._forced_log_probs([source], [list(found.token_ids)])[0]
     assert found.token_log_probs == pytest.approx(together[: len(mean)], abs=1e-5)
 
 
