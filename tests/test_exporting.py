@@ -184,7 +184,9 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     monkeypatch.setattr(training_options, "follow", lambda run: 0)  # said before the first step
     before, *_ = run_folder(tmp_path / "before", {**SHAPE, "value_dim": 4})
     train = ["--train", pairs_file(tmp_path), "--out", tmp_path / "run", "--init-from", before]
-    outcome = attendo("train", "translation", *train, *settings({"training": SMALL["training"]}))
+    outcome = attendo(
+        "train", "translation", "--threads", 1, *train, *settings({"training": SMALL["training"]})
+    )
     (said,) = [line for line in outcome.err.splitlines() if "can't be exported" in line]
     assert said.startswith("this run can't be exported to huggingface: value_dim=4")
     assert "to ctranslate2, argos: value_dim=4 differs" in said

@@ -134,7 +134,8 @@ def test_a_head_that_is_new_is_trained_whole(tmp_path):
     tables["training"]["steps"] = 2
     finished(new_run(family_of("masked-language-model"), tables, tmp_path / "base"))
     outcome = attendo(
-        "train", "classification", "--train", labels, "--out", tmp_path / "run", "--init-from", tmp_path / "base",
+        "train", "classification", "--threads", 1, "--train", labels, "--out", tmp_path / "run",
+        "--init-from", tmp_path / "base",
         "--steps", "3", "--set", "lora.rank=2", "--set", "training.precision=float32",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -182,13 +183,36 @@ def test_a_plan_counts_what_is_trained(setting, trained, rate, file, base, monke
 def test_bad_settings_are_one_line_and_leave_no_folder(settings, said, file, base, tmp_path):
     options = [word for setting in settings for word in ("--set", setting)]
     folder = tmp_path / "run"
-    line = refused("train", "translation", "--train", file, "--init-from", base, "--out", folder, *options)
+    line = refused(
+        "train",
+        "translation",
+        "--threads",
+        1,
+        "--train",
+        file,
+        "--init-from",
+        base,
+        "--out",
+        folder,
+        *options,
+    )
     assert said in line
     assert not folder.exists()
 
 
 def test_adapters_want_a_model_that_was_trained(file, tmp_path):
-    line = refused("train", "translation", "--train", file, "--out", tmp_path / "run", "--set", "lora.rank=8")
+    line = refused(
+        "train",
+        "translation",
+        "--threads",
+        1,
+        "--train",
+        file,
+        "--out",
+        tmp_path / "run",
+        "--set",
+        "lora.rank=8",
+    )
     assert "lora.rank=8 adapts a model that was trained before; give it with --init-from DIR" in line
 
 

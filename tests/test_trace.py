@@ -27,7 +27,7 @@ def test_walking_the_parents_rebuilds_every_hypothesis(seed, levels):
     for texts, tree, source in zip(found, trees, [(5,), (6, 7)], strict=True):
         paths = {}
         for step, nodes in enumerate(tree.steps):
-            assert len(nodes) <= config.beam
+            assert len(nodes) <= config.beam * (1 + config.refill)  # those that go on, and those that end
             for number, node in enumerate(nodes):
                 ids, log_probs = tree.path(step, number)
                 assert (len(ids), ids[-1]) == (step + 1, node.token)
