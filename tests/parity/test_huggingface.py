@@ -114,6 +114,10 @@ def qwen3(draw):
     return {name: value for name, value in llama(draw).items() if name != "mlp_bias"}
 
 
+def mistral(draw):
+    return qwen2(draw) | {"sliding_window": None, "head_dim": draw.choice([None, 6])}
+
+
 def bart(draw):
     n_heads, d_ff = draw.choice([1, 2, 4]), draw.choice([8, 20])
     return {
@@ -185,6 +189,9 @@ KINDS = {
     "bart": Kind("Bart", "ForConditionalGeneration", bart),
     "mbart": Kind("MBart", "ForConditionalGeneration", bart),
     "t5": Kind("T5", "ForConditionalGeneration", t5),
+    "mt5": Kind("MT5", "ForConditionalGeneration", t5),
+    "camembert": Kind("Camembert", "ForMaskedLM", roberta),
+    "mistral": Kind("Mistral", "ForCausalLM", mistral),
 }
 
 

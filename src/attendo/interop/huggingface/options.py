@@ -335,13 +335,15 @@ class Turned:
 class Net:
     """T5's one word for activation and gate: "relu", "gated-gelu", "gated-silu" …"""
 
+    default: str
+
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """activation and feed_forward_gated."""
-        *gated, name = theirs.get("feed_forward_proj", "relu").split("-")
+        *gated, name = theirs.get("feed_forward_proj", self.default).split("-")
         name = "gelu_new" if gated and name == "gelu" else name
         if gated not in ([], ["gated"]) or name not in ACTIVATIONS:
             raise _no_counterpart(
-                "feed_forward_proj", theirs["feed_forward_proj"], "relu", "gated-gelu", "gated-silu"
+                "feed_forward_proj", theirs.get("feed_forward_proj"), "relu", "gated-gelu", "gated-silu"
             )
         return {"activation": ACTIVATIONS[name], "feed_forward_gated": bool(gated)}
 

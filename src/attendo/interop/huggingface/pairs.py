@@ -175,8 +175,11 @@ def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
     return names | {f"{last}.layer_norm": "feed_forward_residual.norm"}
 
 
-def _t5(*, gated: bool, own_output: bool) -> Table:
-    """T5, of which there are two nets (plain, gated) and two outputs (the embedding, a matrix of its own)."""
+def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> Table:
+    """T5, of which there are two nets (plain, gated) and two outputs (the embedding, a matrix of its own).
+
+    net: where config.json is silent. scaled: whether the last states are multiplied where the embedding is the output.
+    """
     shared = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     tokens = (Row("shared.weight", ("source_embedding.tokens.weight",), aliases=(*shared, "lm_head.weight")),)
     if own_output:
@@ -187,7 +190,7 @@ def _t5(*, gated: bool, own_output: bool) -> Table:
     relative = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
     def when(theirs: Theirs) -> bool:
-        is_gated = theirs.get("feed_forward_proj", "relu").startswith("gated")
+        is_gated = theirs.get("feed_forward_proj", net).startswith("gated")
         return is_gated == gated and (theirs.get("tie_word_embeddings") is False) == own_output
 
     return Table(
@@ -203,7 +206,7 @@ def _t5(*, gated: bool, own_output: bool) -> Table:
             Same("position_reach", "relative_attention_max_distance", 128),
             Same("dropout", "dropout_rate", 0.1),
             Same("norm_eps", "layer_norm_epsilon", 1e-6),
-            Net(),
+            Net(net),
             Said("tie_word_embeddings", not own_output),
             Fixed(
                 {
@@ -229,15 +232,22 @@ def _t5(*, gated: bool, own_output: bool) -> Table:
                 for stack in ("encoder", "decoder")
             ),
             Row("encoder.final_layer_norm.weight", ("encoder.norm.weight",)),
-            Row("decoder.final_layer_norm.weight", ("decoder.norm.weight",), scaled=_t5_factor),
+            Row(
+                "decoder.final_layer_norm.weight",
+                ("decoder.norm.weight",),
+                scaled=_t5_factor if scaled else None,
+            ),
         ),
-        {
-            "T5ForConditionalGeneration": Head("encoder-decoder"),
-            "MT5ForConditionalGeneration": Head("encoder-decoder"),
-        },
+        {head: Head("encoder-decoder")},
         written=own_output,  # of the other, some versions multiply the last states by 1/√d, and others don't
         when=when,
     )
 
 
-T5 = tuple(_t5(gated=gated, own_output=own) for gated in (False, True) for own in (False, True))
+def _t5_tables(head: str, net: str, *, scaled: bool) -> tuple[Table, ...]:
+    both = (False, True)
+    return tuple(_t5(head, net, gated=gated, own_output=own, scaled=scaled) for gated in both for own in both)
+
+
+T5 = _t5_tables("T5ForConditionalGeneration", "relu", scaled=True)
+MT5 = _t5_tables("MT5ForConditionalGeneration", "gated-gelu", scaled=False)

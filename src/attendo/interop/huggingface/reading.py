@@ -34,7 +34,7 @@ FAMILIES: Mapping[str, tuple[Table, ...]] = {
     "marian": (pairs.MARIAN, pairs.MARIAN_OF_TWO),
     "mbart": (pairs.MBART,),
     "mistral": (decoders.MISTRAL,),
-    "mt5": pairs.T5,
+    "mt5": pairs.MT5,
     "pegasus": (pairs.PEGASUS,),
     "qwen2": (decoders.QWEN2,),
     "qwen3": (decoders.QWEN3,),
