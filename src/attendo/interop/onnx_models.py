@@ -18,10 +18,11 @@ from attendo.interop.onnx_attention import (
 )
 from attendo.interop.onnx_graph import Graph, Weights
 from attendo.interop.onnx_modules import activation, embedding, feed_forward, linear, norm, residual
+from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, Encoder
-from attendo.nn.feedforward import Activation
+from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.pooling import Pooling
 
 
@@ -53,9 +54,7 @@ def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
     config = model.config
     ids = graph.input("source_ids", ["sources", "source_len"], integer=True)
     lengths = graph.input("source_lengths", ["sources"], integer=True)
-    places = text_places(graph, ids, lengths, config.max_len)
-    x = embedding(graph, model.source_embedding, ids, places.positions, config.max_len)
-    memory = _encoded(graph, model.encoder, config.activation, x, places)
+    memory = _encoded(graph, config, model.source_embedding, model.encoder, ids, lengths)
     graph.output("memory", memory, ["sources", "source_len", config.d_model])
     for number, block in enumerate(model.decoder.blocks):
         cross = block.cross_attention
@@ -122,9 +121,7 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
     config = model.config
     ids = graph.input("token_ids", ["rows", "len"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)
-    places = text_places(graph, ids, lengths, config.max_len)
-    x = embedding(graph, model.embedding, ids, places.positions, config.max_len)
-    states = _encoded(graph, model.encoder, config.activation, x, places)
+    states = _encoded(graph, config, model.embedding, model.encoder, ids, lengths)
     graph.output("states", states, ["rows", "len", config.d_model])
     if isinstance(model, EncoderClassifier):
         pooled = _pooled(graph, config.pooling, states, lengths)
@@ -141,8 +138,12 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
     return graph
 
 
-def _encoded(graph: Graph, encoder: Encoder, kind: Activation, x: str, places: Places) -> str:
-    """What the stack of encoder blocks makes of x."""
+def _encoded(
+    graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str
+) -> str:
+    """What an encoder makes of texts that are read at once."""
+    places, kind = text_places(graph, ids, lengths, config.max_len), config.activation
+    x = embedding(graph, embed, ids, places.positions, config.max_len)
     for block in encoder.blocks:
 
         def attend(h: str, own: Attention = block.self_attention) -> str:
