@@ -1,5 +1,6 @@
 """The file of a learned tokenizer: how texts are cut and joined around a model of the `tokenizers` library."""
 
+from collections.abc import Sequence
 from typing import Any, Final, Literal
 
 Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
@@ -66,14 +67,26 @@ def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
         ]
         cuts = {"type": "Split", "pattern": {"Regex": _UNCASED}, "behavior": "Removed", "invert": True}
         joins = [fuse]
+    decoder = {"type": "Sequence", "decoders": joins}
+    return library_document(model, normalizer=normalizer, cuts=cuts, decoder=decoder)
+
+
+def library_document(
+    model: dict[str, Any], *, normalizer: Any, cuts: Any, decoder: Any, added: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """What a file of the `tokenizers` library holds: its parts, each None where there is none, and added tokens.
+
+    >>> list(library_document({"type": "BPE"}, normalizer=None, cuts=None, decoder=None))[3:6]
+    ['added_tokens', 'normalizer', 'pre_tokenizer']
+    """
     return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [],
+        "added_tokens": list(added),
         "normalizer": normalizer,
         "pre_tokenizer": cuts,
         "post_processor": None,
-        "decoder": {"type": "Sequence", "decoders": joins},
+        "decoder": decoder,
         "model": model,
     }

@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendo.data.tokenizer_file import library_document
 from attendo.interop.huggingface.sentencepiece_models import SentencePieces
 
 _QWEN_WORDS = (
@@ -75,17 +76,10 @@ def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> Spel
     if "merges" in model:
         pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
         model["merges"] = [pair for pair in pairs if not apart & {*pair, "".join(pair)}]
-    found = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": kept,
-        "normalizer": document.get("normalizer"),
-        "pre_tokenizer": document.get("pre_tokenizer"),
-        "post_processor": None,
-        "decoder": document.get("decoder"),
-        "model": model,
-    }
+    parts = {"normalizer": "normalizer", "cuts": "pre_tokenizer", "decoder": "decoder"}
+    found = library_document(
+        model, added=kept, **{ours: document.get(theirs) for ours, theirs in parts.items()}
+    )
     return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
 
 
@@ -134,7 +128,7 @@ def byte_level_document(
         cuts = {"type": "Sequence", "pretokenizers": [split, level | {"use_regex": False}]}
         normalizer = {"type": "NFC"}
     model = {"type": "BPE", "vocab": dict(vocab), "merges": pairs}
-    return _whole(normalizer, cuts, level | {"use_regex": True}, model)
+    return library_document(model, normalizer=normalizer, cuts=cuts, decoder=level | {"use_regex": True})
 
 
 def word_piece_document(vocab: Sequence[str], own: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,7 +153,7 @@ def word_piece_document(vocab: Sequence[str], own: Mapping[str, Any]) -> dict[st
         "vocab": {piece: i for i, piece in enumerate(vocab)},
     }
     decoder = {"type": "WordPiece", "prefix": "##", "cleanup": True}
-    return _whole(normalizer, {"type": "BertPreTokenizer"}, decoder, model)
+    return library_document(model, normalizer=normalizer, cuts={"type": "BertPreTokenizer"}, decoder=decoder)
 
 
 def template(found: SentencePieces) -> dict[str, Any]:
@@ -219,17 +213,3 @@ def fairseq_document(found: SentencePieces, behind: Sequence[str]) -> dict[str, 
     ids = {piece: i for i, (piece, _) in enumerate(model["vocab"])}
     document["added_tokens"] = [added_token(ids[name], name) for name in named]
     return document
-
-
-def _whole(normalizer: Any, cuts: Any, decoder: Any, model: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": normalizer,
-        "pre_tokenizer": cuts,
-        "post_processor": None,
-        "decoder": decoder,
-        "model": model,
-    }
