@@ -31,6 +31,7 @@ TUNED = {
     "lora": {"rank": 4, "dropout": 0.1},
     "checkpoint": {"every_steps": 4, "keep_last": 9},
 }
+TRAIN = ("train", "translation", "--threads", 1)
 
 
 @pytest.fixture(scope="module")
@@ -183,36 +184,13 @@ def test_a_plan_counts_what_is_trained(setting, trained, rate, file, base, monke
 def test_bad_settings_are_one_line_and_leave_no_folder(settings, said, file, base, tmp_path):
     options = [word for setting in settings for word in ("--set", setting)]
     folder = tmp_path / "run"
-    line = refused(
-        "train",
-        "translation",
-        "--threads",
-        1,
-        "--train",
-        file,
-        "--init-from",
-        base,
-        "--out",
-        folder,
-        *options,
-    )
+    line = refused(*TRAIN, "--train", file, "--init-from", base, "--out", folder, *options)
     assert said in line
     assert not folder.exists()
 
 
 def test_adapters_want_a_model_that_was_trained(file, tmp_path):
-    line = refused(
-        "train",
-        "translation",
-        "--threads",
-        1,
-        "--train",
-        file,
-        "--out",
-        tmp_path / "run",
-        "--set",
-        "lora.rank=8",
-    )
+    line = refused(*TRAIN, "--train", file, "--out", tmp_path / "run", "--set", "lora.rank=8")
     assert "lora.rank=8 adapts a model that was trained before; give it with --init-from DIR" in line
 
 

@@ -32,6 +32,20 @@ USES: dict[Architecture, str] = {
 ModelT = TypeVar("ModelT", bound=Model)
 
 
+def embeds_texts(config: ModelConfig) -> bool:
+    """Whether a model gives a vector of each text, and nothing else."""
+    return config.architecture == "classifier" and config.n_classes == 0
+
+
+def use_of(task: str | None, architecture: Architecture) -> str:
+    """The command that uses a model whose card names this task.
+
+    >>> use_of("embedding", "classifier"), use_of("classification", "classifier")
+    ('embed', 'classify')
+    """
+    return "embed" if task == "embedding" else USES[architecture]
+
+
 @dataclass
 class Bundle:
     """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card."""
@@ -170,7 +184,7 @@ def load_as(kind: type[ModelT], folder: str | Path, device: str = "cpu") -> tupl
     model = load_model(folder, bundle).to(device)
     if not isinstance(model, kind):
         task = bundle.card.get("task", "another task")
-        does = "embed" if task == "embedding" else USES.get(bundle.model_config.architecture, "info")
+        does = use_of(task, bundle.model_config.architecture)
         raise AttendoError(f"{folder} was trained for {task}; use it with `attendo {does}`")
     return bundle, model
 

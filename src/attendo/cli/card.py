@@ -11,12 +11,12 @@ from attendo.cli.reporting import duration, measured
 
 LEFT, WIDTH = 12, 79
 CALLS = {
-    "encoder-decoder": "translate([text])[0].text",
-    "classifier": "classify([text])[0].label",
-    "decoder": "generate(text).text",
-    "masked": "embed([text])",
+    "translate": "translate([text])[0].text",
+    "classify": "classify([text])[0].label",
+    "generate": "generate(text).text",
+    "embed": "embed([text])",
 }
-"""What a model of each architecture is used with in Python."""
+"""What a model is used with in Python, by the command that uses it."""
 
 
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
@@ -28,7 +28,7 @@ def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
 
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    from attendo.bundle import USES
+    from attendo.bundle import use_of
 
     config = facts["config"]
     model, training, data = config["model"], config.get("training", {}), facts.get("data", {})
@@ -67,11 +67,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
             ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["checkpoints"].items()),
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
-    architecture = model.get("architecture", "encoder-decoder")
-    if facts.get("task") == "embedding":
-        architecture = "masked"  # used alike
-    yield "use", f'attendo {USES[architecture]} {folder} "your text"'
-    yield "in Python", f"attendo.load({str(folder)!r}).{CALLS[architecture]}"
+    use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
+    yield "use", f'attendo {use} {folder} "your text"'
+    yield "in Python", f"attendo.load({str(folder)!r}).{CALLS[use]}"
 
 
 def _direction(languages: dict[str, str | None]) -> str:

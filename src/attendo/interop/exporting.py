@@ -13,6 +13,7 @@ from attendo.bundle import Bundle, load_bundle, load_model
 from attendo.data.tokenizers import Kind
 from attendo.errors import AttendoError
 from attendo.files import atomic_folder, write_atomic
+from attendo.interop.folders import require_new
 from attendo.interop.parity import measured
 from attendo.interop.parity_texts import examples_of
 from attendo.interop.to_ctranslate2 import Quantization
@@ -87,10 +88,7 @@ def export(
     bundle = load_bundle(folder)
     if (why := exportable(bundle.model_config, bundle.tokenizer.kind, target)) is not None:
         raise AttendoError(f"{folder} can't be exported to {target}: {why}")
-    if not out.absolute().parent.is_dir():
-        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AttendoError(f"{out} is there already; give a folder that is new or empty")
+    require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
     with atomic_folder(out) as fresh:

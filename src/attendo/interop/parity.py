@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attendo.bundle import Bundle
+from attendo.bundle import Bundle, embeds_texts
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.interop.parity_texts import Examples
 from attendo.metrics import bleu, bleu_tokenizer, log_softmax
-from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
+from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.tasks.translator import Translator
 
 BATCH = 16
@@ -161,9 +161,7 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
     tokenizer, longest = bundle.tokenizer, model.config.max_len
     framed = tokenizer.specials.prompt if isinstance(model, DecoderLM) else tokenizer.specials.text
     rows = [framed(ids)[:longest] for ids in tokenizer.encode_batch(examples.texts)]
-    chosen = (
-        not isinstance(model, EncoderClassifier) or model.config.n_classes
-    )  # or vectors, of which none is best
+    chosen = not embeds_texts(model.config)  # of vectors none is best
     same, largest = [], 0.0
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]

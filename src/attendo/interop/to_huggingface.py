@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attendo.bundle import Bundle
+from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
 from attendo.data.special_tokens import Around, SpecialTokens
 from attendo.data.tokenizers import SPECIALS, Kind
@@ -20,6 +20,7 @@ from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop.huggingface.importing import POOLINGS
+from attendo.interop.huggingface.tokenizer_documents import added_token
 from attendo.interop.huggingface.writing import place_of, write_model
 from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
@@ -67,7 +68,7 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
     write_model(model, out, more)
     write_atomic(out / "tokenizer.json", _json(_tokenizer(bundle)))
     write_atomic(out / "tokenizer_config.json", _json(_tokenizer_config(bundle)))
-    if _embeds(bundle.model_config):
+    if embeds_texts(bundle.model_config):
         _write_pooling(bundle, out)
     if (how := _generation(bundle)) is not None:
         write_atomic(out / "generation_config.json", _json(ids | how))
@@ -92,10 +93,6 @@ def opened(out: Path) -> Foreign:
             model, next((name for name, theirs in POOLINGS.items() if told.get(theirs)), None)
         )
     return _ForeignTranslator(model, transformers.AutoTokenizer.from_pretrained(out, local_files_only=True))
-
-
-def _embeds(config: ModelConfig) -> bool:
-    return config.architecture == "classifier" and config.n_classes == 0
 
 
 def _write_pooling(bundle: Bundle, out: Path) -> None:
@@ -138,8 +135,7 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
         document = document["source"]["library"]
     else:
         marks = dict(enumerate(SPECIALS))
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
-    added = [{"id": i, "content": piece, **plain} for i, piece in sorted(marks.items())]
+    added = [added_token(i, piece) for i, piece in sorted(marks.items())]
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
     return document | {

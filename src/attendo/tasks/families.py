@@ -12,6 +12,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
+from attendo.model_config import Architecture
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.tasks.classification import ClassificationTask, LabelledMaterial
 from attendo.tasks.classifier import Classifier
@@ -209,3 +210,13 @@ def family_of(name: str) -> Family:
             return MASKED_LANGUAGE_MODEL
         case _:
             raise AttendoError(f"no task is called {name!r}; there are {', '.join(get_args(TaskName))}")
+
+
+def task_of(architecture: Architecture) -> TaskName:
+    """The task that models of an architecture are trained for.
+
+    >>> task_of("decoder")
+    'language-model'
+    """
+    families = (TRANSLATION, CLASSIFICATION, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
+    return next(family.name for family in families if family.architecture == architecture)

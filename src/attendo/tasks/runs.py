@@ -281,16 +281,21 @@ def pick_device(name: str, ranks: Ranks = ALONE) -> torch.device:
     return torch.device(name, ranks.local) if name == "cuda" and ranks.world > 1 else torch.device(name)
 
 
+def versions() -> dict[str, str]:
+    """What a card says that a model was made with."""
+    return {
+        "attendo": version("attendo"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "system": sys.platform,
+    }
+
+
 def new_card(config: RunConfig) -> dict[str, Any]:
     """What the model is, before it has learned anything."""
     tables = config.tables()
     return {
         "task": config.family.name,
         **({"decoding": tables["decoding"]} if "decoding" in tables else {}),
-        "versions": {
-            "attendo": version("attendo"),
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "system": sys.platform,
-        },
+        "versions": versions(),
     }

@@ -3,36 +3,30 @@
 from __future__ import annotations
 
 import json
-import platform
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from attendo.bundle import USES, Bundle, save_description, save_weights
+from attendo.bundle import Bundle, embeds_texts, save_description, save_weights, use_of
 from attendo.config import build
 from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import atomic_folder
+from attendo.interop.folders import require_new
 from attendo.interop.huggingface.reading import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
-from attendo.model_config import Architecture, ModelConfig
+from attendo.model_config import ModelConfig
 from attendo.models import parameter_count
 from attendo.nn.pooling import Pooling
+from attendo.tasks.families import task_of
+from attendo.tasks.runs import versions
 
 Say = Callable[[str], None]
 
-TASKS: Mapping[Architecture, str] = {
-    "encoder-decoder": "translation",
-    "classifier": "classification",
-    "decoder": "language-model",
-    "masked": "masked-language-model",
-}
 _NOTHING_SAID = 20
 """What older files have as the longest text where nobody has chosen one."""
 
@@ -64,10 +58,7 @@ def import_model(
     """
     if not source.is_dir():
         raise AttendoError(f"{source}: no such folder; give one that a Hugging Face model was downloaded to")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AttendoError(f"{out} is not empty; give a folder that is new or empty")
-    if not out.absolute().parent.is_dir():
-        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
+    require_new(out)
     theirs = read_json(source / "config.json")
     config_of(theirs)  # what has no counterpart is said before anything else is read
     tokenizer = read_tokenizer(
@@ -90,22 +81,16 @@ def import_model(
     with atomic_folder(out) as folder:
         save_description(folder, bundle)
         save_weights(folder, model, bundle, 0)
-    kind = theirs["model_type"]
-    say(f"{kind}: {bundle.card['parameters']:,} parameters; use it with `attendo {_use(config)} {out}`")
+    use = use_of(bundle.card["task"], config.architecture)
+    say(
+        f"{theirs['model_type']}: {bundle.card['parameters']:,} parameters; use it with `attendo {use} {out}`"
+    )
     return bundle
-
-
-def _use(config: ModelConfig) -> str:
-    return "embed" if _is_embedder(config) else USES[config.architecture]
-
-
-def _is_embedder(config: ModelConfig) -> bool:
-    return config.architecture == "classifier" and config.n_classes == 0
 
 
 def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, Any]]:
     """A model for sentence embeddings with the pooling of its folder, and the table that says so."""
-    if not _is_embedder(config):
+    if not embeds_texts(config):
         return config, {}
     names = [Path(module.get("path", "")).name for module in _modules(source)]
     said = next((read_json(source / name / "config.json") for name in names if name.endswith("_Pooling")), {})
@@ -190,7 +175,7 @@ def _labels(theirs: Mapping[str, Any], n_classes: int) -> list[str]:
 def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[str, Any]:
     config = bundle.model_config
     return {
-        "task": "embedding" if _is_embedder(config) else TASKS[config.architecture],
+        "task": "embedding" if embeds_texts(config) else task_of(config.architecture),
         "imported": {
             "from": "huggingface",
             "model_type": theirs["model_type"],
@@ -198,10 +183,5 @@ def _card(bundle: Bundle, theirs: Mapping[str, Any], labels: list[str]) -> dict[
         },
         **({"labels": dict.fromkeys(sorted(labels), 1)} if labels else {}),
         **({"decoding": bundle.tables["decoding"]} if "decoding" in bundle.tables else {}),
-        "versions": {
-            "attendo": version("attendo"),
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "system": sys.platform,
-        },
+        "versions": versions(),
     }

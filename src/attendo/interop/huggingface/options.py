@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -87,12 +88,11 @@ class Must:
 
     theirs: str
     value: Any
-    default: Any = None
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """Nothing, or AttendoError."""
         found = theirs.get(self.theirs, self.value)
-        if found not in (self.value, self.default):
+        if found not in (self.value, None):
             raise _no_counterpart(self.theirs, found, self.value)
         return {}
 
@@ -142,15 +142,13 @@ class Activation:
 
 @dataclass(frozen=True)
 class Tied:
-    """Whether input and output share their matrix: `yes` or `no` are the values of `tie`."""
+    """Whether input and output share their matrix."""
 
     default: bool
-    yes: str = "all"
-    no: str = "none"
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """The value of `tie`."""
-        return {"tie": self.yes if theirs.get("tie_word_embeddings", self.default) else self.no}
+        return {"tie": "all" if theirs.get("tie_word_embeddings", self.default) else "none"}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """Whether they are one."""
@@ -312,8 +310,6 @@ class Width:
 class Turned:
     """The base of rotary positions, in newer files among `rope_parameters`; no stretching of them."""
 
-    default: float = 10000.0
-
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """position_base."""
         table = theirs.get("rope_parameters") or {}
@@ -323,7 +319,7 @@ class Turned:
             raise _no_counterpart("rope_type", kind, "default")
         if (share := table.get("partial_rotary_factor", theirs.get("partial_rotary_factor", 1.0))) != 1.0:
             raise _no_counterpart("partial_rotary_factor", share, 1.0)
-        return {"position_base": float(table.get("rope_theta", theirs.get("rope_theta", self.default)))}
+        return {"position_base": float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """As newer and as older files have it."""
@@ -356,8 +352,6 @@ class Net:
 
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
     """What to say of a key of config.json whose value the core has no option for."""
-    import json
-
     wanted = " and ".join(json.dumps(value) for value in known)
     has = "has" if len(known) == 1 else "have"
     return AttendoError(

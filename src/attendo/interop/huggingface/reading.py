@@ -203,14 +203,13 @@ def read_model(folder: Path) -> Model:
     3
     """
     theirs = read_json(folder / "config.json")
-    table, _ = table_of(theirs)
+    table, head = table_of(theirs)
     config_of(theirs)  # what has no counterpart is said before any weight is read
     with _opened(folder, table.prefix) as tensors:
-        return _model_of(theirs, tensors)
+        return _model_of(theirs, table, head, tensors)
 
 
-def _model_of(theirs: Theirs, tensors: _Tensors) -> Model:
-    table, head = table_of(theirs)
+def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Model:
     rows = (*table.weights, *head.weights)
     config = config_of(theirs, _has_output_bias(rows, tensors))
     if config.tie == "input" and torch.equal(tensors("lm_head.weight"), tensors("shared.weight")):

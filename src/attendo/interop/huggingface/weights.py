@@ -22,7 +22,7 @@ class Row:
     (i, i + half) there and neighbors here. behind: so many rows at its start belong to no position, -1: as many as the
     padding's id says. plus: another tensor of theirs whose first row is added (the kind of token in BERT, always the
     first here). aliases: where files may hold the same tensor again. flat: of shape [1, n] there. scaled: the factor
-    that theirs is read with, a function of their config. absent: its value where theirs has to be and ours is not.
+    that theirs is read with, a function of their config.
     """
 
     theirs: str

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from attendo.bundle import embeds_texts
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop.huggingface.reading import FAMILIES, config_of
@@ -100,29 +101,23 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
     """
     config, theirs = model.config, place.theirs
     tied = bool(theirs.get("tie_word_embeddings", True))
-    parameters = model.named_parameters(remove_duplicate=tied)
-    ours = {name: parameter.detach().cpu() for name, parameter in parameters}
+    named = dict(model.named_parameters(remove_duplicate=False))
+    ours = {name: tensor.detach().cpu() for name, tensor in model.named_parameters(remove_duplicate=tied)}
     if _is_permuted(config, place):
         ours = dict(_permuted(ours, config.d_model))
     width = config.head_dim or config.d_model // config.n_heads
     found: dict[str, Tensor] = {}
     for row, there in expanded((*place.table.weights, *place.head.weights), ours):
+        weights = [name.removesuffix("bias") + "weight" for name in row.ours]
         if there:
             found[row.theirs] = row.write([ours[name] for name in row.ours], theirs, width)
             if row.plus is not None:
                 found[row.plus] = found[row.theirs].new_zeros(theirs["type_vocab_size"], config.d_model)
-        elif place.table.biased and row.ours[0].endswith(".bias"):
-            if (weight := row.ours[0].removesuffix("bias") + "weight") in ours:
-                n = sum(len(ours[name.removesuffix("bias") + "weight"]) for name in row.ours)
-                found[row.theirs] = torch.zeros(1, n) if row.flat else torch.zeros(n)
-            elif weight == "output_proj.weight":
-                found[row.theirs] = (
-                    torch.zeros(1, config.vocab_size) if row.flat else torch.zeros(config.vocab_size)
-                )
+        elif place.table.biased and row.ours[0].endswith(".bias") and weights[0] in named:
+            found[row.theirs] = row.write([torch.zeros(len(named[name])) for name in weights], theirs, width)
     if not tied and place.head.architecture == "encoder-decoder":
-        found = {
-            name: tensor.clone() for name, tensor in found.items()
-        }  # no two of a file share their memory
+        # no two of a file may share their memory
+        found = {name: tensor.clone() for name, tensor in found.items()}
     for name in place.table.sinusoids:
         rows = torch.arange(config.max_len)
         found[name] = sinusoidal_encoding(rows, config.d_model, order="halves", dtype=torch.float32)
@@ -134,7 +129,7 @@ def _places(config: ModelConfig) -> Iterator[Place]:
         for table in filter(lambda table: table.written, FAMILIES[family]):
             for name, head in table.heads.items():
                 has_classes = head.ours.get("n_classes") != 0
-                if head.architecture != config.architecture or has_classes == _is_without_classes(config):
+                if head.architecture != config.architecture or has_classes == embeds_texts(config):
                     continue
                 theirs: dict[str, Any] = {"model_type": family, "architectures": [name]}
                 for option in table.options:
@@ -143,10 +138,6 @@ def _places(config: ModelConfig) -> Iterator[Place]:
                     theirs["id2label"] = {str(n): f"LABEL_{n}" for n in range(config.n_classes)}
                 if table.when(theirs):
                     yield Place(family, table, name, head, theirs)
-
-
-def _is_without_classes(config: ModelConfig) -> bool:
-    return config.architecture == "classifier" and config.n_classes == 0
 
 
 def _differing(config: ModelConfig, place: Place) -> list[str]:
@@ -203,7 +194,6 @@ def _permuted(ours: Mapping[str, Tensor], d_model: int) -> Iterator[tuple[str, T
     """Each tensor with the features of the residual stream in the order of their halves."""
     order = torch.cat([torch.arange(0, d_model, 2), torch.arange(1, d_model, 2)])
     for name, tensor in ours.items():
-        writes = (
-            name.endswith(("out_proj.weight", "out_proj.bias")) or "norm" in name
-        )  # rows are features of the stream
+        # of what writes into the stream, and of norms, the rows are its features
+        writes = name.endswith(("out_proj.weight", "out_proj.bias")) or "norm" in name
         yield name, tensor[order] if writes else tensor if tensor.ndim == 1 else tensor[:, order]
