@@ -49,8 +49,9 @@ format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: venv ## write docs/theory/ from the code
+docs: venv ## write docs/theory/ and the pictures of docs/design.md from the code
 	$(BIN)/python tools/theory_docs.py
+	$(BIN)/python tools/design_pictures.py
 
 # Torch from PyPI pins its own NVIDIA packages and the CPU build has none, so the locks leave them out: with
 # `pip install -r` both builds come out right.

@@ -1,0 +1,299 @@
+"""Draw docs/images/floors.svg and docs/images/sentence.svg from the code (make docs).
+
+The floors are those that the layer contract of pyproject.toml holds, with what each room says of itself and imports.
+The sentence's way is what a translator really calls for one, with the file of each call and the shape it returns.
+With --check nothing is written; the exit code is 1 if a picture is not what would be drawn.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import sys
+import textwrap
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import grimp
+import torch
+
+from attendo.config import build
+from attendo.data import forecasts
+from attendo.data.batches import pad_rows
+from attendo.data.special_tokens import SpecialTokens
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import LearnedTokenizer
+from attendo.decoding.beam import BeamSearch
+from attendo.decoding.candidates import best_tokens
+from attendo.decoding.engine import decode, source_batches
+from attendo.decoding.loops import runs_away
+from attendo.decoding.options import DecodingConfig
+from attendo.model_config import ModelConfig
+from attendo.models import EncoderDecoder
+from attendo.nn.attention import Attend, Attention
+from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
+from attendo.nn.cache import DecoderCache
+from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.feedforward import FeedForward
+from attendo.nn.positions import FixedPositions
+from attendo.tasks.sources import Sources, sources_of
+from attendo.tasks.translator import Translator
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE, IMAGES = ROOT / "src" / "attendo", ROOT / "docs" / "images"
+SENTENCE = "Tomorrow it will rain in Sapporo."
+WIDTH = 1000
+"""Of both pictures, in pixels."""
+COLORS = {
+    "tasks": "#fde9d9",
+    "data": "#e2efda",
+    "decoding": "#dde8f7",
+    "models": "#efe3f5",
+    "nn": "#fff5cc",
+}
+"""Of the rooms a sentence comes through."""
+
+
+def text(x: float, y: float, words: str, size: int = 13, *, mono: bool = False, bold: bool = False) -> str:
+    """A line of text whose left end is at x and whose base line is at y."""
+    family = "ui-monospace, Menlo, Consolas, monospace" if mono else "system-ui, Helvetica, Arial, sans-serif"
+    weight = ' font-weight="600"' if bold else ""
+    return (
+        f'<text x="{x:g}" y="{y:g}" font-family="{family}" font-size="{size}"{weight}>{escape(words)}</text>'
+    )
+
+
+def box(x: float, y: float, width: float, height: float, fill: str) -> str:
+    """A box with a thin border; x and y are its upper left corner."""
+    return f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="5" fill="{fill}" stroke="#888"/>'
+
+
+def svg(parts: Sequence[str], height: float, title: str) -> str:
+    """The parts as a file, on white, so that it can be read on a dark page as well."""
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height:g}" role="img" fill="#222">'
+    ground = f'<rect width="{WIDTH}" height="{height:g}" fill="#fff"/>'
+    return "\n".join([head, f"<title>{escape(title)}</title>", ground, *parts, "</svg>"]) + "\n"
+
+
+@dataclass(frozen=True)
+class Room:
+    """A module or package of `attendo`: what it says of itself, and the rooms that it imports."""
+
+    name: str
+    says: str
+    imports: tuple[str, ...]
+
+
+@cache
+def floors() -> list[list[Room]]:
+    """The rooms of each floor, the highest first, as the contract on layers in pyproject.toml names them."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in contracts["contracts"] if contract["id"] == "floors"]
+    graph = grimp.build_graph("attendo")
+    names = [[name.strip(" ()") for name in layer.split("|")] for layer in layers]
+    every = [name for floor in names for name in floor]
+
+    def room(name: str) -> Room:
+        path = SOURCE / name / "__init__.py"
+        path = path if path.exists() else SOURCE / f"{name}.py"
+        says = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        imports = (
+            other
+            for other in reversed(every)
+            if other != name
+            and graph.direct_import_exists(
+                importer=f"attendo.{name}", imported=f"attendo.{other}", as_packages=True
+            )
+        )
+        return Room(name, says.splitlines()[0], tuple(imports))
+
+    return [[room(name) for name in floor] for floor in names]
+
+
+def floors_picture() -> str:
+    """All floors, one above the other, their rooms side by side."""
+    parts: list[str] = []
+    y, left, gap = 16.0, 56.0, 10.0
+    all_floors = floors()
+    for number, rooms in zip(range(len(all_floors) - 1, -1, -1), all_floors, strict=True):
+        width = (WIDTH - left - 16 - gap * (len(rooms) - 1)) / len(rooms)
+        lines = [_room_lines(room, int(width / 6.8)) for room in rooms]
+        height = 38 + 17 * max(map(len, lines))
+        parts.append(text(20, y + height / 2 + 6, str(number), 20, bold=True))
+        for i, (room, said) in enumerate(zip(rooms, lines, strict=True)):
+            x = left + i * (width + gap)
+            parts.append(box(x, y, width, height, COLORS.get(room.name, "#f2f2f2")))
+            parts.append(text(x + 10, y + 22, room.name, 15, mono=True, bold=True))
+            parts += [text(x + 10, y + 42 + 17 * n, line, 12) for n, line in enumerate(said)]
+        y += height + gap
+    return svg(parts, y + 6, "The floors of attendo: a room imports only rooms below it")
+
+
+def _room_lines(room: Room, characters: int) -> list[str]:
+    imports = "imports " + (", ".join(room.imports) or "nothing of attendo")
+    return [*textwrap.wrap(room.says, characters), *textwrap.wrap(imports, characters)]
+
+
+@dataclass(frozen=True)
+class Station:
+    """A call on the sentence's way: what is called, what it does, and how many loops deep it stands."""
+
+    called: Callable[..., Any]
+    does: str
+    depth: int = 0
+
+
+WAY = (
+    Station(Translator.translate, "takes raw text; options left out are the run's"),
+    Station(sources_of, "splits what is longer than the model reads"),
+    Station(LearnedTokenizer.encode, "text to pieces, pieces to ids"),
+    Station(SpecialTokens.source, "puts the end behind them"),
+    Station(decode, "many sources: sorted by length, in batches of a token budget"),
+    Station(source_batches, "which of them go together"),
+    Station(pad_rows, "rows of ids become one tensor and its lengths"),
+    Station(EncoderDecoder.encode, "reads the sources, once"),
+    Station(InputEmbedding.forward, "a vector for each id, times √d, plus its position", 1),
+    Station(FixedPositions.forward, "sines and cosines", 2),
+    Station(Encoder.forward, "the stack", 1),
+    Station(EncoderBlock.forward, "for each storey", 2),
+    Station(Residual.forward, "add & norm around each sub-layer", 3),
+    Station(Attention.forward, "projects to queries, keys, values; heads apart and together", 3),
+    Station(Attend.forward, "softmax(QKᵀ/√d)V, the one leaf that a recording replaces", 3),
+    Station(FeedForward.forward, "position by position", 3),
+    Station(Decoder.start, "keys and values of the memory, kept for all steps"),
+    Station(BeamSearch.advance, "for each token, until every text has ended"),
+    Station(EncoderDecoder.step, "one more token for each row", 1),
+    Station(Decoder.step, "the stack", 2),
+    Station(DecoderBlock.step, "for each storey: the past, the memory, feed-forward", 3),
+    Station(DecoderCache.append, "writes this token's keys and values", 3),
+    Station(EncoderDecoder.output, "logits: a number for each word of the vocabulary", 2),
+    Station(best_tokens, "the best next tokens with their log-probabilities", 1),
+    Station(DecoderCache.reorder, "rows go on from the hypotheses that were chosen", 1),
+    Station(runs_away, "one that goes round in circles is searched once more"),
+    Station(Sources.translations, "joins the parts; scores beside the texts"),
+    Station(LearnedTokenizer.decode, "ids to text"),
+)
+"""In the order in which each is called for the first time; `sentence` fails if the code has another."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A station as it was called: the room and file it stands in, its name, and what it returned."""
+
+    station: Station
+    file: str
+    name: str
+    returned: str
+
+
+@cache
+def sentence() -> list[Call]:
+    """The calls of `WAY` in the order in which a translator makes them, with what each returned at first.
+
+    Raises AssertionError where the code no longer calls them all, or calls them in another order.
+    """
+    translator = _translator()
+    order: list[Any] = []
+    returned: dict[Any, str] = {}
+    stations = {inspect.unwrap(station.called).__code__: station for station in WAY}
+
+    def look(frame: Any, event: str, value: Any) -> None:
+        code = frame.f_code
+        if code not in stations:
+            return
+        if event == "call" and code not in order:
+            order.append(code)
+        elif event == "return" and code not in returned:
+            returned[code] = _described(value, inspect.unwrap(stations[code].called))
+
+    sys.setprofile(look)
+    try:
+        translator.translate([SENTENCE])
+    finally:
+        sys.setprofile(None)
+    assert order == list(stations), [code.co_qualname for code in order]
+    return [
+        Call(
+            stations[code],
+            str(Path(code.co_filename).relative_to(SOURCE)),
+            code.co_qualname.removesuffix(".forward").replace("_Model", "EncoderDecoder"),
+            returned[code],
+        )
+        for code in order
+    ]
+
+
+def _translator() -> Translator:
+    """An untrained translator of the preset `small`: only what is called and the shapes are of interest."""
+    texts = [side for pair in forecasts.pairs(200, "train") for side in pair]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(vocab_size=1000))
+    preset = tomllib.loads((SOURCE / "presets" / "small.toml").read_text(encoding="utf-8"))["model"]
+    torch.manual_seed(0)
+    model = EncoderDecoder(build(ModelConfig, preset | {"vocab_size": tokenizer.vocab_size}, "small.toml"))
+    return Translator(
+        model.eval(), tokenizer, DecodingConfig(beam=4, max_length_extra=8, max_length_ratio=0.0)
+    )
+
+
+def _described(value: Any, called: Callable[..., Any]) -> str:
+    """A returned value in a few words: a tensor by its axes, as the signature names them, and its shape."""
+    match value:
+        case torch.Tensor():
+            named = re.search(r"""["']([^"']+)["']""", str(inspect.signature(called).return_annotation))
+            names = named[1].replace("*", "").split() if named else []
+            shape = " × ".join(map(str, value.shape))
+            return f"[{' '.join(names)}] {shape}" if len(names) == value.dim() else f"[{shape}]"
+        case list() if value and isinstance(value[0], int):
+            return f"{len(value)} ids: {', '.join(map(str, value[:4]))} …"
+        case tuple() if any(hasattr(part, "shape") for part in value):
+            return ", ".join(f"[{' × '.join(map(str, part.shape))}]" for part in value if part is not None)
+        case list() if value:
+            return f"[{type(value[0]).__name__}]"
+        case None:
+            return ""
+        case _:
+            return type(value).__name__
+
+
+def sentence_picture() -> str:
+    """The calls, one below the other, set in by loop, each in the color of its room."""
+    row, y = 34.0, 58.0
+    parts = [text(20, 34, f"“{SENTENCE}”", 17, bold=True)]
+    for call in sentence():
+        x = 20 + 26.0 * call.station.depth
+        room = call.file.split("/")[0].removesuffix(".py")
+        parts.append(box(x, y, WIDTH - 20 - x, row - 5, COLORS[room]))
+        parts.append(text(x + 10, y + 19, call.name, 13, mono=True, bold=True))
+        parts.append(text(330, y + 19, call.station.does, 13))
+        parts.append(text(WIDTH - 232, y + 13, call.file, 11, mono=True))
+        parts.append(text(WIDTH - 232, y + 25, call.returned, 11))
+        y += row
+    parts.append(text(20, y + 20, "and the text comes out", 17, bold=True))
+    return svg(parts, y + 40, "A sentence's way through attendo, call by call")
+
+
+def main() -> int:
+    """Draws both pictures, or checks them."""
+    check = sys.argv[1:] == ["--check"]
+    stale = False
+    for name, picture in (("floors.svg", floors_picture()), ("sentence.svg", sentence_picture())):
+        path = IMAGES / name
+        if path.exists() and path.read_text(encoding="utf-8") == picture:
+            continue
+        stale = True
+        if check:
+            print(f"{path.relative_to(ROOT)} is not what the code draws; run make docs")
+        else:
+            path.write_text(picture, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+    return int(check and stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
