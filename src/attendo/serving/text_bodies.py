@@ -15,15 +15,21 @@ Texts = Annotated[list[str], Field(min_length=1, max_length=10_000)]
 Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
-def _one_of(*names: str) -> dict[str, Any]:
-    """For the OpenAPI: one of these fields is given, and no other of them."""
-    return {"oneOf": [{"required": [name]} for name in names]}
+def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
+    """For the OpenAPI: all fields of one of these forms are given, and no field of another."""
+    names = [name for form in forms for name in form]
+    return {
+        "oneOf": [
+            {"required": [*form], "properties": {name: False for name in names if name not in form}}
+            for form in forms
+        ]
+    }
 
 
 class ClassifyBody(Body):
     """A text, or several as texts."""
 
-    model_config = ConfigDict(json_schema_extra=_one_of("text", "texts"))
+    model_config = ConfigDict(json_schema_extra=_one_of(("text",), ("texts",)))
 
     model: Name | None = None
     text: str = ""
@@ -105,10 +111,7 @@ class ScoreBody(Body):
     """
 
     model_config = ConfigDict(
-        json_schema_extra={
-            "oneOf": [{"required": ["source", "target"]}, *_one_of("pairs", "text", "texts")["oneOf"]],
-            "dependentRequired": {"source": ["target"], "target": ["source"]},
-        }
+        json_schema_extra=_one_of(("source", "target"), ("pairs",), ("text",), ("texts",))
     )
 
     model: Name | None = None
