@@ -96,22 +96,29 @@ def load_bundle(folder: Path) -> Bundle:
         raise AttendoError(
             f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
         )
+    path = folder / "card.json"
+    card = _card(path) if path.is_file() else {}  # the first, as a later format may have no such other files
     for name in ("config.toml", "tokenizer.json", "card.json"):
         if not (folder / name).is_file():
             raise AttendoError(
                 f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
             )
-    try:
-        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
-    except ValueError:
-        raise AttendoError(f"{folder / 'card.json'} is damaged (no valid JSON); copy it back") from None
     tables = _whole_config(folder / "config.toml", card)
-    if card.get("format") != FORMAT:
-        raise AttendoError(
-            f"{folder / 'card.json'}: format {card.get('format')!r} is unknown to this version, which reads {FORMAT};"
-            " upgrade attendo"
-        )
     return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card)
+
+
+def _card(path: Path) -> dict[str, Any]:
+    """What card.json holds; AttendoError where it is damaged, or of a format that this version does not know."""
+    try:
+        card = json.loads(path.read_text(encoding="utf-8"))
+        found = card.get("format")
+    except (ValueError, AttributeError):
+        raise AttendoError(f"{path} is damaged (no valid JSON); copy it back") from None
+    if found != FORMAT:
+        raise AttendoError(
+            f"{path}: format {found!r} is unknown to this version, which reads {FORMAT}; upgrade attendo"
+        )
+    return card
 
 
 def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]:
