@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -30,6 +31,8 @@ USES: dict[Architecture, str] = {
 """The command that uses a model of each architecture."""
 
 ModelT = TypeVar("ModelT", bound=Model)
+OwnParts = Callable[[Any], object]
+"""A function of a user's that puts modules of their own into a fresh model, in place."""
 
 
 def embeds_texts(config: ModelConfig) -> bool:
@@ -48,11 +51,15 @@ def use_of(task: str | None, architecture: Architecture) -> str:
 
 @dataclass
 class Bundle:
-    """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card."""
+    """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card.
+
+    own_parts: what no folder holds, and its user hands in: the function that its model's own parts come from.
+    """
 
     tables: dict[str, dict[str, Any]]
     tokenizer: Tokenizer
     card: dict[str, Any] = field(default_factory=dict)
+    own_parts: OwnParts | None = None
 
     @property
     def model_config(self) -> ModelConfig:
@@ -60,8 +67,43 @@ class Bundle:
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
     def new_model(self) -> Model:
-        """A freshly initialized model of this shape, on the CPU."""
-        return build_model(self.model_config)
+        """A freshly initialized model of this shape, its user's own parts in it, on the CPU."""
+        model = build_model(self.model_config)
+        if self.own_parts is not None:
+            _put_in(self.own_parts, model)
+        return model
+
+    def require_own_parts(self, folder: Path) -> None:
+        """Raises AttendoError where the model of a folder has parts that nobody has handed in."""
+        if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
+            raise AttendoError(
+                f"{folder} has parts of its own ({name}), whose code no folder holds; hand them in from Python:"
+                f" attendo.load({str(folder)!r}, own_parts={name.rpartition(':')[2]})"
+            )
+
+
+def name_of_parts(own_parts: OwnParts) -> str:
+    """FILE.py:FUNCTION, as far as it can be told; for people, nothing is loaded by it.
+
+    >>> name_of_parts(name_of_parts)
+    'bundle.py:name_of_parts'
+    """
+    code = getattr(own_parts, "__code__", None)
+    if code is None:
+        return type(own_parts).__name__
+    return f"{Path(code.co_filename).name}:{getattr(own_parts, '__qualname__', code.co_name)}"
+
+
+def _put_in(own_parts: OwnParts, model: Model) -> None:
+    """Raises AttendoError where the model is as it was: such a part would be trained without, and nobody told."""
+    before = [*model.modules(), *model.parameters()]
+    own_parts(model)
+    known = set(map(id, before))
+    if all(id(part) in known for part in (*model.modules(), *model.parameters())):
+        raise AttendoError(
+            f"own_parts={name_of_parts(own_parts)} put no module or parameter into the model that it was given; replace"
+            " some there, in place"
+        )
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:
@@ -90,8 +132,11 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
     write_atomic(folder / "model.safetensors", save(tensors, header | {"weights_sha256": weights}))
 
 
-def load_bundle(folder: Path) -> Bundle:
-    """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged."""
+def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
+    """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged.
+
+    own_parts: those of its model, which are refused where it was trained without any.
+    """
     if not folder.is_dir():
         raise AttendoError(
             f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
@@ -104,7 +149,9 @@ def load_bundle(folder: Path) -> Bundle:
                 f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
             )
     tables = _whole_config(folder / "config.toml", card)
-    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card)
+    if own_parts is not None and "own_parts" not in card:
+        raise AttendoError(f"{folder} was trained without parts of one's own; load it without own_parts")
+    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card, own_parts)
 
 
 def _card(path: Path) -> dict[str, Any]:
@@ -148,6 +195,7 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
         raise AttendoError(
             f"{folder} has no model.safetensors yet; let training reach its first evaluation, or resume"
         )
+    bundle.require_own_parts(folder)
     model = bundle.new_model()
     parameters = dict(model.named_parameters())
     try:

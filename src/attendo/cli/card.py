@@ -42,6 +42,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         "model",
         f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
     )
+    if (own := facts.get("own_parts")) is not None:
+        yield "own parts", f"{own}, which Python alone can hand in"
     imported = facts.get("imported")
     if (trained := facts.get("trained_parameters")) is not None:
         yield "trained", _trained(trained, training.get("frozen", []), config.get("lora", {}))
@@ -68,8 +70,10 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         )
     yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
     use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
-    yield "use", f'attendo {use} {folder} "your text"'
-    yield "in Python", f"attendo.load({str(folder)!r}).{CALLS[use]}"
+    if own is None:
+        yield "use", f'attendo {use} {folder} "your text"'
+    handed_in = "" if own is None else f", own_parts={own.rpartition(':')[2]}"
+    yield "in Python", f"attendo.load({str(folder)!r}{handed_in}).{CALLS[use]}"
 
 
 def _direction(languages: dict[str, str | None]) -> str:

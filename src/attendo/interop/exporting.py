@@ -86,6 +86,10 @@ def export(
     """
     options = ExportOptions() if options is None else options
     bundle = load_bundle(folder)
+    if (name := bundle.card.get("own_parts")) is not None:
+        raise AttendoError(
+            f"{folder} has parts of its own ({name}), which no other program knows; it can't be exported"
+        )
     if (why := exportable(bundle.model_config, bundle.tokenizer.kind, target)) is not None:
         raise AttendoError(f"{folder} can't be exported to {target}: {why}")
     require_new(out)

@@ -20,7 +20,7 @@ from attendo.microscope.seen import Seen
 from attendo.microscope.shades import darkest
 from attendo.models import Model
 from attendo.nn.attention import Attention
-from attendo.nn.positions import Alibi, RelativeBias
+from attendo.nn.positions import Alibi, DistanceBias
 
 THUMB = 40
 """The most cells on a side of a thumbnail."""
@@ -65,6 +65,7 @@ def layer_of(seen: Seen, path: str) -> dict[str, Any]:
     cross = queries != keys
     causal = queries == "target" and not cross
     positions = attention.positions
+    slopes = positions.slopes.tolist() if type(positions) is Alibi else None
     return {
         "path": path,
         "heads": n_heads,
@@ -75,8 +76,8 @@ def layer_of(seen: Seen, path: str) -> dict[str, Any]:
         "k_len": k_len,
         "causal": causal,
         "scale": attention.head_dim**-0.5 if attention.attend.scale is None else attention.attend.scale,
-        "slopes": positions.slopes.tolist() if isinstance(positions, Alibi) else None,
-        "biases": _biases(positions, k_len) if isinstance(positions, RelativeBias) else None,
+        "slopes": slopes,
+        "biases": None if slopes or not isinstance(positions, DistanceBias) else _biases(attention, k_len),
         "head_dim": attention.head_dim,
         "value_dim": attention.value_dim,
         "beta": [_told(beta) for beta in _betas(seen, path, n_heads, attention.attend.inverse_temperature)],
@@ -146,9 +147,13 @@ def _told(beta: float) -> float | str:
     return "inf" if beta == float("inf") else beta
 
 
-def _biases(positions: RelativeBias, n: int) -> list[list[float]]:
+@torch.no_grad()
+def _biases(attention: Attention, n: int) -> list[list[float]]:
     """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1."""
-    distances = torch.arange(1 - n, n, device=positions.weight.device)
-    return positions(torch.zeros(1, 1, dtype=torch.long, device=distances.device), distances)[
-        0, :, 0
-    ].tolist()
+    device = attention.q_proj.weight.device
+    here, distances = (
+        torch.zeros(1, 1, dtype=torch.long, device=device),
+        torch.arange(1 - n, n, device=device),
+    )
+    assert isinstance(attention.positions, DistanceBias)
+    return attention.positions(here, distances)[0, :, 0].tolist()

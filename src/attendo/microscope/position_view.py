@@ -14,8 +14,15 @@ from attendo.microscope.seen import Seen
 from attendo.model_config import ModelConfig
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.positions import RelativeBias, Rotary, alibi_slopes
+from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary, alibi_slopes
 
+_OWN = (
+    "The model was given a part of its own, by which each head adds to its scores something for the distance: shown is"
+    " what each head (column) adds for keys at each distance (row) before the query, and the first head's whole matrix,"
+    " of the first layer.",
+    "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は最初の層のもので、"
+    "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、最初のヘッドの行列全体です。",
+)
 AT_LEAST = 64
 """Positions that are shown, where the model has so many: a short text shows no pattern."""
 
@@ -24,16 +31,19 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
 
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
-    ALiBi and relative: the bias of each head by distance, and that of the first head for each query (row) and key.
+    ALiBi and relative, and a bias of its user's own: what each head adds by distance, and the first head's for each
+    query (row) and key.
     trained: the most tokens that the model was made for. Raises AttendoError for a side that the model has not.
     """
     embedding, tokens = _side(seen, side)
     config = seen.model.config
     n = max(len(tokens), min(AT_LEAST, config.max_len))
     rows, dots = _matrices(seen, embedding, side, n)
-    notes = _notes(config)
+    within = _within(seen, side)
+    own = isinstance(within, DistanceBias) and type(within) not in (Alibi, RelativeBias)
+    notes = _OWN if own else _notes(config)
     return {
-        "kind": config.positions,
+        "kind": "relative" if own else config.positions,
         "n": n,
         "d": rows.shape[1],
         "trained": config.max_len,
@@ -58,10 +68,14 @@ def _side(seen: Seen, side: Literal["source", "target"]) -> tuple[InputEmbedding
 def _matrices(
     seen: Seen, embedding: InputEmbedding, side: Literal["source", "target"], n: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n n"]]:
-    config, places = seen.model.config, torch.arange(n)
+    config, places, within = seen.model.config, torch.arange(n), _within(seen, side)
     match config.positions:
+        case _ if isinstance(within, DistanceBias) and type(within) is not Alibi:
+            here = places.to(embedding.tokens.weight.device)
+            table = within(here[None], here)[0].detach().float().cpu()
+            return table[:, -1].flip(1).mT, table[0]
         case "rotary":
-            turns = _within(seen, side)
+            turns = within
             assert isinstance(turns, Rotary)
             half = (config.head_dim or config.d_model // config.n_heads) // 2
             units = torch.tensor([1.0, 0.0]).repeat(n, half)[None, None]
@@ -70,16 +84,6 @@ def _matrices(
         case "alibi":
             slopes = alibi_slopes(config.n_heads)
             return -slopes * places[:, None], -slopes[0] * (places[:, None] - places).abs()
-        case "relative":
-            bias = _within(seen, side)
-            assert isinstance(bias, RelativeBias)
-            table = (
-                bias(places[None].to(bias.weight.device), places.to(bias.weight.device))[0]
-                .detach()
-                .float()
-                .cpu()
-            )
-            return table[:, -1].flip(1).mT, table[0]
         case "none":
             return torch.zeros(n, 0), torch.zeros(n, n)
         case _:
@@ -89,10 +93,10 @@ def _matrices(
 
 
 def _within(seen: Seen, side: Literal["source", "target"]) -> Any:
-    """The positions that are part of the first layer of self-attention that reads this side."""
+    """The positions that are part of the first layer of self-attention that reads this side, if any has some."""
     stack = seen.model.get_submodule("decoder") if side == "target" else seen.model
     layers = (module for module in stack.modules() if isinstance(module, Attention))
-    return next(layer.positions for layer in layers if layer.positions is not None)
+    return next((layer.positions for layer in layers if layer.positions is not None), None)
 
 
 def _notes(config: ModelConfig) -> tuple[str, str]:

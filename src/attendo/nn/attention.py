@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attendo.nn.masks import Mask
-from attendo.nn.positions import Alibi, RelativeBias, Rotary
+from attendo.nn.positions import DistanceBias, Rotary
 
 
 def attention_scores(
@@ -214,7 +214,7 @@ class Attention(nn.Module):
         bias: bool = True,
         out_proj: nn.Module | None = None,
         attend: Attend | None = None,
-        positions: Rotary | Alibi | RelativeBias | None = None,
+        positions: Rotary | DistanceBias | None = None,
     ):
         super().__init__()
         if head_dim is None and d_model % n_heads:
@@ -268,7 +268,7 @@ class Attention(nn.Module):
         """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
         query, bias = self._turned(self.q_norm(query), start), None
-        if isinstance(self.positions, Alibi | RelativeBias):
+        if isinstance(self.positions, DistanceBias):
             keys = torch.arange(key.shape[2], device=x.device)
             bias = self.positions(_places(x.shape[1], start, x.device), keys)
         mixed = self.attend(query, key, value, mask, bias)  # [batch, heads, q_len, value_dim]

@@ -184,7 +184,21 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
     return torch.tensor(slopes)
 
 
-class Alibi(nn.Module):
+class DistanceBias(nn.Module):
+    """What each head adds to its scores for each distance key - query: what `Alibi` and `RelativeBias` have in common.
+
+    A bias of one's own is a child, too: its `forward` takes the positions of queries `[batch_or_1, q_len]` and keys
+    `[k_len]`, whole numbers of which only the differences count, and gives `[batch_or_1, heads, q_len, k_len]`.
+
+    >>> class Nearer(DistanceBias):
+    ...     def forward(self, queries, keys):
+    ...         return -(queries[:, None, :, None] - keys).abs().sqrt()
+    >>> Nearer()(torch.tensor([[4]]), torch.arange(5))[0, 0]
+    tensor([[-2.0000, -1.7321, -1.4142, -1.0000, -0.0000]])
+    """
+
+
+class Alibi(DistanceBias):
     """A bias on the scores that falls with distance: -slope · |query position - key position|, Press et al. 2022.
 
     >>> Alibi(8)(torch.tensor([[2]]), torch.arange(3))[0, 0]  # the first of 8 heads: slope 1/2
@@ -224,7 +238,7 @@ def relative_buckets(
     return buckets if causal else buckets + n * (distances > 0)
 
 
-class RelativeBias(nn.Module):
+class RelativeBias(DistanceBias):
     """A trained bias on the scores for each bucket of distances and each head (see `relative_buckets`).
 
     Raffel et al. 2020, section 2.1 (T5).

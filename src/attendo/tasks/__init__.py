@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attendo.bundle import load_bundle, load_model
+from attendo.bundle import OwnParts, load_bundle, load_model
 from attendo.tasks.alignment import Link
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder
@@ -32,15 +32,16 @@ __all__ = [
 ]
 
 
-def load(folder: str | Path, device: str = "cpu") -> Any:
+def load(folder: str | Path, device: str = "cpu", own_parts: OwnParts | None = None) -> Any:
     """The trained model of a run folder, ready to use, as its task has it.
 
     A Translator, a Classifier, a Generator, or, for a masked language model and one of embeddings, an Embedder; each
-    has a `load` of its own, which takes no other. Raises AttendoError naming what is missing or damaged.
+    has a `load` of its own, which takes no other. own_parts: those that it was trained with. Raises AttendoError naming
+    what is missing or damaged.
     """
     from attendo.tasks.families import family_of
 
-    bundle = load_bundle(Path(folder))
+    bundle = load_bundle(Path(folder), own_parts)
     if bundle.card["task"] == "embedding":
         return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
     return family_of(bundle.card["task"]).user(bundle, load_model(Path(folder), bundle).to(device))
@@ -55,6 +56,7 @@ def train(
     preset: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     init_from: str | Path | None = None,
+    own_parts: OwnParts | None = None,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Any:
@@ -62,8 +64,9 @@ def train(
 
     task: "translation", "classification", "language-model" or "masked-language-model". train, valid: a file of pairs,
     labelled texts or texts, or two parallel files. settings: tables as in config.toml, which win over the preset's:
-    `{"training": {"minutes": 30}, "data": {"reverse": True}}`. init_from: a run that this one starts from. say: takes
-    the lines that the command prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises
+    `{"training": {"minutes": 30}, "data": {"reverse": True}}`. init_from: a run that this one starts from. own_parts: a
+    function that puts modules of one's own into the fresh model; `load` wants it again. say: takes the lines that the
+    command prints while it prepares. `attendo.tasks.runs` has the parts, each step reported. Raises
     AttendoError for wrong settings, unusable data, and a folder that holds a run already.
     """
     from attendo.tasks.families import family_of
@@ -74,6 +77,9 @@ def train(
     data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
     tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
     start = None if init_from is None else Path(init_from)
-    for _ in new_run(family_of(task), tables, Path(out), say, device=device, init_from=start).reports():
+    run = new_run(
+        family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts
+    )
+    for _ in run.reports():
         pass
-    return load(out, "cpu" if device == "auto" else device)
+    return load(out, "cpu" if device == "auto" else device, own_parts)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.bundle import Bundle, OwnParts, load_bundle, save_description
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.tasks.families import family_of
@@ -32,13 +32,15 @@ def resumed_run(
     threads: int | None = None,
     clock: Clock | None = None,
     ranks: Ranks = ALONE,
+    own_parts: OwnParts | None = None,
 ) -> TrainingRun:
     """The run of a folder, where its newest sound checkpoint left it, with as many threads.
 
     changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: those that go on with it, as
-    many as before or others. Raises AttendoError where there is nothing to resume from, or where the data have changed.
+    many as before or others. own_parts: those that it was trained with. Raises AttendoError where there is nothing to
+    resume from, or where the data have changed.
     """
-    bundle = load_bundle(folder)
+    bundle = load_bundle(folder, own_parts)
     with ranks.in_turn("checkpoints", everywhere=True):
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
@@ -109,6 +111,7 @@ def restored(
     ranks: Ranks = ALONE,
 ) -> Run:
     """The loop's state as a checkpoint holds it, or at its very beginning, on the data of then."""
+    bundle.require_own_parts(folder)
     config.data.check()
     family = config.family
     with ranks.in_turn("store"):

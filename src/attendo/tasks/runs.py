@@ -14,7 +14,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from attendo.bundle import Bundle, save_card, save_description, save_weights, weights_hash
+from attendo.bundle import (
+    Bundle,
+    OwnParts,
+    name_of_parts,
+    save_card,
+    save_description,
+    save_weights,
+    weights_hash,
+)
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import locked
@@ -123,12 +131,14 @@ def new_run(
     device: str = "auto",
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
+    own_parts: OwnParts | None = None,
 ) -> TrainingRun:
     """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
 
     init_from: a run whose tokenizer, shape and weights this one starts from, as far as the models have parts in
-    common. ranks: those that train it; the first does this, and all others read what it has written. Raises
-    AttendoError for a folder that holds a run already, for wrong settings, and for unusable data.
+    common. ranks: those that train it; the first does this, and all others read what it has written. own_parts: puts
+    modules of its user's own into the fresh model. Raises AttendoError for a folder that holds a run already, for wrong
+    settings, and for unusable data.
     """
     clock = Clock() if clock is None else clock
     # torchrun starts a run anew that began in vain
@@ -136,7 +146,10 @@ def new_run(
         require_no_run(folder)
     found = chosen(family, tables, say, say, device, init_from, ranks)
     config, corpus, material = found.config, found.corpus, found.material
-    bundle = Bundle(config.tables(), found.tokenizer, new_card(config) | corpus.facts())
+    bundle = Bundle(config.tables(), found.tokenizer, new_card(config) | corpus.facts(), own_parts)
+    if own_parts is not None:
+        require_whole(config)
+        bundle.card["own_parts"] = name_of_parts(own_parts)
     if init_from is not None:
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
     model = new_model(bundle, config, found.device, say)
@@ -219,6 +232,15 @@ def count_trained(config: RunConfig) -> int | None:
     return parameter_count(trained_on_paper(config.model, config.training, config.lora))
 
 
+def require_whole(config: RunConfig) -> None:
+    """Raises AttendoError where only some parts of a model with parts of one's own are to be trained."""
+    if config.lora.rank or config.training.frozen:
+        raise AttendoError(
+            "lora.rank and training.frozen know attendo's parts only; leave them out with own_parts, and freeze there"
+            " (parameter.requires_grad = False)"
+        )
+
+
 def require_start(tables: Tables, init_from: Path | None) -> None:
     """Raises AttendoError where adapters are wanted of a model that was not trained before."""
     if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
@@ -232,7 +254,7 @@ def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say)
     seed_all(config.training.seed)
     model = bundle.new_model().to(device)
     if "init_from" in bundle.card:
-        say(take_weights(Path(bundle.card["init_from"]), model))
+        say(take_weights(Path(bundle.card["init_from"]), model, bundle.own_parts))
     return model
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attendo.bundle import load_bundle, load_model
+from attendo.bundle import OwnParts, load_bundle, load_model
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import Model, ModelConfig
@@ -57,12 +57,14 @@ def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, di
     return joined(family.defaults(), chosen), bundle.tokenizer
 
 
-def take_weights(folder: Path, model: nn.Module) -> str:
+def take_weights(folder: Path, model: nn.Module, own_parts: OwnParts | None = None) -> str:
     """Copies the tensors of equal names and shapes, and says how many they are and which parts are new.
 
-    Raises AttendoError if there is none.
+    own_parts: of the model, and of the other run's if it was trained with some. Raises AttendoError if there is none.
     """
-    theirs = dict(load_model(folder, load_bundle(folder)).named_parameters())
+    bundle = load_bundle(folder)
+    bundle.own_parts = own_parts if "own_parts" in bundle.card else None
+    theirs = dict(load_model(folder, bundle).named_parameters())
     own = dict(model.named_parameters())
     shared = [name for name in own if name in theirs and theirs[name].shape == own[name].shape]
     if not shared:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from attendo.bundle import load_bundle
+from attendo.bundle import OwnParts, load_bundle
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
 from attendo.tasks.resuming import config_of, restored, set_threads
@@ -54,12 +54,14 @@ def verify_resume(
     say: Say = lambda line: None,
     device: str = "auto",
     threads: int | None = None,
+    own_parts: OwnParts | None = None,
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 
-    A run with one checkpoint is replayed from its beginning. Raises AttendoError where there is nothing to replay.
+    A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
+    AttendoError where there is nothing to replay.
     """
-    bundle = load_bundle(folder)
+    bundle = load_bundle(folder, own_parts)
     config = config_of(folder, bundle)
     start, end = ends(folder, bundle.card.get("init_from"), say)
     target = read_progress(end)

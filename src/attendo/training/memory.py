@@ -14,7 +14,7 @@ from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
-from attendo.nn.positions import Alibi, RelativeBias, Rotary
+from attendo.nn.positions import DistanceBias, Rotary
 from attendo.training.costs import learns, reached
 from attendo.training.lora import Adapter
 from attendo.training.losses import CHUNK_VALUES
@@ -225,7 +225,7 @@ def _attention_bytes(
     heads, scores, values = attention.n_heads, attention.head_dim, attention.value_dim
     given = heads * values * queries
     kept = (queries * heads * scores + keys * heads * (scores + values) + given) * formats.heads
-    biased = isinstance(attention.positions, Alibi | RelativeBias)
+    biased = isinstance(attention.positions, DistanceBias)
     # the logarithm of each row's sum, and the mask, or a bias of each head in its place
     kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
     if formats.half:  # each projection has a copy of its own of what it reads

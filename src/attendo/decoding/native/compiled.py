@@ -28,15 +28,31 @@ from attendo.decoding.native.structures import (
     address,
 )
 from attendo.errors import AttendoError
-from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attend, Attention
-from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
-from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
+from attendo.nn.dropout import Dropout
+from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
 from attendo.nn.feedforward import ACTIVATIONS
 from attendo.nn.feedforward import FeedForward as FeedForwardModule
 from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
 _NOTHING = Attending(heads=Heads())
+_KNOWN = {
+    *(EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock),
+    *(
+        Residual,
+        Attention,
+        Attend,
+        FeedForwardModule,
+        Dropout,
+        InputEmbedding,
+        TokenEmbedding,
+        FixedPositions,
+    ),
+    *(LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm),
+}
+"""What is lowered, beside linear layers of any kind. A child of one of them may compute something else."""
 
 
 class CompiledModel:
@@ -53,6 +69,7 @@ class CompiledModel:
             raise NoLibrary(
                 f"the model is {weight.dtype} on {weight.device.type}, not float32 on a processor"
             )
+        _require_known(model)
         require_suited(8 if int8 else 32)
         self._keeper = keeper = Keeper(int8=int8)
         config = model.config
@@ -201,8 +218,10 @@ class CompiledModel:
         for made, block in zip(blocks, stack.blocks, strict=True):
             if isinstance(block.self_attention.positions, Rotary):
                 self._rotary.append((made.attention.heads, block.self_attention))
-        first = stack.blocks[0].self_attention_residual.norm_first
-        return Stack(len(blocks), self.width, first, blocks, self._keeper.norm(stack.norm))
+        first = {residual.norm_first for residual in stack.modules() if isinstance(residual, Residual)}
+        if len(first) > 1:
+            raise NoLibrary("some of its sub-layers have the norm first, and some last")
+        return Stack(len(blocks), self.width, first.pop(), blocks, self._keeper.norm(stack.norm))
 
     def _block(self, block: EncoderBlock | DecoderBlock) -> Block:
         own = self._attending(block.self_attention, block.self_attention_residual.norm)
@@ -216,12 +235,14 @@ class CompiledModel:
 
     def _attending(self, attention: Attention, norm: nn.Module, *, of_itself: bool = True) -> Attending:
         attend, keeper = attention.attend, self._keeper
-        if type(attend) is not Attend or attend.inverse_temperature == float("inf"):
-            raise NoLibrary(f"{type(attend).__name__} is not the plain softmax attention")
-        if not isinstance(attention.q_norm, nn.Identity):
+        if attend.inverse_temperature == float("inf"):
+            raise NoLibrary("its attention is hard, not a softmax")
+        if not (isinstance(attention.q_norm, nn.Identity) and isinstance(attention.k_norm, nn.Identity)):
             raise NoLibrary("its queries and keys have a norm of their own (attention_norm)")
         if isinstance(attention.positions, RelativeBias):
             raise NoLibrary("its scores have a trained bias by distance (positions='relative')")
+        if attention.positions is not None and not of_itself:
+            raise NoLibrary("its cross-attention has positions of its own")
         scale = (
             attention.head_dim**-0.5 if attend.scale is None else attend.scale
         ) * attend.inverse_temperature
@@ -250,6 +271,13 @@ class CompiledModel:
         return FeedForward(
             keeper.matrix(net.in_proj), gate, keeper.matrix(net.out_proj), keeper.norm(norm), activation
         )
+
+
+def _require_known(model: Model) -> None:
+    """Raises NoLibrary for a model with a part of its user's own."""
+    for path, module in model.named_modules():
+        if type(module) not in _KNOWN and not isinstance(module, nn.Linear):
+            raise NoLibrary(f"{path} is a {type(module).__name__}, a part that the compiled steps don't know")
 
 
 def best_of_floats(

@@ -22,7 +22,7 @@ from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
-from attendo.nn.positions import Alibi, RelativeBias, Rotary
+from attendo.nn.positions import Alibi, DistanceBias, Rotary
 from attendo.words import Words
 
 Kind = Literal["embedding", "positions", "attention", "feed_forward", "norm", "output"]
@@ -302,7 +302,7 @@ def _heads(module: Attention) -> Words:
             return Words(f"{english}, rotary", f"{japanese}, 回転位置")
         case Alibi():
             return Words(f"{english}, ALiBi", f"{japanese}, ALiBi")
-        case RelativeBias():
+        case DistanceBias():
             return Words(f"{english}, relative bias", f"{japanese}, 相対バイアス")
         case None:
             return Words(english, japanese)

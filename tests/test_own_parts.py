@@ -1,0 +1,224 @@
+"""Parts of a user's own, as the page on changing a block has them: trained, kept, resumed, looked into, or refused."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from command_line import attendo, refused
+from tiny_corpus import SMALL, pairs_file, small_run
+
+import attendo as library
+from attendo.bundle import load_bundle
+from attendo.errors import AttendoError
+from attendo.inspecting.recording import recording
+from attendo.microscope.layers import layer_of
+from attendo.microscope.position_view import positions_answer
+from attendo.models import EncoderDecoder, ModelConfig
+from attendo.nn.attention import Attend
+from attendo.tasks.families import family_of
+from attendo.tasks.runs import new_run
+from attendo.tasks.settings import joined
+from attendo.tasks.verifying import verify_resume
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
+FILES = dict(FILE.findall((DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")))
+PATH = "encoder.blocks.0.self_attention"
+CONFIG = ModelConfig(
+    vocab_size=11, d_model=8, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0
+)
+
+
+def block(name):
+    """The names of a file of the page; what it does at its top is done."""
+    names = {"__name__": name}
+    exec(compile(FILES[name], name, "exec"), names)  # the page's own code
+    return names
+
+
+BIAS = block("distance_bias.py")
+WITH_BIAS = BIAS["with_log_distance"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with pairs.tsv and the run that the page's train.py leaves, of few steps."""
+    folder = tmp_path_factory.mktemp("near")
+    pairs_file(folder)
+    settings = joined(
+        SMALL, {"training": {"steps": 8, "evaluate_every": 4}, "checkpoint": {"every_steps": 4}}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setitem(sys.modules, "distance_bias", type("Module", (), BIAS))
+        train = library.train
+        patch.setattr(library, "train", lambda *a, **k: train(*a, **(k | {"settings": settings})))
+        block("train.py")
+    return folder
+
+
+@pytest.fixture
+def within(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.setitem(sys.modules, "distance_bias", type("Module", (), BIAS))
+    return place
+
+
+def test_the_file_is_short_and_its_own_tests_pass():
+    assert len(FILES["distance_bias.py"].splitlines()) < 40
+    tests = [function for name, function in BIAS.items() if name.startswith("test_")]
+    assert len(tests) == 2
+    for test in tests:
+        test()
+
+
+def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):
+    block("use.py")
+    lines = capsys.readouterr().out.splitlines()
+    slopes = [line for line in lines if line.startswith(f"{PATH}.positions [")]
+    assert len(slopes) == 1 and "[1.0, 1.0]" not in slopes[0]
+    assert re.search(r"torch\.Size\(\[1, 2, (\d+), \1\]\)", lines[-1])
+    assert (within / "near.html").stat().st_size > 100_000
+
+
+def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch, capsys):
+    shutil.copytree(within / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(FILES, "go_on.py", FILES["go_on.py"].replace("1000", "4"))
+    block("go_on.py")
+    out = capsys.readouterr().out
+    assert out.startswith("12 {") and "whole=True, differing=''" in out
+    with pytest.raises(AttendoError, match="has parts of its own"):
+        verify_resume(Path("runs/near"))
+
+
+def test_a_search_gives_what_the_modules_give_and_says_why_it_is_not_compiled(within):
+    translator = library.load("runs/near", own_parts=WITH_BIAS)
+    texts = ["It will rain in Oslo.", "On Monday it will snow."]
+    plain = translator.translate(texts, beam=2)
+    why = translator.prepare().why_not_compiled
+    assert why == f"{PATH}.positions is a LogDistance, a part that the compiled steps don't know"
+    for one, other in zip(plain, translator.translate(texts, beam=2), strict=True):
+        assert one.text == other.text and one.score == pytest.approx(other.score, abs=1e-4)
+
+
+def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(within):
+    line = (
+        "runs/near has parts of its own (distance_bias.py:with_log_distance), whose code no folder holds; hand them in"
+        " from Python: attendo.load('runs/near', own_parts=with_log_distance)"
+    )
+    assert f"error: {line}" in (DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")
+    for command in (
+        ("translate", "runs/near", "It will rain."),
+        ("look", "runs/near", "It will rain."),
+        ("evaluate", "runs/near", "pairs.tsv"),
+        ("resume", "runs/near", "--more-steps", "2", "--threads", "1"),
+        ("verify-resume", "runs/near"),
+        ("embed", "runs/near", "It will rain."),
+    ):
+        assert refused(*command) == line, command
+    for target in ("huggingface", "ctranslate2", "argos", "onnx"):
+        said = refused("export", "runs/near", "out", "--to", target)
+        assert said.endswith("which no other program knows; it can't be exported")
+    card = attendo("info", "runs/near").out
+    assert "own_parts=with_log_distance).translate" in card and "attendo translate" not in card
+
+
+def test_what_is_handed_in_must_be_what_the_run_has(within, tmp_path):
+    with pytest.raises(AttendoError, match=r"norm.alpha is in the file or the model, but not in both"):
+        library.load("runs/near", own_parts=block("dynamic_tanh.py")["with_dynamic_tanh"])
+    small_run(tmp_path / "plain", within / "pairs.tsv", training={"steps": 1})
+    with pytest.raises(
+        AttendoError, match="was trained without parts of one's own; load it without own_parts"
+    ):
+        load_bundle(tmp_path / "plain", WITH_BIAS)
+
+
+def run_with(own_parts, folder, **tables):
+    tables = joined(SMALL, {"data": {"train": ["pairs.tsv"]}, "training": {"steps": 1}}, tables)
+    init_from = Path("runs/near") if "init_from" in str(folder) else None
+    return new_run(family_of("translation"), tables, folder, init_from=init_from, own_parts=own_parts)
+
+
+def test_a_function_that_changes_nothing_is_refused(within, tmp_path):
+    with pytest.raises(
+        AttendoError, match=r"test_own_parts.py:.*nothing put no module or parameter into the model"
+    ):
+
+        def nothing(model):
+            model.get_submodule("encoder.blocks.0")
+
+        run_with(nothing, tmp_path / "run")
+
+
+def test_what_counts_parts_on_paper_is_refused(within, tmp_path):
+    with pytest.raises(AttendoError, match=r"lora.rank and training.frozen know attendo's parts only"):
+        run_with(WITH_BIAS, tmp_path / "run", training={"frozen": ["encoder"]})
+
+
+def test_a_run_may_start_from_one_with_such_parts_and_train_one_alone(within, tmp_path):
+    def slopes_alone(model):
+        WITH_BIAS(model)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = name.endswith("slopes")
+
+    run = run_with(slopes_alone, tmp_path / "init_from")
+    before = {name: p.detach().clone() for name, p in run.run.model.named_parameters()}
+    theirs = dict(library.load("runs/near", own_parts=WITH_BIAS).model.named_parameters())
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in before.items())
+    list(run.reports())
+    moved = {name for name, p in run.run.model.named_parameters() if not torch.equal(p, before[name])}
+    assert moved and all(name.endswith("slopes") for name in moved)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "unknown"),
+    [
+        ("squared_relu.py", "with_squared_relu", "encoder.blocks.0.feed_forward is a SquaredReLU"),
+        ("dynamic_tanh.py", "with_dynamic_tanh", "self_attention_residual.norm is a DynamicTanh"),
+    ],
+)
+def test_other_nets_and_norms_train_and_are_recorded(within, tmp_path, file, name, unknown):
+    own_parts = block(file)[name]
+    list(run_with(own_parts, tmp_path / "run").reports())
+    translator = library.load(tmp_path / "run", own_parts=own_parts)
+    assert unknown in str(translator.prepare().why_not_compiled)
+    with recording(translator.model, "encoder.blocks.0.feed_forward.output") as record:
+        record.model.encode(torch.tensor([[3, 4]]))
+    assert record["encoder.blocks.0.feed_forward"].output.shape == (1, 2, 16)
+
+
+def test_the_microscope_computes_with_the_bias_and_draws_it(within):
+    translator = library.load("runs/near", own_parts=WITH_BIAS)
+    seen = library.look(translator, "It will rain.").seen
+    layer, record = layer_of(seen, PATH), seen.record[PATH]
+    n, slopes = layer["k_len"], seen.model.get_submodule(PATH).positions.slopes
+    row = torch.tensor(layer["biases"])[1, n - 1 :]  # from the first query, of the second head
+    torch.testing.assert_close(row, (-slopes[1] * torch.arange(n).add(1.0).log()).detach())
+    query, key = record.query[0, 1], record.key[0, 1]
+    weights = (query[0] @ key.T * layer["scale"] + row).softmax(-1)
+    torch.testing.assert_close(weights, record.weights[0, 1, 0])
+    answer = positions_answer(seen, "source")
+    assert answer["kind"] == "relative" and "a part of its own" in answer["note_en"]
+
+
+def test_an_attend_of_ones_own_is_not_mistaken_for_the_softmax():
+    class Even(Attend):
+        def forward(self, query, key, value, mask=None, bias=None):
+            return value.mean(2, keepdim=True).expand_as(query)
+
+    model = EncoderDecoder(CONFIG).eval()
+    model.encoder.blocks[0].self_attention.attend = Even()
+    with recording(model) as record:
+        record.model(torch.tensor([[3, 4]]), torch.tensor([[1]]))
+    assert PATH not in record.paths and "decoder.blocks.0.self_attention" in record.paths
+
+
+def test_both_languages_have_the_same_code():
+    pages = [(DOCS / language / "change-a-block.md").read_text(encoding="utf-8") for language in ("en", "ja")]
+    code = [re.findall(r"^```.*?^```", page, re.MULTILINE | re.DOTALL) for page in pages]
+    assert code[0] == code[1] and len(code[0]) >= 7
+    assert set(FILES) == set(dict(FILE.findall(pages[1])))
