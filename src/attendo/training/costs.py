@@ -1,7 +1,7 @@
 """What an update costs on paper: parameters and operations, from a model's modules and the lengths of a batch.
 
 Nothing here is measured and no weight is held: a model is built on torch's meta device. `memory.py` has the bytes,
-`scaling.py` many accelerators; docs/scale.md has all formulas, and how far they are from what was measured.
+`scaling.py` many accelerators; docs/en/scale.md has all formulas, and how far they are from what was measured.
 """
 
 from __future__ import annotations

@@ -1,0 +1,105 @@
+"""Write docs/reference/commands.md from the commands' own `--help`: `python tools/command_docs.py [--check]`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from attendo.cli import build_app
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
+GROUPS = {
+    "Begin": ("demo", "doctor", "plan"),
+    "Train": ("train", "resume", "verify-resume"),
+    "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
+    "Measure": ("evaluate", "compare", "report", "info", "shortlist"),
+    "Look inside": ("look",),
+    "In and out": ("import", "export"),
+    "Theory": ("claims", "errata", "figure", "lesson"),
+}
+TOP = """\
+# Commands
+
+*Made from each command's `--help` by `make docs`; change the code, not this page.*
+
+Each command ends with 0 when it is done, 1 when it failed or found something (`doctor`, `claims`), 2 for bad usage or bad
+input, and 130 or 143 after Ctrl-C or SIGTERM, once the state is saved. Bad input gives one line, `error: …`, that names
+the file, line or field and the remedy; `--debug` shows where it came from.
+"""
+
+
+def cell(text: str) -> str:
+    """A text within a table.
+
+    >>> cell("a|b <c>")
+    'a\\\\|b &lt;c&gt;'
+    """
+    return text.replace("<", "&lt;").replace(">", "&gt;").replace("|", "\\|").replace("*", "\\*")
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """A help text as Markdown: its prose, its examples as one block of code.
+
+    >>> list(paragraphs("Says it.\\n\\nExample: a b\\n\\nExample: a c"))
+    ['Says it.', '```sh\\na b\\na c\\n```']
+    """
+    parts = [" ".join(part.split()) for part in text.split("\n\n") if part.strip()]
+    for is_example, group in groupby(parts, lambda part: part.startswith("Example: ")):
+        if is_example:
+            yield "\n".join(["```sh", *(part.removeprefix("Example: ") for part in group), "```"])
+        else:
+            yield from (cell(part) for part in group)
+
+
+def table(context: Any, command: Any) -> Iterator[str]:
+    """The arguments and options of a command, as its help has them."""
+    records = (parameter.get_help_record(context) for parameter in command.params)
+    rows = [f"| `{name.replace('|', '/')}` | {cell(what)} |" for name, what in filter(None, records)]
+    if rows:
+        yield "\n".join(["| argument or option | what it does |", "|---|---|", *rows])
+
+
+def sections(command: Any, context: Any, level: int) -> Iterator[str]:
+    """What there is to say of a command, and of those below it."""
+    yield f"{'#' * level} {context.command_path}"
+    yield from paragraphs(command.help or "")
+    yield from table(context, command)
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from sections(inner, inner.context_class(inner, info_name=name, parent=context), level + 1)
+
+
+def page() -> str:
+    """The page of all commands."""
+    app = typer.main.get_command(build_app())
+    top = app.context_class(app, info_name="attendo", **app.context_settings)
+    commands: dict[str, Any] = dict(app.commands)  # pyright: ignore[reportAttributeAccessIssue]
+    parts = [TOP.rstrip()]
+    for title, names in GROUPS.items():
+        parts.append(f"## {title}")
+        for name in names:
+            command = commands.pop(name)
+            parts += sections(command, command.context_class(command, info_name=name, parent=top), 3)
+    if commands:
+        raise SystemExit(f"error: in no group of {Path(__file__).name}: {', '.join(commands)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Writes the page, or compares it."""
+    text = page()
+    if "--check" in arguments:
+        stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
+        if stale:
+            print(f"error: {PAGE} is not what the commands say; run: make docs")
+        return int(stale)
+    PAGE.write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

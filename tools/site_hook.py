@@ -1,0 +1,203 @@
+"""What the site does beyond mkdocs.yml: two languages in one build, formulas as MathML, links into the code.
+
+Called by mkdocs. Pages are written for GitHub and read here; what differs between the two is made good below.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Collection, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Link, Navigation, Section
+from mkdocs.structure.pages import Page
+
+from site_reference import address, room_page, rooms
+
+ROOT = Path(__file__).resolve().parent.parent
+LANGUAGES = {"en": "English", "ja": "日本語"}
+BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
+"""Pages of the site whose text stands beside docs/."""
+FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
+"""What a link to the project's first page leads to."""
+NAVIGATION: dict[str, Navigation] = {}
+NAMES_IN_JAPANESE: dict[str, str] = {}
+"""What on_config and on_nav find, for the pages."""
+LINK = re.compile(
+    r"(?P<code>^(?P<mark>`{3,}).*?^(?P=mark)`*$|`[^`\n]+`)"
+    r"|(?<!!)\[(?P<label>(?:[^\]\[]|\[[^\]\[]*\])*)\]\((?P<target>[^)\s]+)\)",
+    re.MULTILINE | re.DOTALL,
+)
+"""A link of Markdown, or code, in which there is none."""
+
+
+def slug(text: str, separator: str) -> str:
+    """A heading's anchor as GitHub makes it.
+
+    >>> slug("Which heads a model needs, over a file", "-"), slug("softmax の軸", "-")
+    ('which-heads-a-model-needs-over-a-file', 'softmax-の軸')
+    """
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", separator)
+
+
+def formula(source: str, *_: Any, **__: Any) -> str:
+    r"""A ```math block as MathML, which browsers draw themselves; `source` is TeX.
+
+    >>> formula(r"\alpha")[:50]
+    '<div class="math"><math xmlns="http://www.w3.org/1'
+    """
+    return f'<div class="math">{convert(source.strip(), display="block")}</div>'
+
+
+def language_of(path: str) -> str:
+    """The language of a page; what has no Japanese is English.
+
+    >>> language_of("ja/look.md"), language_of("theory/ja/nyu.md"), language_of("log.md")
+    ('ja', 'ja', 'en')
+    """
+    return "ja" if "ja" in path.split("/")[:2] else "en"
+
+
+def counterpart(path: str, language: str, pages: Collection[str]) -> str:
+    """The address of the same page in a language, or of that language's first page.
+
+    >>> counterpart("theory/en/nyu.md", "ja", {"theory/ja/nyu.md"}), counterpart("log.md", "ja", {"log.md"})
+    ('theory/ja/nyu.html', 'ja/index.html')
+    """
+    twin = "/".join(language if part in LANGUAGES else part for part in path.split("/"))
+    found = twin if twin in pages and language_of(twin) == language else f"{language}/index.md"
+    return str(PurePosixPath(found).with_suffix(".html"))
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """Anchors as on GitHub, formulas as MathML, and the navigation of those pages that exist."""
+    config.mdx_configs.setdefault("toc", {})["slugify"] = slug
+    config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [
+        {"name": "math", "class": "math", "format": formula}
+    ]
+    config.nav = present(config.nav or [], Path(config.docs_dir))
+    for section in config.nav:
+        if isinstance(section, dict) and LANGUAGES["ja"] in section:
+            NAMES_IN_JAPANESE.update(names(section[LANGUAGES["ja"]]))
+
+
+def present(entries: list[Any], docs: Path) -> list[Any]:
+    """The entries of the navigation whose page exists; `folder/*` stands for a folder's pages in order."""
+    kept: list[Any] = []
+    for entry in entries:
+        title, value = next(iter(entry.items())) if isinstance(entry, dict) else (None, entry)
+        if isinstance(value, list):
+            if children := present(value, docs):
+                kept.append({title: children})
+        elif value == "reference/*":
+            kept += [{f"attendo.{room}": f"reference/{room}.md"} for room in rooms()]
+        elif value.endswith("/*"):
+            kept += [page.relative_to(docs).as_posix() for page in sorted((docs / value[:-2]).glob("*.md"))]
+        elif value in BESIDE or (docs / value).is_file():
+            kept.append(entry)
+    return kept
+
+
+def names(entries: list[Any]) -> Iterator[tuple[str, str]]:
+    """(page, what the navigation calls it) for all that have a name there."""
+    for entry in entries:
+        if isinstance(entry, dict):
+            for title, value in entry.items():
+                yield from names(value) if isinstance(value, list) else [(value, title)]
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages of the reference, and those beside docs/."""
+    whole = config.plugins["mkdocstrings"].config.enabled
+    for room in rooms():
+        files.append(File.generated(config, f"reference/{room}.md", content=room_page(room, whole)))
+    for place, name in BESIDE.items():
+        files.append(File.generated(config, place, content=(ROOT / name).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to files of the project, which GitHub shows, lead to the reference; where it has none, they are text."""
+    path = page.file.src_uri
+    here = posixpath.dirname(BESIDE.get(path, f"docs/{path}"))
+
+    def turned(link: re.Match[str]) -> str:
+        target, hashed, anchor = (link["target"] or "").partition("#")
+        place = posixpath.normpath(posixpath.join(here, target))
+        if not target or ":" in target or (place.startswith("docs/") and path not in BESIDE):
+            return link[0]
+        if found := site_address(place, link["label"].strip("`")):
+            found += "" if "#" in found else hashed + anchor
+        elif (ROOT / place).exists():
+            return link["label"]
+        else:
+            return link[0]  # mkdocs says that it leads nowhere
+        return f"[{link['label']}]({posixpath.relpath(found, posixpath.dirname(path) or '.')})"
+
+    return LINK.sub(turned, markdown)
+
+
+def site_address(place: str, label: str) -> str | None:
+    """Where the site shows a file of the project; None if it does not."""
+    if place.startswith("docs/"):
+        return place.removeprefix("docs/")
+    if place in FIRST_PAGES:
+        return FIRST_PAGES[place]
+    by_name = {name: page for page, name in BESIDE.items()}
+    return by_name.get(place) or address(place, label)
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """A navigation for each language: the section of mkdocs.yml with its name. Pages stand in one of them; the
+    Japanese one links to those that are English only.
+    """
+    NAVIGATION.clear()
+    for language, title in LANGUAGES.items():
+        section = next((item for item in nav.items if isinstance(item, Section) and item.title == title), None)
+        if section:
+            section.children = owned(section.children, language, None)
+            own = list(flat(section.children))
+            for before, page, after in zip([None, *own], own, [*own[1:], None], strict=False):
+                page.previous_page, page.next_page = before, after
+            NAVIGATION[language] = Navigation(section.children, own)
+    return nav
+
+
+def owned(items: list[Any], language: str, parent: Section | None) -> list[Any]:
+    """The items of a language's navigation, each below its own section; a link stands for a page of the other."""
+    kept: list[Any] = []
+    for item in items:
+        if isinstance(item, Section):
+            item.children = owned(item.children, language, item)
+        elif isinstance(item, Page) and language_of(item.file.src_uri) != language:
+            path = item.file.src_uri
+            item = Link(NAMES_IN_JAPANESE.get(path, item.title), item.file.url)
+        item.parent = parent
+        kept.append(item)
+    return kept
+
+
+def flat(items: list[Any]) -> Iterator[Page]:
+    """The pages of a navigation in order."""
+    for item in items:
+        if isinstance(item, Section):
+            yield from flat(item.children)
+        elif isinstance(item, Page):
+            yield item
+
+
+def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation) -> dict[str, Any]:
+    """The theme's words, the navigation and the language selector of this page."""
+    path, pages = page.file.src_uri, {file.src_uri for file in context["pages"]}
+    language = language_of(path)
+    config.theme["language"] = language
+    config.extra["homepage"] = f"{language}/index.html"
+    config.extra["alternate"] = [
+        {"name": name, "lang": lang, "link": counterpart(path, lang, pages)} for lang, name in LANGUAGES.items()
+    ]
+    return context | {"nav": NAVIGATION.get(language, nav)}

@@ -1,0 +1,111 @@
+"""The reference of the site: a page for each room of src/attendo, and where each documented name stands on it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "attendo"
+NOT_SHOWN = {"cli"}
+"""Its reference is the page of commands."""
+
+
+@dataclass(frozen=True)
+class Module:
+    """A module as the reference sees it: its dotted name, its first line, and the names it documents."""
+
+    name: str
+    about: str
+    names: tuple[str, ...]
+
+
+def documented(tree: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
+    """The dotted names of the public functions and classes with a docstring, and of such methods.
+
+    >>> code = "def a(): 'says a'\\nclass B:\\n  'says B'\\n  def c(self): 'says c'\\n  def _d(self): 'says d'"
+    >>> list(documented(ast.parse(code), "m"))
+    ['m.a', 'm.B', 'm.B.c']
+    """
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            name = f"{prefix}.{node.name}"
+            if not node.name.startswith("_") and ast.get_docstring(node):
+                yield name
+                if isinstance(node, ast.ClassDef):
+                    yield from documented(node, name)
+
+
+def dotted(file: Path) -> str:
+    """The name of a file's module.
+
+    >>> dotted(SOURCE / "nn" / "__init__.py"), dotted(SOURCE / "models.py")
+    ('attendo.nn', 'attendo.models')
+    """
+    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def rooms() -> dict[str, tuple[Module, ...]]:
+    """The modules of each room, the room's own first: {'nn': (attendo.nn, attendo.nn.attention, ...), ...}."""
+    found: dict[str, list[Module]] = {}
+    for file in sorted(SOURCE.rglob("*.py"), key=dotted):
+        name = dotted(file)
+        room = name.split(".")[1] if "." in name else "attendo"
+        if room in NOT_SHOWN:
+            continue
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        about = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
+        found.setdefault(room, []).append(Module(name, about, tuple(documented(tree, name))))
+    return {room: tuple(modules) for room, modules in found.items()}
+
+
+@cache
+def homes() -> dict[str, str]:
+    """The page of every module and documented name: {'attendo.nn.masks': 'reference/nn.md', ...}."""
+    return {
+        name: f"reference/{room}.md"
+        for room, modules in rooms().items()
+        for module in modules
+        for name in (module.name, *module.names)
+    }
+
+
+def address(path: str, label: str = "") -> str | None:
+    """Where the site tells of a file below src/attendo, or of the name that a link's label gives; None if nowhere.
+
+    >>> address("src/attendo/nn/masks.py")
+    'reference/nn.md#attendo.nn.masks'
+    >>> address("src/attendo/nn/attention.py", "attendo.nn.attention.Attention.__init__")
+    'reference/nn.md#attendo.nn.attention.Attention'
+    >>> address("src/attendo/nn")
+    'reference/nn.md'
+    >>> address("src/attendo/presets/base.toml")
+    """
+    file = ROOT / path
+    if not file.is_relative_to(SOURCE) or not (file.is_dir() or file.suffix == ".py"):
+        return None
+    module = dotted(file)
+    if file.is_dir() and module in homes():
+        return homes()[module] if module.count(".") == 1 else f"{homes()[module]}#{module}"
+    name = label if label.startswith(f"{module}.") else module
+    while name not in homes() and name.startswith(module) and name != module:
+        name = name.rpartition(".")[0]
+    return f"{homes()[name]}#{name}" if name in homes() else None
+
+
+def room_page(room: str, whole: bool) -> str:
+    """The page of a room in Markdown: its modules for mkdocstrings, or only their headings where `whole` is False."""
+    modules = rooms()[room]
+    own = modules[0].name
+    lines = [f"# {own}", ""]
+    for module in modules:
+        if whole:
+            lines += [f"::: {module.name}", ""]
+        else:
+            lines += [f'<a id="{name}"></a>' for name in (module.name, *module.names)] + [""]
+    return "\n".join(lines)
