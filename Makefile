@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format docs lock clean
+.PHONY: help venv demo test test-full soak lint format docs site lock clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -49,9 +49,13 @@ format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: venv ## write docs/theory/ and the pictures of docs/design.md from the code
+docs: venv ## write docs/theory/, the commands and the pictures of docs/design.md from the code
 	$(BIN)/python tools/theory_docs.py
+	$(BIN)/python tools/command_docs.py
 	$(BIN)/python tools/design_pictures.py
+
+site: venv ## build the site, strictly, into build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 # Torch from PyPI pins its own NVIDIA packages and the CPU build has none, so the locks leave them out: with
 # `pip install -r` both builds come out right.

@@ -27,9 +27,9 @@ TOP = """\
 
 *Made from each command's `--help` by `make docs`; change the code, not this page.*
 
-Each command ends with 0 when it is done, 1 when it failed or found something (`doctor`, `claims`), 2 for bad usage or bad
-input, and 130 or 143 after Ctrl-C or SIGTERM, once the state is saved. Bad input gives one line, `error: …`, that names
-the file, line or field and the remedy; `--debug` shows where it came from.
+Each command ends with 0 when it is done, 1 when it failed or found something (`doctor`, `claims`), 2 for bad usage or
+bad input, and 130 or 143 after Ctrl-C or SIGTERM, once the state is saved. Bad input gives one line, `error: …`, that
+names the file, line or field and the remedy; `--debug` shows where it came from.
 """
 
 

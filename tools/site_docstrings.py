@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import griffe
 
 
-def fenced(text: str) -> str:
-    """A docstring with each doctest in a fence; it begins at `>>>` and ends at an empty line.
+def escaped(line: str) -> str:
+    """A line of prose, none of whose characters is Markdown but for code in backticks.
 
-    >>> print(fenced("Twice.\\n\\n>>> twice(2)\\n4\\n\\nMore."))
-    Twice.
-    <BLANKLINE>
-    ```pycon
-    >>> twice(2)
-    4
-    ```
-    <BLANKLINE>
-    More.
+    >>> escaped("scores[i][j] < `a[i]`")
+    'scores\\\\[i]\\\\[j] &lt; `a[i]`'
+    """
+    pieces = re.split(r"(`+[^`]+`+)", line)
+    pieces[::2] = [re.sub(r"([\[*_$])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def as_markdown(text: str) -> str:
+    """A docstring, plain text, as Markdown: each doctest in a fence, from `>>>` to an empty line.
+
+    >>> as_markdown("Twice x[0].\\n\\n>>> twice(x[0])\\n4").splitlines()
+    ['Twice x\\\\[0].', '', '```pycon', '>>> twice(x[0])', '4', '```']
     """
     lines: list[str] = []
     inside = False
     for line in [*text.splitlines(), ""]:
         if line.startswith(">>>") and not inside:
-            lines += [] if not lines or not lines[-1] else [""]
-            lines.append("```pycon")
+            lines += ["```pycon"] if lines and not lines[-1] else ["", "```pycon"]
             inside = True
         elif not line and inside:
             lines.append("```")
             inside = False
-        lines.append(line)
-    return "\n".join(lines).rstrip()
+        lines.append(line if inside or line == "```" else escaped(line))
+    return "\n".join(lines).strip()
 
 
 class Doctests(griffe.Extension):
@@ -40,4 +44,4 @@ class Doctests(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **kwargs: Any) -> None:
         """Called for each module, class, function and attribute that is read."""
         if obj.docstring:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = as_markdown(obj.docstring.value)

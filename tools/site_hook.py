@@ -16,7 +16,6 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation, Section
 from mkdocs.structure.pages import Page
-
 from site_reference import address, room_page, rooms
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,6 +24,16 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site whose text stands beside docs/."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
+YET_TO_COME = (
+    "start",
+    "translator",
+    "classifier",
+    "language-model",
+    "teaching",
+    "change-a-block",
+    "messages",
+)
+YET_TO_COME = tuple(f"{name}.md" for name in YET_TO_COME)
 NAVIGATION: dict[str, Navigation] = {}
 NAMES_IN_JAPANESE: dict[str, str] = {}
 """What on_config and on_nav find, for the pages."""
@@ -68,10 +77,17 @@ def counterpart(path: str, language: str, pages: Collection[str]) -> str:
 
     >>> counterpart("theory/en/nyu.md", "ja", {"theory/ja/nyu.md"}), counterpart("log.md", "ja", {"log.md"})
     ('theory/ja/nyu.html', 'ja/index.html')
+    >>> counterpart("design.md", "ja", {"ja/design.md"}), counterpart("ja/design.md", "en", {"design.md"})
+    ('ja/design.html', 'design.html')
     """
-    twin = "/".join(language if part in LANGUAGES else part for part in path.split("/"))
-    found = twin if twin in pages and language_of(twin) == language else f"{language}/index.md"
-    return str(PurePosixPath(found).with_suffix(".html"))
+    parts = path.split("/")
+    twins = [
+        "/".join(language if part in LANGUAGES else part for part in parts),
+        f"{language}/{path}",
+        parts[-1],
+    ]
+    twins = [twin for twin in twins if twin in pages and language_of(twin) == language]
+    return str(PurePosixPath([*twins, f"{language}/index.md"][0]).with_suffix(".html"))
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -80,10 +96,9 @@ def on_config(config: MkDocsConfig) -> None:
     config.mdx_configs.setdefault("pymdownx.superfences", {})["custom_fences"] = [
         {"name": "math", "class": "math", "format": formula}
     ]
-    config.nav = present(config.nav or [], Path(config.docs_dir))
-    for section in config.nav:
-        if isinstance(section, dict) and LANGUAGES["ja"] in section:
-            NAMES_IN_JAPANESE.update(names(section[LANGUAGES["ja"]]))
+    config.nav = entries = present(config.nav or [], Path(config.docs_dir))
+    japanese = [entry[LANGUAGES["ja"]] for entry in entries if LANGUAGES["ja"] in entry]
+    NAMES_IN_JAPANESE.update(names(japanese[0]))
 
 
 def present(entries: list[Any], docs: Path) -> list[Any]:
@@ -129,6 +144,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def turned(link: re.Match[str]) -> str:
         target, hashed, anchor = (link["target"] or "").partition("#")
         place = posixpath.normpath(posixpath.join(here, target))
+        if posixpath.basename(place) in YET_TO_COME and not (ROOT / place).exists():
+            return link["label"]
         if not target or ":" in target or (place.startswith("docs/") and path not in BESIDE):
             return link[0]
         if found := site_address(place, link["label"].strip("`")):
@@ -158,7 +175,9 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     """
     NAVIGATION.clear()
     for language, title in LANGUAGES.items():
-        section = next((item for item in nav.items if isinstance(item, Section) and item.title == title), None)
+        section = next(
+            (item for item in nav.items if isinstance(item, Section) and item.title == title), None
+        )
         if section:
             section.children = owned(section.children, language, None)
             own = list(flat(section.children))
@@ -176,7 +195,7 @@ def owned(items: list[Any], language: str, parent: Section | None) -> list[Any]:
             item.children = owned(item.children, language, item)
         elif isinstance(item, Page) and language_of(item.file.src_uri) != language:
             path = item.file.src_uri
-            item = Link(NAMES_IN_JAPANESE.get(path, item.title), item.file.url)
+            item = Link(NAMES_IN_JAPANESE[path], item.file.url)
         item.parent = parent
         kept.append(item)
     return kept
@@ -191,13 +210,16 @@ def flat(items: list[Any]) -> Iterator[Page]:
             yield item
 
 
-def on_page_context(context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation) -> dict[str, Any]:
+def on_page_context(
+    context: dict[str, Any], page: Page, config: MkDocsConfig, nav: Navigation
+) -> dict[str, Any]:
     """The theme's words, the navigation and the language selector of this page."""
     path, pages = page.file.src_uri, {file.src_uri for file in context["pages"]}
     language = language_of(path)
     config.theme["language"] = language
     config.extra["homepage"] = f"{language}/index.html"
     config.extra["alternate"] = [
-        {"name": name, "lang": lang, "link": counterpart(path, lang, pages)} for lang, name in LANGUAGES.items()
+        {"name": name, "lang": lang, "link": counterpart(path, lang, pages)}
+        for lang, name in LANGUAGES.items()
     ]
     return context | {"nav": NAVIGATION.get(language, nav)}

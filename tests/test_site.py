@@ -1,0 +1,164 @@
+"""The site: it builds without a warning, links lead somewhere, both languages are whole, no other host is asked."""
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import command_docs
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+BLOCKS = ("h1", "h2", "h3", "h4", "li", "pre", "table", "tr", "td", "img")
+FETCHING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "form": "action", "source": "src"}
+
+
+@dataclass
+class Built(HTMLParser):
+    """A page as a browser gets it: its anchors, links, what it fetches, the navigation, and its blocks."""
+
+    path: Path
+    anchors: set[str] = field(default_factory=set)
+    links: set[str] = field(default_factory=set)
+    fetched: set[str] = field(default_factory=set)
+    menu: set[str] = field(default_factory=set)
+    alternates: dict[str, str] = field(default_factory=dict)
+    language: str = ""
+    blocks: Counter[str] = field(default_factory=Counter)
+    within: list[str] = field(default_factory=list)
+
+    def __post_init__(self):
+        super().__init__()
+        self.feed(self.path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = {name: value or "" for name, value in attrs}
+        self.anchors |= {given[name] for name in ("id", "name") if name in given}
+        if tag == "html":
+            self.language = given["lang"]
+        if tag in ("article", "nav"):
+            self.within.append(tag if tag == "article" else given.get("class", tag))
+        if given.get("rel") in ("alternate", "canonical", "prev", "next"):
+            self.alternates[given.get("hreflang", "")] = given["href"]
+        elif tag in FETCHING and FETCHING[tag] in given:
+            self.fetched.add(given[FETCHING[tag]])
+        elif tag == "a" and "href" in given:
+            self.links.add(given["href"])
+            if any("md-nav--primary" in place for place in self.within):
+                self.menu.add(given["href"])
+            if self.within[-1:] != ["article"]:
+                self.fetched.add(given["href"])  # the theme itself links to no other place either
+        if "article" in self.within and tag in BLOCKS:
+            self.blocks[tag] += 1
+        if tag == "div" and "math" in given.get("class", "").split():
+            self.blocks["pre"] += 1
+
+    def handle_endtag(self, tag):
+        if tag in ("article", "nav"):
+            self.within.pop()
+
+    def place(self, link):
+        """The file that a link of this page leads to."""
+        target = unquote(urlsplit(link).path)
+        return (self.path.parent / target).resolve() if target else self.path
+
+
+@pytest.fixture(scope="module", params=["false", pytest.param("true", marks=pytest.mark.full)])
+def site(request, tmp_path_factory):
+    """Every built page by its address; the reference is read from the docstrings in `make test-full` only."""
+    out = tmp_path_factory.mktemp("site")
+    environment = {"ATTENDO_REFERENCE": request.param, "NO_MKDOCS_2_WARNING": "1"}
+    command = [sys.executable, "-m", "mkdocs", "build", "--site-dir", str(out)]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return {path.relative_to(out).as_posix(): Built(path) for path in sorted(out.rglob("*.html"))}
+
+
+def sources():
+    """The pages of docs/, without what is to be."""
+    return sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
+
+
+def test_every_page_is_built(site):
+    built = {address.removesuffix(".html") for address in site}
+    assert {source.removesuffix(".md") for source in sources()} <= built
+    assert {"changelog", "contributing", "reference/nn"} <= built
+
+
+def test_every_link_and_anchor_leads_somewhere(site):
+    broken = []
+    for address, page in site.items():
+        if address == "404.html":
+            continue  # shown at any depth, so its links start at the root
+        for link in page.links | page.fetched:
+            if urlsplit(link).scheme or urlsplit(link).netloc:
+                continue
+            place, anchor = page.place(link), unquote(urlsplit(link).fragment)
+            name = place.relative_to(site["index.html"].path.parent).as_posix()
+            if not place.is_file() or (anchor and name in site and anchor not in site[name].anchors):
+                broken.append(f"{address}: {link}")
+    assert broken == []
+
+
+def test_nothing_is_fetched_from_another_host(site):
+    elsewhere = {
+        (address, link) for address, page in site.items() for link in page.fetched if urlsplit(link).netloc
+    }
+    assert elsewhere == set()
+    styles = next(iter(site.values())).path.parent.rglob("*.css")
+    assert [
+        style.name
+        for style in styles
+        if re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", style.read_text())
+    ] == []
+
+
+@pytest.mark.parametrize(("one", "other"), [("en", "ja"), ("theory/en", "theory/ja")])
+def test_both_languages_have_the_same_pages(one, other):
+    names = [{path.name for path in (DOCS / folder).glob("*.md")} for folder in (one, other)]
+    assert names[0] ^ names[1] <= {"design.md"}  # the English one stands in docs/
+
+
+def test_each_page_speaks_its_language_and_leads_to_the_other(site):
+    for address, page in site.items():
+        if address in ("404.html", "index.html"):
+            continue
+        language = "ja" if "ja" in address.split("/")[:2] else "en"
+        assert page.language == language, address
+        twin = {"en": "ja", "ja": "en"}[language]
+        there = page.place(page.alternates[twin])
+        back = site[there.relative_to(site["index.html"].path.parent).as_posix()]
+        if language == "ja" or f"/{language}/" in f"/{address}":
+            assert back.place(back.alternates[language]) == page.path, address
+
+
+def test_every_page_can_be_reached_from_the_navigation_of_its_language(site):
+    for language in ("en", "ja"):
+        front = site[f"{language}/index.html"]
+        reached = {front.place(link) for link in front.menu} | {front.path}
+        pages = {page.path for address, page in site.items() if "/" in address and page.language == language}
+        assert {path.as_posix() for path in pages - reached} == set()
+
+
+def test_a_page_is_the_same_on_github(site):
+    """Lists, tables and code that the two readers of Markdown take differently would be lost on one of them."""
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    differing = {}
+    for source in sources():
+        page = site[source.removesuffix(".md") + ".html"]
+        tags = re.findall(r"<(\w+)[ >]", reader.render((DOCS / source).read_text(encoding="utf-8")))
+        want = {tag: count for tag, count in Counter(tags).items() if tag in BLOCKS}
+        if want != dict(page.blocks):
+            differing[source] = (want, dict(page.blocks))
+    assert differing == {}
+
+
+def test_the_page_of_commands_is_what_the_commands_say(capsys):
+    assert command_docs.main(["--check"]) == 0, capsys.readouterr().out
