@@ -8,10 +8,11 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Collection, Iterator
+from html import unescape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from latex2mathml.converter import convert
+from math_core import LatexToMathML
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation, Section
@@ -24,16 +25,13 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site whose text stands beside docs/."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
-YET_TO_COME = (
-    "start",
-    "translator",
-    "classifier",
-    "language-model",
-    "teaching",
-    "change-a-block",
-    "messages",
-)
-YET_TO_COME = tuple(f"{name}.md" for name in YET_TO_COME)
+YET_TO_COME = {
+    f"{name}.md"
+    for name in ["start", "translator", "classifier", "language-model", "teaching", "change-a-block", "messages"]
+}
+IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
+JAPANESE_LINES = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uff60])\n(?=[\u3000-\u9fff\uff00-\uff60])")
+TO_MATHML = LatexToMathML(fancy_error=False)
 NAVIGATION: dict[str, Navigation] = {}
 NAMES_IN_JAPANESE: dict[str, str] = {}
 """What on_config and on_nav find, for the pages."""
@@ -57,10 +55,10 @@ def slug(text: str, separator: str) -> str:
 def formula(source: str, *_: Any, **__: Any) -> str:
     r"""A ```math block as MathML, which browsers draw themselves; `source` is TeX.
 
-    >>> formula(r"\alpha")[:50]
-    '<div class="math"><math xmlns="http://www.w3.org/1'
+    >>> formula(r"x^2")
+    '<div class="math"><math display="block"><msup><mi>x</mi><mn>2</mn></msup></math></div>'
     """
-    return f'<div class="math">{convert(source.strip(), display="block")}</div>'
+    return f'<div class="math">{TO_MATHML.convert_with_local_state(source.strip(), displaystyle=True)}</div>'
 
 
 def language_of(path: str) -> str:
@@ -167,6 +165,18 @@ def site_address(place: str, label: str) -> str | None:
         return FIRST_PAGES[place]
     by_name = {name: page for page, name in BESIDE.items()}
     return by_name.get(place) or address(place, label)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Formulas within a line as MathML; lines of Japanese joined, since browsers put a space between two lines."""
+    pieces = re.split(r"(<pre\b.*?</pre>)", html, flags=re.DOTALL)
+    pieces[::2] = [IN_LINE.sub(within_line, JAPANESE_LINES.sub("", piece)) for piece in pieces[::2]]
+    return "".join(pieces)
+
+
+def within_line(found: re.Match[str]) -> str:
+    """A formula within a line, from arithmatex's span."""
+    return TO_MATHML.convert_with_local_state(unescape(found[1]), displaystyle=False)
 
 
 def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
