@@ -45,11 +45,11 @@ class Built(HTMLParser):
             self.language = given["lang"]
         if tag in ("article", "nav"):
             self.within.append(tag if tag == "article" else given.get("class", tag))
-        if given.get("rel") in ("alternate", "canonical", "prev", "next"):
-            self.alternates[given.get("hreflang", "")] = given["href"]
-        elif tag in FETCHING and FETCHING[tag] in given:
+        if "hreflang" in given:
+            self.alternates[given["hreflang"]] = given["href"]
+        if given.get("rel") not in ("prev", "next") and tag in FETCHING and FETCHING[tag] in given:
             self.fetched.add(given[FETCHING[tag]])
-        elif tag == "a" and "href" in given:
+        if tag == "a" and "href" in given:
             self.links.add(given["href"])
             if any("md-nav--primary" in place for place in self.within):
                 self.menu.add(given["href"])

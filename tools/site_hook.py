@@ -5,6 +5,7 @@ Called by mkdocs. Pages are written for GitHub and read here; what differs betwe
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Collection, Iterator
@@ -27,10 +28,22 @@ FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
 YET_TO_COME = {
     f"{name}.md"
-    for name in ["start", "translator", "classifier", "language-model", "teaching", "change-a-block", "messages"]
+    for name in [
+        "start",
+        "translator",
+        "classifier",
+        "language-model",
+        "teaching",
+        "change-a-block",
+        "messages",
+    ]
 }
 IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
-JAPANESE_LINES = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uff60])\n(?=[\u3000-\u9fff\uff00-\uff60])")
+KANA_OR_KANJI, STOPS = "\u3040-\u30ff\u3400-\u9fff", "\u3000-\u303f\uff00-\uff65"
+JAPANESE_LINES = re.compile(
+    rf"(?<=[{KANA_OR_KANJI}{STOPS}])\n(?=[{KANA_OR_KANJI}{STOPS}])|(?<=[{STOPS}])\n|\n(?=[{STOPS}])"
+)
+"""A line's end with no space in it: between two Japanese characters, or at a Japanese comma, stop or bracket."""
 TO_MATHML = LatexToMathML(fancy_error=False)
 NAVIGATION: dict[str, Navigation] = {}
 NAMES_IN_JAPANESE: dict[str, str] = {}
@@ -183,7 +196,7 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
     """A navigation for each language: the section of mkdocs.yml with its name. Pages stand in one of them; the
     Japanese one links to those that are English only.
     """
-    NAVIGATION.clear()
+    nav.pages[0].next_page = None  # the page that asks for the language
     for language, title in LANGUAGES.items():
         section = next(
             (item for item in nav.items if isinstance(item, Section) and item.title == title), None
@@ -233,3 +246,37 @@ def on_page_context(
         for lang, name in LANGUAGES.items()
     ]
     return context | {"nav": NAVIGATION.get(language, nav)}
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Without the head's links to other languages, beside each of which the theme would look for a site map; a
+    Japanese page searches the index below ja/.
+    """
+    output = re.sub(r'\s*<link rel="alternate"[^>]*>', "", output)
+    if language_of(page.file.src_uri) != "ja":
+        return output
+    return re.sub(r'(<script id="__config"[^>]*>\{.*?"base": )"([^"]*)"', r'\1"\2/ja/"', output, count=1)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """An index to search for each language; the Japanese one has the pages that are English only, too."""
+    whole = Path(config.site_dir, "search", "search_index.json")
+    index = json.loads(whole.read_text(encoding="utf-8"))
+    places = {file.relative_to(config.site_dir).as_posix() for file in Path(config.site_dir).rglob("*.html")}
+    pages = {str(PurePosixPath(place).with_suffix(".md")) for place in places}
+    entries: dict[str, list[Any]] = {"en": [], "ja": []}
+    for entry in index["docs"]:
+        page, hashed, anchor = entry["location"].partition("#")
+        path = str(PurePosixPath(page or "index.html").with_suffix(".md"))
+        if path.startswith(("log.", "changelog.", "decisions/")):
+            entry["boost"] = 0.3  # what is and how to use it come first
+        if language_of(path) == "en":
+            entries["en"].append(entry)
+        if language_of(path) == "ja" or counterpart(path, "ja", pages) == "ja/index.html":
+            entries["ja"].append(
+                entry | {"location": posixpath.relpath(page or "index.html", "ja") + hashed + anchor}
+            )
+    for folder, language in ((whole.parent, "en"), (Path(config.site_dir, "ja", "search"), "ja")):
+        folder.mkdir(exist_ok=True)
+        text = json.dumps(index | {"docs": entries[language]}, ensure_ascii=False, separators=(",", ":"))
+        (folder / whole.name).write_text(text, encoding="utf-8")

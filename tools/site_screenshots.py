@@ -1,0 +1,95 @@
+"""Look at every page of the built site, wide and narrow: `make site; python tools/site_screenshots.py OUT [PAGE]...`.
+
+Writes OUT/<page>-<width>.png and prints what a reader would stumble over: a page wider than the window, an error in the
+console, anything not found or asked of another host. Exits 1 if there is any.
+"""
+
+import argparse
+import functools
+import http.server
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Page, sync_playwright
+
+SITE = Path(__file__).resolve().parent.parent / "build" / "site"
+WIDTHS = (1280, 390)
+TOO_WIDE = """() => {
+  const width = document.documentElement.clientWidth;
+  const ways = ["auto", "scroll", "hidden"];
+  const scrolls = (e) => e && (ways.includes(getComputedStyle(e).overflowX) || scrolls(e.parentElement));
+  return [...document.querySelectorAll("article *")]
+    .filter((e) => e.getBoundingClientRect().right > width + 1 && !scrolls(e.parentElement))
+    .map((e) => e.outerHTML.slice(0, 90));
+}"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files without a word."""
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The folder's address, on a free port of this machine."""
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(Quiet, directory=folder)
+    ) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+def stumbles(page: Page, address: str, name: str, picture: Path) -> Iterator[str]:
+    """Opens a page, takes its picture, and gives what is wrong with it."""
+    found: list[str] = []
+    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
+    page.on("request", lambda request: None if request.url.startswith(address) else found.append(request.url))
+    page.on(
+        "response",
+        lambda response: found.append(f"{response.status} {response.url}") if response.status > 399 else None,
+    )
+    page.goto(address + name)
+    page.wait_for_timeout(400)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=picture, full_page=True)
+    over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    yield from found
+    yield from (f"{over} dots too wide: {what}" for what in page.evaluate(TOO_WIDE) or ["?"] * (over > 0))
+
+
+def main(arguments: list[str]) -> int:
+    """Takes the pictures and prints the stumbles."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path)
+    parser.add_argument("pages", nargs="*", help="as en/look.html; else all")
+    parser.add_argument("--dark", action="store_true")
+    given = parser.parse_args(arguments)
+    names = given.pages or [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
+    n_found = 0
+    with served(SITE) as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        for name in names:
+            for width in WIDTHS:
+                scheme = "dark" if given.dark else "light"
+                context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+                picture = given.out / f"{name.removesuffix('.html')}-{width}.png"
+                for what in stumbles(context.new_page(), address, name, picture):
+                    print(f"{name} at {width}: {what}")
+                    n_found += 1
+                context.close()
+    print(f"{len(names)} pages at {len(WIDTHS)} widths; found: {n_found}")
+    return int(n_found > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
