@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import command_docs
 import pytest
 from markdown_it import MarkdownIt
+from site_hook import LINK, YET_TO_COME, slug
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -158,6 +159,40 @@ def test_a_page_is_the_same_on_github(site):
         if want != dict(page.blocks):
             differing[source] = (want, dict(page.blocks))
     assert differing == {}
+
+
+@pytest.mark.parametrize(
+    "name", ["README.md", "README.ja.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md"]
+)
+def test_links_beside_the_site_lead_somewhere(name):
+    broken = []
+    text = (ROOT / name).read_text(encoding="utf-8") if (ROOT / name).exists() else ""
+    for target in {link["target"] for link in LINK.finditer(text) if link["target"]}:
+        path, _, anchor = target.partition("#")
+        page = (ROOT / name).parent / path if path else ROOT / name
+        if ":" in path or page.name in YET_TO_COME:
+            continue
+        if not page.exists() or (anchor and anchor not in headings(page)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_glossary_is_the_same_in_both_languages():
+    rows = {}
+    for language in ("en", "ja"):
+        table = re.findall(
+            r"^\| (.*?) \| (.*?) \|", (DOCS / language / "glossary.md").read_text("utf-8"), re.MULTILINE
+        )
+        rows[language] = [row[:: 1 if language == "en" else -1] for row in table]
+    assert rows["en"] == rows["ja"]
+    assert len({english for english, _ in rows["en"]} - {"English"}) > 70
+
+
+def headings(page):
+    """The anchors of a page on GitHub."""
+    return {
+        slug(title, "-") for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
 
 
 def test_the_page_of_commands_is_what_the_commands_say(capsys):

@@ -27,17 +27,15 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
 YET_TO_COME = {
-    f"{name}.md"
-    for name in [
-        "start",
-        "translator",
-        "classifier",
-        "language-model",
-        "teaching",
-        "change-a-block",
-        "messages",
-    ]
+    "start.md",
+    "translator.md",
+    "classifier.md",
+    "language-model.md",
+    "lessons.md",
+    "teaching.md",
+    "messages.md",
 }
+"""Links to these are text until the pages are there."""
 IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 KANA_OR_KANJI, STOPS = "\u3040-\u30ff\u3400-\u9fff", "\u3000-\u303f\uff00-\uff65"
 JAPANESE_LINES = re.compile(
