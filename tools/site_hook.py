@@ -27,6 +27,7 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
 YET_TO_COME = {
+    "README.ja.md",
     "start.md",
     "translator.md",
     "classifier.md",
@@ -119,7 +120,7 @@ def present(entries: list[Any], docs: Path) -> list[Any]:
             if children := present(value, docs):
                 kept.append({title: children})
         elif value == "reference/*":
-            kept += [{f"attendo.{room}": f"reference/{room}.md"} for room in rooms()]
+            kept += [{modules[0].name: f"reference/{room}.md"} for room, modules in rooms().items()]
         elif value.endswith("/*"):
             kept += [page.relative_to(docs).as_posix() for page in sorted((docs / value[:-2]).glob("*.md"))]
         elif value in BESIDE or (docs / value).is_file():

@@ -99,13 +99,24 @@ def address(path: str, label: str = "") -> str | None:
 
 
 def room_page(room: str, whole: bool) -> str:
-    """The page of a room in Markdown: its modules for mkdocstrings, or only their headings where `whole` is False."""
-    modules = rooms()[room]
-    own = modules[0].name
-    lines = [f"# {own}", ""]
-    for module in modules:
-        if whole:
-            lines += [f"::: {module.name}", ""]
-        else:
-            lines += [f'<a id="{name}"></a>' for name in (module.name, *module.names)] + [""]
-    return "\n".join(lines)
+    """The page of a room in Markdown: its modules for mkdocstrings, or no more than anchors where `whole` is False.
+
+    >>> print(room_page("words", whole=True).split("    ")[0])
+    # attendo.words { #attendo.words }
+    <BLANKLINE>
+    ::: attendo.words
+    <BLANKLINE>
+    """
+    own, *others = rooms()[room]
+    blocks = [f"# {own.name} {{ #{own.name} }}"]
+    if whole:
+        blocks.append(
+            f"::: {own.name}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false"
+        )
+        if room == "attendo":
+            blocks[-1] += "\n      members: [AttendoError, Translator, load, look, train]"
+        blocks += [f"::: {module.name}" for module in others]
+    else:
+        names = [*own.names, *(name for module in others for name in (module.name, *module.names))]
+        blocks += [f'<a id="{name}"></a>' for name in names]
+    return "\n\n".join(blocks) + "\n"
