@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -13,7 +14,9 @@ from urllib.parse import unquote, urlsplit
 import command_docs
 import pytest
 from markdown_it import MarkdownIt
+from playwright.sync_api import sync_playwright
 from site_hook import LINK, YET_TO_COME, slug
+from site_screenshots import look, served
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -193,6 +196,47 @@ def headings(page):
     return {
         slug(title, "-") for title in re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     }
+
+
+@pytest.fixture
+def browser():
+    """The system's Chromium; gone with the test, since others count threads and fork."""
+    if not shutil.which("chromium"):
+        pytest.skip("no Chromium on this machine: apt install chromium")
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("site", ["true"], indirect=True)
+def test_no_page_is_wider_than_a_telephone_or_asks_another_host(site, browser):
+    folder = site["index.html"].path.parent
+    assert list(look(browser, folder, sorted(site), None, "light")) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("site", ["true"], indirect=True)
+@pytest.mark.parametrize(
+    ("start", "asked", "wanted"),
+    [
+        ("ja/index.html", "用語集", "ja/glossary.html"),
+        ("theory/ja/nyu.html", "学習を再開", "ja/training.html"),
+        ("ja/look.html", "keys_values", "reference/nn.html"),
+        ("en/index.html", "resume training", "en/training.html"),
+        ("theory/en/nyu.html", "beam width", "en/decoding.html"),
+    ],
+)
+def test_search_finds(site, browser, start, asked, wanted):
+    with served(site["index.html"].path.parent) as address:
+        page = browser.new_page()
+        page.goto(address + start)
+        page.click(".md-search__input")
+        page.keyboard.insert_text(asked)
+        page.wait_for_selector(".md-search-result__link", state="attached", timeout=60_000)
+        found = page.locator(".md-search-result__link").evaluate_all(
+            "links => links.map((link) => link.href)"
+        )
+        assert any(link.split("?")[0].split("#")[0] == address + wanted for link in found), found
 
 
 def test_the_page_of_commands_is_what_the_commands_say(capsys):

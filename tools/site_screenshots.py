@@ -7,16 +7,20 @@ console, anything not found or asked of another host. Exits 1 if there is any.
 import argparse
 import functools
 import http.server
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
+from typing import Literal
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 SITE = Path(__file__).resolve().parent.parent / "build" / "site"
 WIDTHS = (1280, 390)
+Scheme = Literal["light", "dark"]
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
   const ways = ["auto", "scroll", "hidden"];
@@ -47,22 +51,34 @@ def served(folder: Path) -> Iterator[str]:
         thread.join()
 
 
-def stumbles(page: Page, address: str, name: str, picture: Path) -> Iterator[str]:
+def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Iterator[str]:
     """Opens a page, takes its picture, and gives what is wrong with it."""
     found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type == "error" else None)
-    page.on("request", lambda request: None if request.url.startswith(address) else found.append(request.url))
-    page.on(
-        "response",
-        lambda response: found.append(f"{response.status} {response.url}") if response.status > 399 else None,
-    )
+    page.on("console", lambda said: found.append(said.text) if said.type == "error" else None)
+    page.on("request", lambda asked: None if asked.url.startswith(address) else found.append(asked.url))
+    page.on("response", lambda got: found.append(f"{got.status} {got.url}") if got.status > 399 else None)
     page.goto(address + name)
-    page.wait_for_timeout(400)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=picture, full_page=True)
+    page.wait_for_timeout(800)  # until what fades in is there
+    if picture:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=picture, full_page=True)
     over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     yield from found
     yield from (f"{over} dots too wide: {what}" for what in page.evaluate(TOO_WIDE) or ["?"] * (over > 0))
+
+
+def look(
+    browser: Browser, site: Path, names: Sequence[str], out: Path | None, scheme: Scheme
+) -> Iterator[str]:
+    """All that is wrong with these pages, at each width; their pictures go to `out`."""
+    with served(site) as address:
+        for width, name in product(WIDTHS, names):
+            context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+            picture = out / f"{name.removesuffix('.html')}-{width}.png" if out else None
+            yield from (
+                f"{name} at {width}: {what}" for what in stumbles(context.new_page(), address, name, picture)
+            )
+            context.close()
 
 
 def main(arguments: list[str]) -> int:
@@ -76,17 +92,11 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_args(arguments)
     names = given.pages or [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
     n_found = 0
-    with served(SITE) as address, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        for name in names:
-            for width in WIDTHS:
-                scheme = "dark" if given.dark else "light"
-                context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                picture = given.out / f"{name.removesuffix('.html')}-{width}.png"
-                for what in stumbles(context.new_page(), address, name, picture):
-                    print(f"{name} at {width}: {what}")
-                    n_found += 1
-                context.close()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for what in look(browser, SITE, names, given.out, "dark" if given.dark else "light"):
+            print(what, flush=True)
+            n_found += 1
     print(f"{len(names)} pages at {len(WIDTHS)} widths; found: {n_found}")
     return int(n_found > 0)
 
