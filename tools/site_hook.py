@@ -267,8 +267,11 @@ def on_post_build(config: MkDocsConfig) -> None:
     for entry in index["docs"]:
         page, hashed, anchor = entry["location"].partition("#")
         path = str(PurePosixPath(page or "index.html").with_suffix(".md"))
-        if path.startswith(("log.", "changelog.", "decisions/")):
-            entry["boost"] = 0.3  # what is and how to use it come first
+        if (
+            path.startswith(("log.", "changelog.", "decisions/", "reference/"))
+            and path != "reference/commands.md"
+        ):
+            entry["boost"] = 0.2  # guides and theory come first
         if language_of(path) == "en":
             entries["en"].append(entry)
         if language_of(path) == "ja" or counterpart(path, "ja", pages) == "ja/index.html":

@@ -16,11 +16,13 @@ from itertools import product
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, FloatRect, Page, sync_playwright
 
 SITE = Path(__file__).resolve().parent.parent / "build" / "site"
 WIDTHS = (1280, 390)
 Scheme = Literal["light", "dark"]
+TALLEST = 16_000
+"""Of a picture; a page of the reference is ten times as tall."""
 TOO_WIDE = """() => {
   const width = document.documentElement.clientWidth;
   const ways = ["auto", "scroll", "hidden"];
@@ -61,7 +63,9 @@ def stumbles(page: Page, address: str, name: str, picture: Path | None) -> Itera
     page.wait_for_timeout(800)  # until what fades in is there
     if picture:
         picture.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=picture, full_page=True)
+        height = min(page.evaluate("document.documentElement.scrollHeight"), TALLEST)
+        clip: FloatRect = {"x": 0, "y": 0, "width": page.evaluate("innerWidth"), "height": height}
+        page.screenshot(path=picture, full_page=True, clip=clip, timeout=120_000)
     over = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     yield from found
     yield from (f"{over} dots too wide: {what}" for what in page.evaluate(TOO_WIDE) or ["?"] * (over > 0))
