@@ -4,12 +4,12 @@ import asyncio
 import dataclasses
 import json
 import re
-import shlex
 from itertools import zip_longest
 from pathlib import Path
 
 import pytest
 import typer
+from curl_lines import request_of
 from looked_models import looked_model
 from served_models import TOKENIZER, client_of, serving
 from tiny_translator import tiny_translator
@@ -43,31 +43,6 @@ def blocks(page):
 def status(line):
     said = re.search(r"# (\d{3})$", line)
     return int(said[1]) if said else 200
-
-
-def request_of(command):
-    """What curl sends: (method, path, headers, body)."""
-    program, *words = shlex.split(command, comments=True)
-    assert program == "curl"
-    path, headers, fields, body = "", {}, [], None
-    while words:
-        match words.pop(0):
-            case "-d":
-                fields.append(words.pop(0))
-            case "--json":
-                body, headers["content-type"] = words.pop(0), "application/json"
-            case "-H":
-                name, _, value = words.pop(0).partition(": ")
-                headers[name] = value
-            case "-N":
-                pass
-            case address:
-                assert address.startswith("localhost:8000/"), address
-                path = address.removeprefix("localhost:8000")
-    if fields:
-        headers["content-type"] = "application/x-www-form-urlencoded"
-        body = "&".join(fields)
-    return "GET" if body is None else "POST", path, headers, body
 
 
 async def answers(requests):
