@@ -23,8 +23,8 @@ from attendo.tasks import choice, planning
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-KINDS = ("attendo", "curl", "make", "pip", "shell")
-SHELL = ("head", "printf", "ls", "cat", "paste")
+KINDS = ("attendo", "curl", "make", "pip", "shell", "activate")
+SHELL = ("head", "python3")
 """Programs of every machine that the pages use; any other is a line that nobody has thought of."""
 
 LAYERS = {
@@ -33,6 +33,7 @@ LAYERS = {
     "masked-language-model": ("model.n_encoder_layers=1", "model.max_len=32"),
     "language-model": ("model.n_decoder_layers=1", "model.max_len=32"),
 }
+WITHOUT_THREADS = ("verify-resume", "info", "report", "doctor", "import", "lesson", "claims", "errata", "figure")
 BUDGETS = ("--minutes", "--cpu-minutes", "--epochs", "--steps")
 
 
@@ -54,6 +55,8 @@ def kind_of(line: str) -> str:
         return program
     if program in SHELL:
         return "shell"
+    if program == ".":
+        return "activate"
     raise ValueError(f"no test knows what to do with: {line}")
 
 
@@ -70,7 +73,7 @@ class Workshop:
 
     def run(self, line: str) -> Outcome | None:
         """Runs one line; the outcome of what was printed, None where nothing is."""
-        if line not in self.done:
+        if line not in self.done or line.startswith("attendo serve"):
             self.done[line] = getattr(self, f"_{kind_of(line)}")(line)
         return self.done[line]
 
@@ -122,6 +125,10 @@ class Workshop:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         assert set((wanted[1] or "serve").split(",")) <= set(project["optional-dependencies"]), line
 
+    def _activate(self, line: str) -> None:
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        assert line == f". {re.search(r'^VENV := (.*)$', makefile, re.MULTILINE)[1]}/bin/activate"
+
     def _shell(self, line: str) -> Outcome:
         done = subprocess.run(line, shell=True, capture_output=True, text=True, check=True)
         return Outcome(0, done.stdout, done.stderr)
@@ -153,20 +160,25 @@ def quick(words: list[str]) -> list[str]:
     match words:
         case ["train", task, *options]:
             started = "--init-from" in options  # whose shape is the other run's
-            small = {**(PAIRS if task == "translation" else TEXTS)}
-            shape = small.pop("model"), small.pop("tokenizer")
-            set_ = settings(small)
-            if not started:
-                set_ += settings({"model": shape[0]} | ({} if task == "classification" else {"tokenizer": shape[1]}))
-                set_ += [word for one in LAYERS[task] for word in ("--set", one)]
-            return ["train", task, *set_, *_fewer(options), "--steps", "2", "--threads", "1"]
+            return ["train", task, *_small(task, started), *_fewer(options), "--steps", "2", "--threads", "1"]
+        case ["plan", task, *options] if task in LAYERS:
+            return ["plan", task, *_small(task), *options, "--threads", "1"]
         case ["plan", *options]:
-            return ["plan", *settings(PAIRS), *options, "--threads", "1"]
+            return ["plan", *_small("translation"), *options, "--threads", "1"]
         case ["resume", folder, *options]:
             return ["resume", folder, *_fewer(options), "--threads", "1"]
-        case ["verify-resume" | "info" | "report" | "doctor" | "demo", *_]:
+        case [command, *_] if command in WITHOUT_THREADS:
             return words
     return [*words, "--threads", "1"]
+
+
+def _small(task: str, started: bool = False) -> list[str]:
+    """Settings for a narrow model and few updates; of one that starts from another run only those of the updates."""
+    tables = PAIRS if task == "translation" else TEXTS
+    kept = {name: table for name, table in tables.items() if not started or name not in ("model", "tokenizer")}
+    if task == "classification":
+        kept.pop("tokenizer", None)  # whose kind it chooses itself
+    return settings(kept) + ([] if started else [word for one in LAYERS[task] for word in ("--set", one)])
 
 
 def _fewer(options: list[str]) -> list[str]:
