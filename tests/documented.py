@@ -28,7 +28,7 @@ SHELL = ("head", "python3")
 """Programs of every machine that the pages use; any other is a line that nobody has thought of."""
 
 LAYERS = {
-    "translation": ("model.n_encoder_layers=1", "model.n_decoder_layers=1"),
+    "translation": ("model.n_encoder_layers=1", "model.n_decoder_layers=2"),
     "classification": ("model.n_encoder_layers=1",),
     "masked-language-model": ("model.n_encoder_layers=1", "model.max_len=32"),
     "language-model": ("model.n_decoder_layers=1", "model.max_len=32"),
@@ -134,7 +134,7 @@ class Workshop:
         return Outcome(0, done.stdout, done.stderr)
 
     def _write_files(self) -> None:
-        pairs_file(self.folder, 120)
+        first = pairs_file(self.folder, 120).read_text(encoding="utf-8").split("\t")[0]
         rows = forecasts.pairs(130, "train")[120:]
         test = "".join(f"{source}\t{target}\n" for source, target in rows)
         texts = forecast_texts(120)
@@ -153,6 +153,8 @@ class Workshop:
             "other.txt": "\n".join(texts[:5]),
         }.items():
             (self.folder / name).write_bytes(text.encode())
+        with (self.folder / "pairs.tsv").open("a", encoding="utf-8") as pairs:
+            pairs.write(f"{first}\t雪でしょう。\n")  # for the doctor to find
 
 
 def quick(words: list[str]) -> list[str]:
