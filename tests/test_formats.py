@@ -66,6 +66,11 @@ def test_a_header_alone_is_an_empty_file(tmp_path):
     assert "is empty" in refusal(write(tmp_path / "b.tsv", ""), header=True)
 
 
+def test_semicolons_between_columns_are_named(tmp_path):
+    path = write(tmp_path / "a.csv", "en;ja\none;ichi\n")
+    assert "semicolons" in refusal(path)
+
+
 # --- csv --------------------------------------------------------------------------------------------------
 
 

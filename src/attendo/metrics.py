@@ -48,8 +48,10 @@ def bleu_tokenizer(references: Sequence[str]) -> str:
 
     Of a script that needs no spaces five characters between two of them are enough to tell: 雪 が 降る has fewer.
 
-    >>> bleu_tokenizer(["der Regen fällt"]), bleu_tokenizer(["明日は、雪です。"]), bleu_tokenizer(["明日 は 雪 です 。"])
-    ('13a', 'char', '13a')
+    >>> bleu_tokenizer(["der Regen fällt"])
+    '13a'
+    >>> bleu_tokenizer(["明日は、雪です。"]), bleu_tokenizer(["明日 は 雪 です 。"])
+    ('char', '13a')
     """
     n_words = sum(len(text.split()) for text in references)
     longest = 15 if is_spaced(references) else 5

@@ -29,8 +29,12 @@ def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles
     One role alone is chosen with --column, more with --columns: so messages name them.
     Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
     """
-    if len(names) == 1 < len(roles) and ";" in names[0]:  # as spreadsheets save where a comma is a decimal point
-        raise AttendoError(f"{path}: its columns have semicolons between them; save it with commas, or as .tsv")
+    if (
+        len(names) == 1 < len(roles) and ";" in names[0]
+    ):  # as spreadsheets save where a comma is a decimal point
+        raise AttendoError(
+            f"{path}: its columns have semicolons between them; save it with commas, or as .tsv"
+        )
     found = ", ".join(repr(name[:40]) for name in names[:8]) + (", …" if len(names) > 8 else "")
     option = "--columns" if len(roles) > 1 else "--column"
     if columns is None:
