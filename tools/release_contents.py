@@ -12,10 +12,8 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parent.parent
 SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "recipes", "src", "tests", "tools")
 SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml")
-LEFT_OUT = re.compile(
-    r"(^|/)(__pycache__|\..*_cache|\.hypothesis|\.venv|runs|dist|build|site)(/|$)|\.(pyc|pyo|so|tmp)$"
-)
-"""What a build or a test leaves in the tree, and belongs in neither; and compiled things: the wheel is for any system."""
+LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|runs|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
+"""What builds and tests leave in the tree, compiled things among them: it belongs in neither."""
 
 
 def build(out: Path, source: Path = ROOT, kinds: tuple[str, ...] = ("wheel", "sdist")) -> list[Path]:
