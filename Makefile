@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format docs site lock clean
+.PHONY: help venv demo test test-full soak lint format docs site lock release clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -68,8 +68,11 @@ lock: ## renew both locks (wants uv)
 		| grep -vE '^(nvidia-|cuda-|triton=)' \
 		| sed 's/, -c requirements-dev.lock//; s/-c requirements-dev.lock, //' > requirements.lock
 
+release: venv ## wheel, sdist, bill of materials and checksums in dist/, tried in empty environments
+	$(BIN)/python tools/release.py
+
 clean: ## remove .venv and caches
-	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
 
 $(VENV)/python.stamp:
 	@"$(PYTHON)" -c "$(CHECK)" || { \

@@ -48,6 +48,7 @@ def begun_things():
 
 
 def main():
+    """Measures in rounds, and stores the quartiles."""
     options = shared_options(__doc__, rounds=15).parse_args()
     begun = begun_things()
     rounds = [
