@@ -9,6 +9,8 @@ import release
 import release_environments
 from release_environments import interpreters
 
+from attendo import __version__
+
 
 class Told:
     """An environment whose commands print what they are told to."""
