@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format docs site lock release clean
+.PHONY: help venv demo test test-full soak lint format docs site lock release coverage mutants clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +73,12 @@ release: venv ## wheel, sdist, bill of materials and checksums in dist/, tried i
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+coverage: venv ## how many lines of the low rooms their own tests come past
+	$(BIN)/python tools/room_coverage.py
+
+mutants: venv ## which small wrong changes of nn its own tests let live (about 10 CPU-minutes)
+	$(BIN)/python tools/mutate.py
 
 $(VENV)/python.stamp:
 	@"$(PYTHON)" -c "$(CHECK)" || { \

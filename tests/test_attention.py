@@ -17,6 +17,7 @@ from attendo.nn.attention import (
     share_heads,
 )
 from attendo.nn.masks import Mask
+from attendo.nn.positions import Rotary, rotate
 
 
 def randn(*shape, seed=0):
@@ -154,3 +155,38 @@ def test_heads_that_do_not_fit_are_refused(sizes, message):
 def test_shapes_are_checked_in_tests():
     with pytest.raises(jaxtyping.TypeCheckError):
         Attend()(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3, 5), torch.zeros(1, 2, 3, 4))
+
+
+def test_a_query_without_keys_gets_zeros_however_low_its_scores():
+    query, key = torch.ones(1, 1, 1, 1), torch.full((1, 1, 2, 1), -1e33)
+    assert Attend()(query, key, key, Mask(key_lengths=torch.tensor([0]))).item() == 0.0
+
+
+def test_dropout_falls_on_weights_under_a_mask_too():
+    query, key = randn(1, 1, 1, 4), randn(1, 1, 65, 4, seed=1)
+    value = torch.eye(65, dtype=torch.float64)[None, None]
+    mask, attend = Mask(key_lengths=torch.tensor([64])), Attend(dropout=0.5)
+    dropped, whole = attend(query, key, value, mask), attend.eval()(query, key, value, mask)
+    kept = dropped != 0
+    assert 10 < kept.sum() < 54
+    torch.testing.assert_close(dropped[kept], 2 * whole[kept])
+
+
+def test_norms_put_on_heads_act_before_positions():
+    module = Attention(8, 2, positions=Rotary()).double()
+    module.q_norm, module.k_norm = nn.LayerNorm(4).double(), nn.RMSNorm(4).double()
+    x = randn(1, 3, 8)
+    places = torch.arange(3)
+    projected = (project(x) for project in (module.q_proj, module.k_proj, module.v_proj))
+    query, key, value = (heads.unflatten(-1, (2, 4)).transpose(1, 2) for heads in projected)
+    mixed = attention(rotate(module.q_norm(query), places), rotate(module.k_norm(key), places), value)
+    torch.testing.assert_close(module(x, x), module.out_proj(mixed.transpose(1, 2).flatten(2)))
+
+
+def test_parts_that_are_given_are_taken():
+    out_proj, attend = nn.Linear(8, 3, bias=False), Attend(scale=2.0)
+    module = Attention(8, 2, out_proj=out_proj, attend=attend)
+    assert module.out_proj is out_proj and module.attend is attend
+    plain = Attention(8, 2, bias=False)
+    assert [name for name, _ in plain.named_parameters() if "bias" in name] == []
+    assert plain.attend.scale is None and plain.attend.dropout == 0.0

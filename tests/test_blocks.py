@@ -50,13 +50,6 @@ def test_feed_forward_is_a_convolution_of_width_one():
     torch.testing.assert_close(feed_forward(x), outer(inner(x.mT).relu()).mT)
 
 
-def test_gelu_is_the_exact_one():
-    feed_forward, x = FeedForward(4, 4, activation="gelu").double(), randn(3, 4)
-    for dense in (feed_forward.in_proj, feed_forward.out_proj):
-        dense.weight.data, dense.bias.data = torch.eye(4).double(), torch.zeros(4).double()
-    torch.testing.assert_close(feed_forward(x), x * torch.special.ndtr(x))
-
-
 def test_feed_forward_drops_inner_activations():
     torch.manual_seed(0)
     feed_forward = FeedForward(4, 16, dropout=0.5)

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from attendo.models import EncoderDecoder, ModelConfig
+from attendo.nn.embeddings import TokenEmbedding
 from attendo.nn.initialization import initialize, normal, xavier
+from attendo.nn.positions import LearnedPositions, RelativeBias
 
 
 def model(**changes):
@@ -74,3 +76,19 @@ def test_a_scheme_is_found_by_its_name_and_repeats_by_its_seed():
     assert weights(xavier).equal(weights(lambda layers: initialize(layers, "xavier")))
     assert weights(normal).equal(weights(lambda layers: initialize(layers, "normal")))
     assert not weights(normal).equal(weights(xavier))
+
+
+@pytest.mark.parametrize(("scheme", "deviation"), [("xavier", 400**-0.5), ("normal", 0.02)])
+def test_every_kind_of_table_is_filled(scheme, deviation):
+    torch.manual_seed(0)
+    tables = [TokenEmbedding(200, 400), LearnedPositions(400, 200), RelativeBias(400, 200)]
+    initialize(nn.ModuleList(tables), scheme)
+    for table in tables:
+        assert variance(table.weight) == pytest.approx(deviation**2, rel=0.06)
+
+
+def test_the_row_of_padding_starts_at_zero_and_no_other():
+    for scheme in ("xavier", "normal"):
+        tokens = TokenEmbedding(5, 4, pad_id=2)
+        initialize(tokens, scheme)
+        assert tokens.weight.any(1).tolist() == [True, True, False, True, True]

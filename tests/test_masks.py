@@ -80,3 +80,17 @@ def test_a_mask_does_not_change():
 def test_a_part_that_does_not_fit_is_refused(mask, q_len, k_len, message):
     with pytest.raises(ValueError, match=message):
         mask.dense(q_len, k_len)
+
+
+def test_conditions_are_given_by_name():
+    with pytest.raises(TypeError, match="positional"):
+        Mask(True)  # pyright: ignore[reportCallIssue]
+
+
+def test_masks_are_compared_as_things():
+    """Two masks of tensors have no truth of being equal."""
+    lengths = torch.tensor([1, 2])
+    mask = Mask(key_lengths=lengths)
+    assert mask == mask
+    assert mask != Mask(key_lengths=lengths)
+    assert len({mask, Mask(key_lengths=lengths)}) == 2

@@ -1,0 +1,49 @@
+"""The feed-forward net: its activations, its gate, its widths."""
+
+import math
+
+import pytest
+import torch
+
+from attendo.nn.feedforward import FeedForward
+
+
+def randn(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def gelu_of_gpt_2(x):
+    return 0.5 * x * (1 + (math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)).tanh())
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("relu", lambda x: x.clamp_min(0)),
+        ("gelu", lambda x: x * torch.special.ndtr(x)),
+        ("gelu_tanh", gelu_of_gpt_2),
+        ("silu", lambda x: x / (1 + (-x).exp())),
+    ],
+)
+def test_each_activation_is_its_formula(name, function, gated):
+    net, x = FeedForward(4, 7, activation=name, gated=gated, d_out=3).double(), randn(5, 4)
+    inner = net.in_proj(x)
+    inner = function(net.gate_proj(x)) * inner if gated else function(inner)
+    torch.testing.assert_close(net(x), net.out_proj(inner), rtol=1e-12, atol=1e-12)
+    assert net(x).shape == (5, 3)
+
+
+def test_a_net_without_biases_has_none():
+    net = FeedForward(4, 7, gated=True, bias=False)
+    assert [(name, tuple(weight.shape)) for name, weight in net.named_parameters()] == [
+        ("in_proj.weight", (7, 4)),
+        ("gate_proj.weight", (7, 4)),
+        ("out_proj.weight", (4, 7)),
+    ]
+    assert len(list(FeedForward(4, 7, gated=True).parameters())) == 6
+
+
+def test_nothing_is_dropped_unless_asked_for():
+    assert FeedForward(4, 7).dropout.p == 0.0
+    assert FeedForward(4, 7, dropout=0.25).dropout.p == 0.25
