@@ -96,3 +96,11 @@ $(VENV)/run.stamp: $(VENV)/python.stamp requirements.lock requirements-dev.lock 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
 	$(INSTALL) -r requirements-dev.lock
 	@touch $@
+
+.PHONY: figures pages
+
+figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--corpora DIR --run DIR --peers DIR")
+	$(BIN)/python benchmarks/figures.py $(FIGURES)
+
+pages: venv ## write the tables of docs/benchmarks.md from benchmarks/results/
+	$(BIN)/python benchmarks/pages.py

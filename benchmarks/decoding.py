@@ -16,7 +16,7 @@ All have attendo's weights: how many of the texts they find are CTranslate2's in
 a `MarianMTModel`. JoeyNMT keeps no keys and values: each of its steps runs the decoder over the whole text so far. It
 takes part in the first `--joey-rounds` rounds only.
 
---table prints stored results for the documents, with what the project owes and what it aims at.
+--table prints stored results for the documents, with what is asked and what is aimed at.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Results of `decoding.py` as tables in Markdown, with what the project owes and what it aims at."""
+"""Results of `decoding.py` as tables in Markdown, with what is asked and what is aimed at."""
 
 PEERS = {
     "ctranslate2-float32": ("attendo-float32", "CTranslate2"),
@@ -15,7 +15,7 @@ COLUMNS = {
 
 
 def bar(peer, size, sources):
-    """(owed, goal): the least ratio of attendo's tokens per second to a peer's, None where there is none.
+    """(asked, aim): the least ratio of attendo's tokens per second to a peer's, None where there is none.
 
     >>> bar("ctranslate2-float32", "small", 1), bar("joeynmt", "base", 8)
     ((0.9, 1.2), (None, None))
@@ -31,17 +31,17 @@ def bar(peer, size, sources):
             return {1: 4.0, 64: 8.0}.get(sources), None
 
 
-def verdict(ratio, owed, goal):
-    """A ratio with what it meets; bold where it falls short of what is owed.
+def verdict(ratio, asked, aim):
+    """A ratio with what it meets; bold where it falls short of what is asked.
 
     >>> verdict(1.26, 0.9, 1.2), verdict(0.95, 0.9, 1.2), verdict(0.5, 0.9, 1.2), verdict(0.7, None, None)
-    ('1.26, goal', '0.95, owed', '**0.50 < 0.9**', '0.70')
+    ('1.26, aim', '0.95, asked', '**0.50 < 0.9**', '0.70')
     """
-    if goal is not None and ratio >= goal:
-        return f"{ratio:.2f}, goal"
-    if owed is None:
+    if aim is not None and ratio >= aim:
+        return f"{ratio:.2f}, aim"
+    if asked is None:
         return f"{ratio:.2f}"
-    return f"{ratio:.2f}, owed" if ratio >= owed else f"**{ratio:.2f} < {owed:g}**"
+    return f"{ratio:.2f}, asked" if ratio >= asked else f"**{ratio:.2f} < {asked:g}**"
 
 
 def cases_of(results):
@@ -90,7 +90,7 @@ def one_table(title, size, rows):
 
 
 def met(cases):
-    """A line for each peer: how many of what is owed and aimed at is met."""
+    """A line for each peer: how much of what is asked and aimed at is met."""
     lines = []
     for peer, (mine, name) in PEERS.items():
         found = [
@@ -98,7 +98,7 @@ def met(cases):
             for (size, _, sources, _), case in cases.items()
             if f"{mine} / {peer}" in case["ratios"]
         ]
-        for kind, number in (("owed", 1), ("goal", 2)):
+        for kind, number in (("asked", 1), ("aim", 2)):
             bars = [(entry[0], entry[number]) for entry in found if entry[number] is not None]
             if bars:
                 good = sum(ratio >= least for ratio, least in bars)

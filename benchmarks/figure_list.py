@@ -14,8 +14,11 @@ REDUCED = {
     "mean": lambda values: sum(values) / len(values),
     "spread": lambda values: max(values) / min(values),
     "difference": lambda values: abs(values[0] - values[1]),
+    "above 1": lambda values: sum(value > 1 for value in values),
     "loss": lambda values: -min(values),
-    "not 200": lambda values: sum(count for answers in values for kind, count in answers.items() if kind != "200"),
+    "not 200": lambda values: sum(
+        count for answers in values for kind, count in answers.items() if kind != "200"
+    ),
 }
 
 
@@ -67,7 +70,11 @@ class Figure:
     def bar(self, number):
         """What is asked or aimed at, as it is printed; nothing where there is none."""
         sign = "≥" if self.least is not None else "≤"
-        return "" if number is None else f"{sign} {number:{'g' if number < 1000 else ',g'}}{self.unit.split(' of ')[0]}"
+        return (
+            ""
+            if number is None
+            else f"{sign} {number:{'g' if number < 1000 else ',g'}}{self.unit.split(' of ')[0]}"
+        )
 
     @property
     def asked(self):
@@ -101,7 +108,8 @@ class Figure:
     def again(self, documents):
         """The number that a job's documents have now, None where they lack it (a peer that was not given)."""
         if self.find:
-            values = [float(text.replace(",", "")) for text in re.findall(self.find, words_of(documents))]
+            found = re.finditer(self.find, words_of(documents))
+            values = [float(text.replace(",", "")) for match in found for text in match.groups()]
         else:
             values = found_in(documents, self.now or self.at)
         return self.of_all(values) if values else None
@@ -134,8 +142,10 @@ def result(name):
 
 def last_run():
     """The newest result of figures.py, {} where there is none."""
-    files = [path for path in (HERE / "results").glob(f"{LAST}-*.json")]
-    return max((result(path.name) for path in files), key=lambda run: (run["date"], run["figures_run"]), default={})
+    files = (HERE / "results").glob(f"{LAST}-*.json")
+    return max(
+        (result(path.name) for path in files), key=lambda run: (run["date"], run["figures_run"]), default={}
+    )
 
 
 def found_in(documents, way):
@@ -156,7 +166,9 @@ def inside(value, key):
         return [
             element
             for element in value
-            if all(element[name] in (want if isinstance(want, list) else [want]) for name, want in key.items())
+            if all(
+                element[name] in (want if isinstance(want, list) else [want]) for name, want in key.items()
+            )
         ]
     if key == "*":
         return list(value.values() if isinstance(value, dict) else value)

@@ -8,7 +8,8 @@ The list is `figures.toml`. What a job wants and was not given is said, not left
 --corpora: a folder with enja_small, multi30k_ende, sst2 and tinyshakespeare, each with its train.tsv (.txt) and so on;
 --run: a run folder of a translator of multi30k_ende; --minilm: all-MiniLM-L6-v2 as Hugging Face has it;
 --peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate).
-Figures that take longer are listed at the end with the reason and what they were when last measured.
+Figures that take longer are listed at the end with the reason and what they were when last measured. --store keeps
+the run as results/figures-DATE.json, from which the pages are written (make pages).
 """
 
 import json
@@ -18,7 +19,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from figure_list import HERE, LAST, figures_and_jobs
@@ -35,11 +35,13 @@ HOLDS = {"none": "", "short": "NO", "holds": "yes", "aim met": "yes", "aim misse
 
 def run_job(job, places, work):
     """The documents that a job's commands leave, with the CPU seconds of all of them; raises if one fails."""
+    if places["corpora"]:
+        places = places | {"lines": sources(places["corpora"], work)}
     places = {name: shlex.quote(str(place)) for name, place in places.items() if place}
     documents, spent = [], 0.0
     for number, command in enumerate(job.commands):
         out = work / f"{number}.json"
-        if "peers" in places and "{out}" in command:
+        if "peers" in places:
             command += job.peers
         call = shlex.split(command.format(**places, out=out, work=work, sst2=SST2))
         with (work / "stdout").open("w+") as stdout, (work / "stderr").open("w+") as stderr:
@@ -49,9 +51,19 @@ def run_job(job, places, work):
             said, complained = (file.seek(0) or file.read() for file in (stdout, stderr))
         spent += used.ru_utime + used.ru_stime
         if child.returncode:
-            raise RuntimeError(f"{' '.join(call)}\nstopped with status {child.returncode}:\n{complained[-2000:]}")
+            raise RuntimeError(
+                f"{' '.join(call)}\nstopped with status {child.returncode}:\n{complained[-2000:]}"
+            )
         documents.append(json.loads(out.read_text()) if out.exists() else read(said))
-    return [*documents, {"cpu_seconds": spent}]
+    return [*documents, {"all_cpu_seconds": spent}]
+
+
+def sources(corpora, work):
+    """A file of sources, one a line, as the server's clients send them."""
+    path = work / "lines.txt"
+    rows = (corpora / "multi30k_ende/val.tsv").read_text(encoding="utf-8").splitlines()
+    path.write_text("".join(row.partition("\t")[0] + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def read(text):
@@ -79,7 +91,9 @@ def chosen(figures, jobs, options, places):
         if not job.commands:
             left[figure.name] = job.why
         elif lacks:
-            left[figure.name] = "wants " + ", ".join(f"--{lack}" if lack != "chromium" else lack for lack in lacks)
+            left[figure.name] = "wants " + ", ".join(
+                f"--{lack}" if lack != "chromium" else lack for lack in lacks
+            )
         elif job.name not in running and (seconds + job.cpu) > 60 * options.cpu_minutes:
             left[figure.name] = f"over {options.cpu_minutes:g} CPU-minutes in all"
         else:
@@ -101,45 +115,81 @@ def row(figure, value):
 def lines(rows, heads):
     """A table for a terminal."""
     widths = [max(len(line[i]) for line in [heads, *rows]) for i in range(len(heads))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in [heads, *rows]]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        for line in [heads, *rows]
+    ]
 
 
 def measured(running, jobs, places):
-    """(value by figure, CPU seconds, what failed) of the jobs, one after the other; each row is printed as it comes."""
-    values, spent, failed = {}, 0.0, {}
+    """(value by figure, CPU seconds by job, what failed by job), one job after the other; told as they come."""
+    values, spent, failed = {}, {}, {}
     for name, figures in running.items():
         print(f"{name} (about {jobs[name].cpu} CPU-seconds)", file=sys.stderr, flush=True)
-        work = Path(tempfile.mkdtemp(prefix="figures-"))
-        try:
-            documents = run_job(jobs[name], places, work)
-        except RuntimeError as error:
-            failed[name] = str(error)
-            print(error, file=sys.stderr)
-            continue
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        spent += documents[-1]["cpu_seconds"]
-        values[name] = round(documents[-1]["cpu_seconds"])
+        with tempfile.TemporaryDirectory(prefix="figures-") as work:
+            try:
+                documents = run_job(jobs[name], places, Path(work))
+            except RuntimeError as error:
+                failed[name] = str(error)
+                print(error, file=sys.stderr)
+                continue
+        spent[name] = round(documents[-1]["all_cpu_seconds"])
         for figure in figures:
-            values[figure.name] = figure.again(documents)
-            if values[figure.name] is not None:
-                print("  ", *row(figure, values[figure.name]), file=sys.stderr, flush=True)
+            if (value := figure.again(documents)) is not None:
+                values[figure.name] = value
+                print("  ", *row(figure, value), file=sys.stderr, flush=True)
     return values, spent, failed
 
 
-def main():
-    """Reads the options, runs, prints; 1 if a figure does not hold or a job fails."""
+def told(figures, values, spent, failed, left):
+    """The table, what was not run and why, the time, what fell short."""
+    rows = [row(figure, values[figure.name]) for figure in figures if figure.name in values]
+    text = lines(rows, ["figure", "asked", "measured now", "holds"])
+    for figure in figures:
+        if figure.name in left:
+            stored = figure.measured()
+            before = "" if stored is None else f"; stored: {figure.said(stored)}"
+            text.append(f"not run: {figure.name}: {left[figure.name]}{before}")
+    text += [f"failed: {name}" for name in failed]
+    short = short_of(figures, values)
+    end = f"{len(short)} fall short: {', '.join(short)}" if short else "all hold"
+    return "\n".join([*text, f"{sum(spent.values()) / 60:.1f} CPU-minutes, {len(values)} figures, {end}"])
+
+
+def short_of(figures, values):
+    """The names of those that do not hold."""
+    return [f.name for f in figures if f.name in values and f.verdict(values[f.name]) == "short"]
+
+
+def kept(options, figures, values, spent, failed, left):
+    """Stores the run as a result."""
+    verdicts = {
+        figure.name: figure.verdict(values[figure.name]) for figure in figures if figure.name in values
+    }
+    found = {name: {"value": values[name], "verdict": verdict} for name, verdict in verdicts.items()}
+    facts = {"figures_run": len(values), "cpu_seconds": sum(spent.values()), "cpu_seconds_of_jobs": spent}
+    store(LAST, facts | {"figures": found, "left": left, "failed": sorted(failed)}, options.out)
+
+
+def read_options():
+    """The command line, and where everything is that commands name in braces."""
     made = shared_options(__doc__)
     for name in ("corpora", "run", "minilm", "peers"):
         made.add_argument(f"--{name}", type=lambda text: Path(text).resolve())
     made.add_argument("--only", nargs="+", metavar="NAME", help="figures, their groups or jobs")
     made.add_argument("--list", action="store_true", help="only say what would be run")
+    made.add_argument("--store", action="store_true", help="as a result under results/, or as --out says")
     made.add_argument("--cpu-minutes", type=float, default=30, help="leave out what would go over it")
     options = made.parse_args()
-    figures, jobs = figures_and_jobs()
-    chromium = next(filter(None, map(shutil.which, CHROMIUM)), None)
     places = {name: getattr(options, name) for name in ("corpora", "run", "minilm", "peers")}
-    places |= {"chromium": chromium, "python": sys.executable, "attendo": Path(sys.executable).with_name("attendo")}
+    places["chromium"] = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    return options, places | {"python": sys.executable, "attendo": Path(sys.executable).with_name("attendo")}
+
+
+def main():
+    """Runs, prints, stores; 1 if a figure does not hold or a job fails."""
+    options, places = read_options()
+    figures, jobs = figures_and_jobs()
     running, left = chosen(figures, jobs, options, places)
     if options.list:
         for name, of_job in running.items():
@@ -147,26 +197,13 @@ def main():
         print(f"{sum(jobs[name].cpu for name in running):>23} in all")
         print("\n".join(f"not run: {name}: {why}" for name, why in left.items()))
         return 0
-    began = time.monotonic()
     values, spent, failed = measured(running, jobs, places)
-    by_name = {figure.name: figure for figure in figures}
-    told = {name: value for name, value in values.items() if name in by_name and value is not None}
-    rows = [row(by_name[name], value) for name, value in told.items()]
-    print("\n".join(lines(rows, ["figure", "asked", "measured now", "holds"])))
-    for name in values.keys() - told.keys() - jobs.keys():
-        left[name] = "wants --peers"
-    for name, why in left.items():
-        stored = by_name[name].measured()
-        print(f"not run: {name}: {why}" + (f"; stored: {by_name[name].said(stored)}" if stored is not None else ""))
-    print(f"{spent / 60:.1f} CPU-minutes, {(time.monotonic() - began) / 60:.1f} on the wall")
-    short = [name for name, value in told.items() if by_name[name].verdict(value) == "short"]
-    print(f"{len(told)} figures, {len(short)} short: {', '.join(short)}" if short else f"{len(told)} figures hold")
-    print("\n".join(f"failed: {name}" for name in failed))
-    if options.out:
-        found = {name: {"value": value, "verdict": by_name[name].verdict(value)} for name, value in told.items()}
-        facts = {"figures_run": len(told), "cpu_seconds": round(spent), "left": left, "failed": sorted(failed)}
-        store(LAST, facts | {"figures": found, "cpu_seconds_of_jobs": {n: values[n] for n in running if n in values}}, options.out)
-    return 1 if short or failed else 0
+    for figure in (figure for name in spent for figure in running[name] if figure.name not in values):
+        left[figure.name] = "not among what its command measures here"
+    if options.store or options.out:
+        kept(options, figures, values, spent, failed, left)
+    print(told(figures, values, spent, failed, left))
+    return 1 if failed or short_of(figures, values) else 0
 
 
 if __name__ == "__main__":

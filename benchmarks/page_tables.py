@@ -1,0 +1,241 @@
+"""The tables of docs/benchmarks.md, each a function from stored results to lines of Markdown."""
+
+import re
+
+from figure_list import figures_and_jobs, last_run, result
+
+VERDICTS = {
+    "en": {
+        "none": "",
+        "short": "**falls short**",
+        "holds": "holds",
+        "aim met": "holds, aim too",
+        "aim missed": "holds, aim missed",
+    },
+    "ja": {
+        "none": "",
+        "short": "**届かない**",
+        "holds": "満たす",
+        "aim met": "満たす（目標も）",
+        "aim missed": "満たす（目標には届かない）",
+    },
+}
+HEADS = {
+    "en": ["what", "asked", "aim", "measured", "again", "", "from", "repeat"],
+    "ja": ["項目", "要求", "目標", "測定値", "再測定", "判定", "出所", "再現"],
+}
+
+
+def table(heads, rows):
+    """Lines of a table; percent signs stand apart.
+
+    >>> table(["", "share"], [["all", "99%"]])
+    ['| | share |', '|---|---|', '| all | 99 % |']
+    """
+    text = ["".join(f"| {cell} " for cell in line).replace("|  ", "| ") + "|" for line in [heads, *rows]]
+    text = [re.sub(r"(?<=[0-9])%", " %", line) for line in text]
+    return [text[0], "|---" * len(heads) + "|", *text[1:]]
+
+
+def all_figures(language):
+    """The table at the top: every figure with what is asked, what was measured, where it stands, how to repeat it."""
+    figures, _ = figures_and_jobs()
+    last = last_run().get("figures", {})
+    rows = []
+    for figure in figures:
+        value, again = figure.measured(), last.get(figure.name, {}).get("value")
+        marks = [figure.verdict(number) for number in (value, again) if number is not None]
+        mark = "short" if "short" in marks else marks[0] if marks else "none"
+        source = (
+            "[log](LOG)"
+            if figure.log
+            else ", ".join(f"`{name.removesuffix('.json')}`" for name in figure.stored)
+        )
+        rows.append(
+            [
+                getattr(figure, language),
+                figure.bar(figure.asked),
+                figure.bar(figure.aim),
+                "" if value is None else figure.said(value),
+                "" if again is None else figure.said(again),
+                VERDICTS[language][mark],
+                source.replace("LOG", "log.md" if language == "en" else "../log.md"),
+                f"[{figure.job}](#commands)",
+            ]
+        )
+    return table(HEADS[language], rows)
+
+
+def again(language):
+    """When the figures were last run again, and what came out."""
+    run = last_run()
+    if not run:
+        return ["*`make figures`: " + ("not yet stored.*" if language == "en" else "結果はまだありません。*")]
+    short = [name for name, found in run["figures"].items() if found["verdict"] == "short"]
+    facts = (run["date"], run["commit"], run["figures_run"], round(run["cpu_seconds"] / 60), len(short))
+    text = "`make figures` on {}, commit {}: {} figures in {} CPU-minutes, {} short"
+    if language == "ja":
+        text = "`make figures`（{}、コミット {}）：{} 項目、{} CPU 分、届かないもの {} 項目"
+    return [f"*{text.format(*facts)}{': ' * bool(short)}{', '.join(short)}*"]
+
+
+def commands(language):
+    """The command of each job, and what it costs in `make figures`."""
+    _, jobs = figures_and_jobs()
+    seconds = "CPU-seconds in `make figures`" if language == "en" else "`make figures` での CPU 秒"
+    heads = [["name", "command", seconds], ["名前", "コマンド", seconds]][language == "ja"]
+    return table(heads, [[job.name, f"`{job.repeat}`", job.cpu or "-"] for job in jobs.values()])
+
+
+def short_of(language):
+    """The figures that fall short or miss their aim, one a line."""
+    rows = []
+    for figure in figures_and_jobs()[0]:
+        value = figure.measured()
+        kind = "none" if value is None else figure.verdict(value)
+        if kind in ("short", "aim missed"):
+            asked = figure.bar(figure.asked if kind == "short" else figure.aim)
+            rows.append(
+                [
+                    f"`{figure.name}`",
+                    getattr(figure, language),
+                    asked,
+                    figure.said(value),
+                    VERDICTS[language][kind],
+                ]
+            )
+    heads = {
+        "en": ["", "what", "asked or aimed at", "measured", ""],
+        "ja": ["", "項目", "要求・目標", "測定値", "判定"],
+    }
+    return table(heads[language], rows)
+
+
+def speed():
+    """An update beside its peers at two sizes."""
+    names = {
+        "attendo": "attendo, float32, as it chooses (oneDNN here)",
+        "torch": "plain `torch.nn.Transformer` loop",
+        "transformers": "Hugging Face `Trainer`, `MarianMTModel`",
+        "joeynmt": "JoeyNMT 2.3",
+        "attendo-torch-products": "attendo on torch's own products",
+        "attendo-bfloat16": "attendo in bfloat16",
+    }
+    found = [result(f"training-2026-11-21-{number}.json") for number in (2, 3, 4)]
+    rows = []
+    for name, words in names.items():
+        row = [words]
+        for run in found:
+            row.append(f"{run['target_tokens_per_second_quartiles'][name][1]:,.0f}")
+            low, middle, high = run["ratio_quartiles"].get(f"attendo / {name}", (None,) * 3)
+            row.append("" if middle is None else f"**{middle:.2f}** ({low:.2f} to {high:.2f})")
+        rows.append(row)
+    heads = [
+        head
+        for run in found
+        for head in (
+            f"{run['size']}, {run['corpus']}: tokens per CPU-second",
+            "attendo is so many times as fast",
+        )
+    ]
+    return table(["", *heads], rows)
+
+
+def own_products():
+    """attendo on torch's own products, and in bfloat16, over the peers."""
+    peers = {"torch": "plain loop", "transformers": "Hugging Face", "joeynmt": "JoeyNMT"}
+    rows = []
+    for number in (2, 3, 4):
+        run = result(f"training-2026-11-21-{number}.json")
+        of = run["ratio_quartiles"]
+        forms = ("attendo-torch-products", "attendo-bfloat16")
+        rows.append(
+            [
+                f"{run['size']}, {run['corpus']}",
+                *(f"{of[f'{form} / {peer}'][1]:.2f}" for form in forms for peer in peers),
+            ]
+        )
+    heads = [f"{words} / {peer}" for words in ("torch's products", "bfloat16") for peer in peers.values()]
+    return table(["", *heads], rows)
+
+
+def shares():
+    """GFLOP/s and their share of both libraries' peak."""
+    names = {
+        "attendo": "attendo",
+        "attendo-torch-products": "attendo on torch's products",
+        "torch": "plain loop",
+        "transformers": "Hugging Face",
+        "joeynmt": "JoeyNMT",
+    }
+    found = [result(f"training-2026-11-21-{number}.json") for number in (2, 3)]
+    heads, rows = [], [[words] for words in names.values()]
+    for run in found:
+        peaks = {library: run["sgemm_gflops_quartiles"][library][1] for library in ("torch", "onednn")}
+        heads += [
+            f"GFLOP/s, {run['size']}",
+            f"share of torch's sgemm ({peaks['torch']:.0f})",
+            f"of the faster one, oneDNN's ({peaks['onednn']:.0f})",
+        ]
+        for row, name in zip(rows, names, strict=True):
+            of_torch, of_fastest = (
+                run[f"share_of_{which}_sgemm_quartiles"][name][1] for which in ("torch", "fastest")
+            )
+            row += [f"{run['gflops_quartiles'][name][1]:.0f}", f"{of_torch:.0%}", f"{of_fastest:.0%}"]
+    return table(["", *heads], rows)
+
+
+def memory():
+    """The most memory above weights and optimizer."""
+    run = result("training-memory-2026-11-21.json")
+    names = {
+        "attendo": "attendo",
+        "transformers": "Hugging Face",
+        "torch": "plain loop",
+        "joeynmt": "JoeyNMT",
+    }
+    return table(
+        ["", "MiB above", "of the plain loop's"],
+        [
+            [words, f"{run['most_above_mib'][name]:,.0f}", f"{run['ratio_to_torch'][name]:.2f}"]
+            for name, words in names.items()
+        ],
+    )
+
+
+def guards():
+    """What guards cost."""
+    run = result("training-guards-2026-11-21.json")
+    low, middle, high = run["whole_to_bare_quartiles"]
+    least, saved, most = run["seconds_of_a_checkpoint_quartiles"]
+    steps, step = run["steps_between_checkpoints"], run["bare_seconds_a_step"]
+    rows = {
+        "checks, hashes, log: the whole run over bare updates": f"{middle:.3f} ({low:.3f} to {high:.3f})",
+        "a checkpoint, CPU-seconds": f"{saved:.2f} ({least:.2f} to {most:.2f})",
+        "the step between two of them, CPU-seconds": f"{step:.2f}, {steps} times",
+        "together, by the medians": f"{run['total_share']:.2%}",
+    }
+    return table(
+        ["", f"{run['corpus']}, attendo's own choices ({run['training']['precision']})"], list(rows.items())
+    )
+
+
+def quality():
+    """BLEU at equal time."""
+    files = {
+        "attendo, its own choice": "attendo-2026-11-21",
+        "JoeyNMT 2.3, documented": "joeynmt-2026-11-22",
+        "Hugging Face, documented": "transformers-2026-11-22",
+    }
+    rows = []
+    for words, file in files.items():
+        marks = result(f"quality-{file}.json")["marks"]
+        rows.append(
+            [
+                words,
+                *(f"{mark['bleu']:.2f}" for mark in marks),
+                ", ".join(f"{mark['chrf']:.2f}" for mark in marks),
+                ", ".join(f"{mark['steps']:,}" for mark in marks),
+            ]
+        )
+    return table(["", "BLEU after 20 CPU-minutes", "after 40", "chrF", "updates"], rows)

@@ -1,0 +1,273 @@
+"""The tables of docs/benchmarks.md on using a model: decoding, embeddings, interop, serving, the microscope."""
+
+from decoding_table import PEERS, cases_of, met
+from decoding_table import table as grids
+from figure_list import result
+from page_tables import table
+
+GRID = ("decoding-2026-11-21.json", "decoding-2026-11-21-2.json")
+JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
+
+
+def decoding():
+    """The whole grid, and how many of its cells meet what is asked."""
+    return grids([result(name) for name in GRID]).splitlines()
+
+
+def decoding_ranges(language):
+    """The least and the largest ratio to each peer, one source and more; 8 bits with one thread."""
+    cases = cases_of([result(name) for name in GRID + JOEY])
+    rows = []
+    for peer, (mine, name) in PEERS.items():
+        cells = []
+        for many in (False, True):
+            ratios = [
+                case["ratios"][f"{mine} / {peer}"]
+                for (_, threads, sources, _), case in cases.items()
+                if (sources > 1) == many
+                and f"{mine} / {peer}" in case["ratios"]
+                and (threads == 1 or mine != "attendo-int8")
+            ]
+            low, high = (
+                f"{of(ratios):.1f}" if peer == "joeynmt" else f"{of(ratios):.2f}" for of in (min, max)
+            )
+            cells.append(f"{low} to {high}" if language == "en" else f"{low} から {high}")
+        rows.append([name if language == "en" else name.replace("8 bits", "8 ビット"), *cells])
+    return table(["", "one source", "8 and 64"] if language == "en" else ["", "原文 1 つ", "8 と 64"], rows)
+
+
+def decoding_joeynmt():
+    """attendo beside JoeyNMT, and how many of the cells meet what is asked."""
+    cases = cases_of([result(name) for name in JOEY])
+    rows = [
+        [
+            f"{size}, {sources} × {beam}",
+            *(f"{case['speeds'][name]:,}" for name in ("attendo-float32", "joeynmt")),
+            f"{case['ratios']['attendo-float32 / joeynmt']:.1f}",
+        ]
+        for (size, _, sources, beam), case in cases.items()
+    ]
+    return [*table(["", "attendo", "JoeyNMT", "ratio"], rows), "", met(cases)]
+
+
+def texts():
+    """Raw text to raw text, lines per CPU-second."""
+    names = {
+        "attendo-float32": "attendo",
+        "attendo-int8": "attendo, 8 bits",
+        "ctranslate2-float32": "CTranslate2",
+        "ctranslate2-int8": "CTranslate2, 8 bits",
+        "marian": "Hugging Face",
+    }
+    pairs = {
+        "attendo-float32 / ctranslate2-float32": "attendo / CTranslate2",
+        "attendo-int8 / ctranslate2-int8": "8 bits / 8 bits",
+        "attendo-float32 / marian": "attendo / Hugging Face",
+    }
+    rows = []
+    for case in result("decoding-texts-2026-11-21.json")["threads"]["1"]["cases"]:
+        how = f"{'one by one' if case['alone'] else 'in batches'}, beam {case['beam']}"
+        speeds = [f"{case['lines_per_second'][name]:,.0f}" for name in names]
+        ratios = [f"{case['ratio_quartiles'][pair][1]:.2f}" for pair in pairs]
+        same = ", ".join(str(case["same_texts"][name]) for name in ("ctranslate2-float32", "marian"))
+        rows.append([how, *speeds, *ratios, f"{same} of {case['lines']:,}"])
+    return table(
+        ["", *names.values(), *pairs.values(), "texts the same as CTranslate2's, Hugging Face's"], rows
+    )
+
+
+def int8_quality():
+    """BLEU in 8 bits beside float32."""
+    found = result("exactness-2026-11-21-3.json")["bleu"]
+    rows = [
+        [
+            name.removesuffix(".tsv"),
+            f"{of['float32']:.2f}",
+            f"{of['int8']:.2f}",
+            f"{of['int8 - float32']:+.2f}",
+        ]
+        for name, of in found.items()
+    ]
+    return table(["BLEU", "float32", "8 bits", "difference"], rows)
+
+
+def exactness():
+    """Lines that differ, by form, beam and way."""
+    ways = [way for number in ("", "-2") for way in result(f"exactness-2026-11-21{number}.json")["ways"]]
+    names = list(dict.fromkeys(way["way"] for way in ways))
+    rows = {}
+    for way in ways:
+        rows.setdefault((way["form"], way["beam"]), {})[way["way"]] = f"{way['differ']} of {way['lines']:,}"
+    return table(
+        ["lines that differ", *names],
+        [
+            [f"{form}, beam {beam}", *(found.get(name, "") for name in names)]
+            for (form, beam), found in rows.items()
+        ],
+    )
+
+
+def growth():
+    """A step after 64 to 2,048 tokens."""
+    rows = []
+    for number in ("", "-2"):
+        run = result(f"growth-2026-11-21{number}.json")
+        for kind, found in run["time"].items():
+            steps = found["milliseconds"]
+            ends = [f"{steps[length]['step']:.2f}" for length in ("64", "512", "2048")]
+            rest = [f"{steps[length]['rest']:.2f}" for length in ("64", "512", "2048")]
+            grown = [f"{found[name]:.2f}" for name in ("growth of the rest", "growth when as cold")]
+            rows.append(
+                [
+                    f"{run['form']}, {kind}",
+                    *ends,
+                    *rest,
+                    *(f"**{x}**" if float(x) > 1.2 else x for x in grown),
+                ]
+            )
+    heads = [
+        f"{what} after {length}"
+        for what in ("step, ms,", "of it beside attention")
+        for length in ("64", "512", "2,048")
+    ]
+    return table(["", *heads, "largest rest over least", "over a cold step's"], rows)
+
+
+def embeddings():
+    """Sentence embeddings beside transformers."""
+    run = result("embeddings-2026-11-22.json")
+    rows = []
+    for size, of in run["batches"].items():
+        low, middle, high = of["ratio"]
+        speeds = [of["sentences per second"][name] for name in ("attendo", "transformers")]
+        rows.append([size, *speeds, f"{middle:.2f} ({low:.2f} to {high:.2f})"])
+    heads = [
+        "sentences a call",
+        "attendo, sentences per CPU-second",
+        f"transformers {run['transformers']}",
+        "ratio",
+    ]
+    return table(heads, rows)
+
+
+def interop():
+    """A translator in CTranslate2."""
+    run = result("interop-2026-11-22.json")["ctranslate2"]
+    rows = [
+        [
+            form,
+            f"{of['same_texts']:.1%}",
+            f"{of['bleu']['there']:.2f}",
+            f"{of['bleu']['here']:.2f}",
+            f"{of['largest_difference']:.1e}",
+            f"{of['same_texts_own_search']:.1%}",
+            f"{of['bleu']['own_search']:.2f}",
+        ]
+        for form, of in run.items()
+    ]
+    heads = [
+        "",
+        "same translation",
+        "BLEU there",
+        "BLEU here",
+        "largest difference of a score",
+        "same as the run's own search finds",
+        "its BLEU",
+    ]
+    return table(heads, rows)
+
+
+def serving():
+    """The server beside the offline engine, and under load."""
+    of = result("serving-2026-11-22.json")["figures"]
+    load, slow, gone, swap = of["throughput"], of["slow"], of["gone"]["ms until free"], of["swap"]
+    low, middle, high = load["served / offline"]
+    most = max(stop["ms until not ready"] for stop in of["stop"])
+    answers = sum(stop["answers"]["200"] for stop in of["stop"])
+    exits = {(stop["exit"], stop["children"]) for stop in of["stop"]}
+    swapped = f"{swap['answers']['200']} of {sum(swap['answers'].values())} answered with 200"
+    clients = f"{load['clients']} clients in a closed loop, {load['source tokens']} source tokens"
+    rows = {
+        f"{clients}: output tokens per CPU-second of the server over those of `translate` in batches of 32": (
+            f"{middle:.2f} ({low:.2f} to {high:.2f})"
+        ),
+        "p50 and p99 of these clients": f"{load['p50 ms']:.0f} and {load['p99 ms']:.0f} ms",
+        "one client: p50 beyond the Python call": f"{of['overhead']['p50 ms beyond the call']} ms",
+        "1,000 slow sockets: p99 of the others, with over without": (
+            f"{slow['p99 with / without']:.2f} (pairs from {min(slow['pairs']):.2f} to {max(slow['pairs']):.2f})"
+        ),
+        "a client leaves: until its place is free": f"{gone['median']:.0f} ms, {gone['most']:.0f} at most",
+        "SIGTERM with 16 requests of 8 texts: until /readyz says 503": f"{most} ms at most",
+        "the same: answered with 200": f"{answers} of {16 * len(of['stop'])}",
+        "the same: exit codes and children left": ", ".join(f"{code} and {left}" for code, left in exits),
+        f"{swap['swaps asked for']} swaps under load": f"{swapped}, texts as before: {swap['texts as before']}",
+        **overload(of["overload"]),
+        **long_runs(of["mixed"], result("serving-soak-2026-11-22.json")["figures"]["soak"]),
+    }
+    return table(["", ""], list(rows.items()))
+
+
+def counted(answers):
+    """Answers by status."""
+    return " and ".join(f"{number:,} with {code}" for code, number in sorted(answers.items()))
+
+
+def overload(of):
+    """Rows of the overload."""
+    pace = f"{of['seconds'] / 60:.0f} minutes, {of['asked for per second']:,.0f} requests a second"
+    return {
+        f"ten times overload for {pace}": f"answered: {counted(of['answers'])}",
+        "the same: 429 without Retry-After": of["429 without Retry-After"],
+        "the same: p99 of the admitted": f"{of['p50, p99 ms of the admitted'][1] / 1000:.1f} s",
+        "the same: memory at most above before": f"{of['memory'] - 1:.1%}",
+        "the same: as before after": f"{of['seconds until as before']} s",
+    }
+
+
+def long_runs(mixed, soak):
+    """Rows of the mixed requests and of the soak."""
+    slope, _, error = soak["MB an hour"]
+    pace = f"{soak['requests']:,} requests, {soak['a second']:.0f} a second, {soak['hours']:.2f} hours"
+    return {
+        f"{mixed['requests']:,} mixed requests, some wrong on purpose": f"answered: {counted(mixed['answers'])}",
+        "the same: texts other than the offline engine's": mixed["wrong"],
+        f"a soak of {pace}: memory": f"{min(soak['MB'][1:]):.0f} to {max(soak['MB']):.0f} MB",
+        "the same: an hour, after the first quarter, by regression": f"{slope:.1f} ± {error:.1f} MB",
+    }
+
+
+def microscope():
+    """The page in Chromium, medians."""
+    kinds = result("microscope-2026-11-22.json")["figures"]
+    names = {
+        "first map": "first map, from the navigation",
+        "beside the forward": "of it beside the forward pass",
+        "hover": "a hover",
+        "slider": "the slider's preview",
+        "re-run": "re-run with another β, the search included",
+        "memory": "memory of the tab after every layer was opened",
+    }
+    rows = []
+    for name, words in names.items():
+        unit, form = (
+            ("MB", ",.0f") if name == "memory" else ("ms", ".1f" if name in ("hover", "slider") else ",.0f")
+        )
+        rows.append([words, *(f"{of[name]['median']:{form}} {unit}" for of in kinds.values())])
+    return table(["", *kinds], rows)
+
+
+def startup():
+    """CPU seconds of commands."""
+    run = result("commands-2026-11-22.json")
+    rows = [
+        [f"`{name}`", f"{middle:.2f} CPU-seconds"]
+        for name, (_, middle, _) in run["cpu_seconds_quartiles"].items()
+    ]
+    found = run["doctor"]
+    rows.append(
+        [
+            f"`attendo doctor` on {found['pairs']:,} pairs",
+            f"{found['cpu_seconds']} CPU-seconds, {found['most_mb']} MB",
+        ]
+    )
+    return table(["", ""], rows)
