@@ -15,6 +15,8 @@ REDUCED = {
     "spread": lambda values: max(values) / min(values),
     "difference": lambda values: abs(values[0] - values[1]),
     "above 1": lambda values: sum(value > 1 for value in values),
+    "excess": lambda values: values[0] / values[1] - 1,
+    "furthest": lambda values: max(values, key=abs),
     "loss": lambda values: -min(values),
     "not 200": lambda values: sum(
         count for answers in values for kind, count in answers.items() if kind != "200"
@@ -69,12 +71,17 @@ class Figure:
 
     def bar(self, number):
         """What is asked or aimed at, as it is printed; nothing where there is none."""
-        sign = "≥" if self.least is not None else "≤"
-        return (
-            ""
-            if number is None
-            else f"{sign} {number:{'g' if number < 1000 else ',g'}}{self.unit.split(' of ')[0]}"
-        )
+        if number is None:
+            return ""
+        if number == 0 == self.most:
+            return "none"
+        sign, unit = "≥" if self.least is not None else "≤", self.unit.split(" of ")[0]
+        return f"{sign} {number:{',g' if number >= 1000 else 'g'}}{unit}"
+
+    @property
+    def group(self):
+        """What its name begins with."""
+        return self.name.partition("/")[0]
 
     @property
     def asked(self):
@@ -128,6 +135,12 @@ def figures_and_jobs():
     listed = tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))
     jobs = {name: Job(name=name, **tuples(fields)) for name, fields in listed["job"].items()}
     return [Figure(**tuples(fields)) for fields in listed["figure"]], jobs
+
+
+def groups():
+    """The words of each group, {"en": ..., "ja": ...}, by the name of its first figures."""
+    listed = tomllib.loads((HERE / "figures.toml").read_text(encoding="utf-8"))["group"]
+    return {name: dict(zip(("en", "ja"), words, strict=True)) for name, words in listed.items()}
 
 
 def tuples(fields):

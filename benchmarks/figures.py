@@ -81,30 +81,30 @@ def read(text):
 
 
 def chosen(figures, jobs, options, places):
-    """(the jobs to run with their figures, why each other figure is not run)."""
-    left, running, seconds = {}, {}, 0
-    for figure in figures:
-        job = jobs[figure.job]
-        lacks = [want for want in job.wants if not places.get(want)]
-        if options.only and not any(is_named(figure, name) for name in options.only):
+    """(the jobs to run with their figures, why each other figure is not run); jobs in their order, while they fit."""
+    asked = [f for f in figures if not options.only or any(is_named(f, name) for name in options.only)]
+    running, left, seconds = {}, {}, 0
+    for job in jobs.values():
+        if not (of_job := [figure for figure in asked if figure.job == job.name]):
             continue
+        lacks = [want for want in job.wants if not places.get(want)]
         if not job.commands:
-            left[figure.name] = job.why
+            why = job.why
         elif lacks:
-            left[figure.name] = "wants " + ", ".join(
-                f"--{lack}" if lack != "chromium" else lack for lack in lacks
-            )
-        elif job.name not in running and (seconds + job.cpu) > 60 * options.cpu_minutes:
-            left[figure.name] = f"over {options.cpu_minutes:g} CPU-minutes in all"
+            why = "wants " + ", ".join(lack if lack == "chromium" else f"--{lack}" for lack in lacks)
+        elif seconds + job.cpu > 60 * options.cpu_minutes:
+            why = f"over {options.cpu_minutes:g} CPU-minutes in all"
         else:
-            seconds += job.cpu if job.name not in running else 0
-            running.setdefault(job.name, []).append(figure)
+            seconds += job.cpu
+            running[job.name] = of_job
+            continue
+        left |= {figure.name: why for figure in of_job}
     return running, left
 
 
 def is_named(figure, name):
     """Whether --only NAME means a figure: its name, its beginning up to a slash, or its job."""
-    return name in (figure.name, figure.name.partition("/")[0], figure.job)
+    return name in (figure.name, figure.group, figure.job)
 
 
 def row(figure, value):

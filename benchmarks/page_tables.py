@@ -2,7 +2,7 @@
 
 import re
 
-from figure_list import figures_and_jobs, last_run, result
+from figure_list import figures_and_jobs, groups, last_run, result
 
 VERDICTS = {
     "en": {
@@ -20,8 +20,9 @@ VERDICTS = {
         "aim missed": "満たす（目標には届かない）",
     },
 }
+LOG = {"en": "log.md", "ja": "../log.md"}
 HEADS = {
-    "en": ["what", "asked", "aim", "measured", "again", "", "from", "repeat"],
+    "en": ["what", "asked", "aim", "measured", "again", "verdict", "from", "repeat"],
     "ja": ["項目", "要求", "目標", "測定値", "再測定", "判定", "出所", "再現"],
 }
 
@@ -37,29 +38,40 @@ def table(heads, rows):
     return [text[0], "|---" * len(heads) + "|", *text[1:]]
 
 
+def spoken(text, language):
+    """A value or a bar in a language.
+
+    >>> spoken("0 of 5 lines", "ja")
+    '0 / 5 行'
+    """
+    if language == "ja":
+        for english, japanese in ((" of ", " / "), (" lines", " 行"), ("none", "なし")):
+            text = text.replace(english, japanese)
+    return text
+
+
 def all_figures(language):
     """The table at the top: every figure with what is asked, what was measured, where it stands, how to repeat it."""
     figures, _ = figures_and_jobs()
     last = last_run().get("figures", {})
-    rows = []
+    rows, words = [], groups()
     for figure in figures:
+        if figure.group in words:
+            rows.append([f"**{words.pop(figure.group)[language]}**", *[""] * 7])
         value, again = figure.measured(), last.get(figure.name, {}).get("value")
         marks = [figure.verdict(number) for number in (value, again) if number is not None]
         mark = "short" if "short" in marks else marks[0] if marks else "none"
-        source = (
-            "[log](LOG)"
-            if figure.log
-            else ", ".join(f"`{name.removesuffix('.json')}`" for name in figure.stored)
-        )
+        names = [name.removesuffix(".json") for name in figure.stored]
+        source = " ".join(f"`{name}`" for name in names) or f"[log]({LOG[language]})"
         rows.append(
             [
                 getattr(figure, language),
-                figure.bar(figure.asked),
+                spoken(figure.bar(figure.asked), language),
                 figure.bar(figure.aim),
-                "" if value is None else figure.said(value),
-                "" if again is None else figure.said(again),
+                "" if value is None else spoken(figure.said(value), language),
+                "" if again is None else spoken(figure.said(again), language),
                 VERDICTS[language][mark],
-                source.replace("LOG", "log.md" if language == "en" else "../log.md"),
+                source,
                 f"[{figure.job}](#commands)",
             ]
         )
@@ -94,13 +106,13 @@ def short_of(language):
         value = figure.measured()
         kind = "none" if value is None else figure.verdict(value)
         if kind in ("short", "aim missed"):
-            asked = figure.bar(figure.asked if kind == "short" else figure.aim)
+            asked = spoken(figure.bar(figure.asked if kind == "short" else figure.aim), language)
             rows.append(
                 [
                     f"`{figure.name}`",
                     getattr(figure, language),
                     asked,
-                    figure.said(value),
+                    spoken(figure.said(value), language),
                     VERDICTS[language][kind],
                 ]
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+WANTS = ["corpora", "run", "minilm", "peers", "chromium"]
 MODULES = ["figure_list", "figures", "page_tables", "page_tables_use", "pages"]
 
 
@@ -56,8 +57,15 @@ def test_every_job_is_of_some_figure_and_its_script_is_there(listed):
             assert all((ROOT / script).exists() for script in scripts), command
 
 
-def test_what_make_figures_runs_fits_in_half_an_hour(listed):
-    assert sum(job.cpu for job in listed[1].values()) <= 30 * 60
+def test_jobs_are_taken_in_their_order_while_they_fit(benchmark_module, listed):
+    figures, jobs = listed
+    options = type("Options", (), {"only": None, "cpu_minutes": 1})
+    running, left = benchmark_module("figures").chosen(figures, jobs, options, dict.fromkeys(WANTS, "there"))
+    assert 0 < sum(jobs[name].cpu for name in running) <= 60
+    assert [name for name in jobs if name in running] == [*running]
+    assert left["ladder/signal"] == "over 1 CPU-minutes in all"
+    assert {figure.name for of_job in running.values() for figure in of_job}.isdisjoint(left)
+    assert {want for job in jobs.values() for want in job.wants} <= {*WANTS}
 
 
 def test_a_job_gives_its_figures_and_one_that_fails_says_why(benchmark_module, tmp_path):
