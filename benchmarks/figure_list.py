@@ -74,7 +74,7 @@ class Figure:
         if number is None:
             return ""
         if number == 0 == self.most:
-            return "none"
+            return "0"
         sign, unit = "≥" if self.least is not None else "≤", self.unit.split(" of ")[0]
         return f"{sign} {number:{',g' if number >= 1000 else 'g'}}{unit}"
 
