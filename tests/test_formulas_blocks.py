@@ -58,7 +58,7 @@ CLASSIFIER = SIZES | {"architecture": "classifier", "n_decoder_layers": 0, "n_cl
 
 @pytest.mark.parametrize(("name", "function"), [("relu", relu), ("gelu", gelu)])
 def test_f10_feed_forward(name, function):
-    net, x = randomized(FeedForward(4, 7, activation=name, d_out=3)), randn(5, 4)
+    net, x = randomized(FeedForward(4, 7, activation=name)), randn(5, 4)
     with torch.no_grad():
         seen = net(x).numpy()
         np.testing.assert_allclose(seen, feed_forward(x.numpy(), arrays(net), function), **EXACT)

@@ -39,8 +39,9 @@ _USED_WITH = {
 class ModelConfig:
     """The shape of a model; the sizes of Vaswani et al. 2017, table 3, under the field's names.
 
-    architecture: which of the models below; what it lacks has 0 layers. n_kv_heads: fewer than n_heads for grouped
-    queries. head_dim, value_dim: width of a query and key head and of a value head, d_model / n_heads unless given.
+    architecture: which of the models in `models.py`; what it lacks has 0 layers. n_kv_heads: fewer than n_heads for
+    grouped queries. head_dim, value_dim: width of a query and key head and of a value head, d_model / n_heads unless
+    given.
     max_len: longest text in tokens; learned positions end there. attention_scale: 1/√head_dim unless given.
     attention_bias: of the projections of each attention; attention_out_bias: of the last, if it differs.
     attention_norm: an RMSNorm on each head of the queries and keys of self-attention (Dehghani et al. 2023).
@@ -134,6 +135,16 @@ class ModelConfig:
                 " embedding's matrix; set tie='none'"
             )
 
+    @property
+    def head_width(self) -> int:
+        """Width of a query and key head: head_dim, or what it is unless given."""
+        return self.head_dim or self.d_model // self.n_heads
+
+    @property
+    def wavelength_base(self) -> float:
+        """position_base as a number."""
+        return float(self.max_len) if self.position_base == "length" else self.position_base
+
     def _check_layers(self):
         has = {"n_encoder_layers": self.architecture != "decoder"}
         has["n_decoder_layers"] = self.architecture in ("encoder-decoder", "decoder")
@@ -155,10 +166,9 @@ class ModelConfig:
                 raise ValueError(f"{whole}={number} is not divisible by {part}={wanted}; try {part}={best}")
 
     def _check_positions(self):
-        head_dim = self.head_dim or self.d_model // self.n_heads
-        if self.positions == "rotary" and head_dim % 2:
+        if self.positions == "rotary" and self.head_width % 2:
             raise ValueError(
-                f"positions='rotary' turns pairs, but a head has {head_dim}; set an even head_dim"
+                f"positions='rotary' turns pairs, but a head has {self.head_width}; set an even head_dim"
             )
         if self.position_base != "length" and not 0.0 < self.position_base < math.inf:
             raise ValueError(f"position_base={self.position_base} must be a number above 0, or 'length'")

@@ -295,10 +295,6 @@ def _embedding(config: ModelConfig, tokens: TokenEmbedding) -> InputEmbedding:
     return InputEmbedding(tokens, _added_positions(config), norm, config.dropout)
 
 
-def _position_base(config: ModelConfig) -> float:
-    return float(config.max_len) if config.position_base == "length" else config.position_base
-
-
 def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions | None:
     match config.positions:
         case "learned":
@@ -307,7 +303,7 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
             encode = partial(
                 sinusoidal_encoding,
                 d_model=config.d_model,
-                base=_position_base(config),
+                base=config.wavelength_base,
                 first_index=config.position_first_index,
                 order=config.position_order,
             )
@@ -323,7 +319,7 @@ def _added_positions(config: ModelConfig) -> FixedPositions | LearnedPositions |
 def _self_attention(config: ModelConfig, bias: RelativeBias | None) -> Attention:
     """With the positions that are part of it, and its norms."""
     rotary, alibi = config.positions == "rotary", config.positions == "alibi"
-    turn = Rotary(_position_base(config)) if rotary else Alibi(config.n_heads) if alibi else bias
+    turn = Rotary(config.wavelength_base) if rotary else Alibi(config.n_heads) if alibi else bias
     attention = _attention(config, turn)
     if config.attention_norm:
         attention.q_norm = build_norm("rms", attention.head_dim, config.norm_eps)
@@ -339,14 +335,13 @@ def _relative_bias(config: ModelConfig, *, causal: bool = False) -> RelativeBias
 
 
 def _attention(config: ModelConfig, positions: Rotary | Alibi | RelativeBias | None = None) -> Attention:
-    head_dim = config.head_dim or config.d_model // config.n_heads
-    value_dim = config.value_dim or head_dim
+    value_dim = config.value_dim or config.head_width
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
     return Attention(
         config.d_model,
         config.n_heads,
         n_kv_heads=config.n_kv_heads,
-        head_dim=head_dim,
+        head_dim=config.head_width,
         value_dim=value_dim,
         bias=config.attention_bias,
         out_proj=nn.Linear(config.n_heads * value_dim, config.d_model, bias=out_bias),

@@ -358,7 +358,6 @@ def rms():
         (gated, "gated=True"),
         (rms, "norm=RMSNorm"),
         (lambda: EncoderBlock(Attention(D, HEADS), FeedForward(D, D_FF, bias=False), residual), "without bias"),
-        (lambda: EncoderBlock(Attention(D, HEADS), FeedForward(D, D_FF, d_out=D + 1), residual), "d_out"),
         (lambda: changed(Attention(D, HEADS), q_proj=nn.Linear(D, D, bias=False)), "only some of q_proj"),
         (lambda: changed(Attention(D, HEADS), attend=nn.Identity()), "attend=Identity"),
         (half_first, "norm_first in only some"),

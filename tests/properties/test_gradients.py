@@ -57,7 +57,7 @@ def test_attention_with_other_inputs_for_values():
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "silu"])
 @pytest.mark.parametrize("gated", [False, True])
 def test_feed_forward(activation, gated):
-    net = FeedForward(3, 5, activation=activation, gated=gated, d_out=2)
+    net = FeedForward(3, 5, activation=activation, gated=gated)
     assert right(lambda x: (x,), net, randn(2, 3))
 
 

@@ -77,7 +77,7 @@ def _unchecked(model: Model, entries: list[str]) -> Any:
 
 def _options(config: ModelConfig) -> dict[str, Any]:
     """What encoder and decoder are told alike."""
-    head_dim = config.head_dim or config.d_model // config.n_heads
+    head_dim = config.head_width
     grouped = config.n_kv_heads not in (None, config.n_heads)
     return {
         "num_heads": config.n_heads,
@@ -89,12 +89,8 @@ def _options(config: ModelConfig) -> dict[str, Any]:
         "num_heads_kv": config.n_kv_heads if grouped else None,
         "head_dim": None if head_dim * config.n_heads == config.d_model else head_dim,
         "qk_norm": config.attention_norm,
-        **({"rotary_dim": 0, "rotary_base": _base(config)} if config.positions == "rotary" else {}),
+        **({"rotary_dim": 0, "rotary_base": config.wavelength_base} if config.positions == "rotary" else {}),
     }
-
-
-def _base(config: ModelConfig) -> float:
-    return float(config.max_len) if config.position_base == "length" else config.position_base
 
 
 def _encoder(config: ModelConfig) -> Any:

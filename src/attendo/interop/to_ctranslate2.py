@@ -57,11 +57,10 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     for field in dataclasses.fields(config):
         if field.name in _UNKNOWN and (value := getattr(config, field.name)) != field.default:
             return f"{field.name}={value!r} is not known to the export to CTranslate2"
-    head_dim = config.head_dim or config.d_model // config.n_heads
-    if config.value_dim not in (None, head_dim):
+    if config.value_dim not in (None, config.head_width):
         return (
-            f"value_dim={config.value_dim} differs from the width of a query head, {head_dim}, and CTranslate2 has one"
-            " width for both"
+            f"value_dim={config.value_dim} differs from the width of a query head, {config.head_width}, and CTranslate2"
+            " has one width for both"
         )
     if config.attention_norm and config.architecture == "encoder-decoder":
         return "attention_norm=True is computed otherwise by CTranslate2 in an encoder-decoder"

@@ -210,7 +210,6 @@ def _block(block: EncoderBlock | DecoderBlock) -> BlockShape:
     cross = block.cross_attention if isinstance(block, DecoderBlock) else None
     net = block.feed_forward
     _require(net.gate_proj is None, "gated=True", "torch's feed-forward net has two layers")
-    _require(net.out_proj.out_features == net.in_proj.in_features, "d_out", "torch's net keeps the width")
     names = ("self_attention", *(() if cross is None else ("cross_attention",)), "feed_forward")
     residuals: list[Residual] = [getattr(block, f"{name}_residual") for name in names]
     first = {residual.norm_first for residual in residuals}

@@ -77,7 +77,7 @@ def _matrices(
         case "rotary":
             turns = within
             assert isinstance(turns, Rotary)
-            half = (config.head_dim or config.d_model // config.n_heads) // 2
+            half = config.head_width // 2
             units = torch.tensor([1.0, 0.0]).repeat(n, half)[None, None]
             rows = turns(units, places[None])[0, 0]
             return rows, rows @ rows.mT / half

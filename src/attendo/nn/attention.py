@@ -46,14 +46,18 @@ def masked_softmax(
     >>> masked_softmax(torch.tensor([[1.0, 0.5, 0.2]]), inverse_temperature=math.inf)
     tensor([[1., 0., 0.]])
     """
-    if not inverse_temperature >= 0.0:
-        raise ValueError(f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)")
+    _require_temperature(inverse_temperature)
     hard = math.isinf(inverse_temperature) and scores.shape[-1] > 0  # of no keys there is no first
     scaled = scores if hard or inverse_temperature == 1.0 else scores * inverse_temperature
     if mask is not None:
         scaled = scaled.masked_fill(~mask, torch.finfo(scores.dtype).min)
     weights = F.one_hot(scaled.argmax(-1), scores.shape[-1]).to(scores.dtype) if hard else scaled.softmax(-1)
     return weights if mask is None else weights.masked_fill(~mask, 0.0)
+
+
+def _require_temperature(inverse_temperature: float) -> None:
+    if not inverse_temperature >= 0.0:
+        raise ValueError(f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)")
 
 
 def attention_weights(
@@ -119,10 +123,7 @@ class Attend(nn.Module):
 
     def __init__(self, scale: float | None = None, dropout: float = 0.0, inverse_temperature: float = 1.0):
         super().__init__()
-        if not inverse_temperature >= 0.0:
-            raise ValueError(
-                f"inverse_temperature={inverse_temperature} must be 0 or more (math.inf is hard)"
-            )
+        _require_temperature(inverse_temperature)
         self.scale = scale
         self.dropout = dropout
         self.inverse_temperature = inverse_temperature

@@ -25,7 +25,7 @@ class FeedForward(nn.Module):
 
     activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x). gated: the
     activation of a third projection multiplies the inner vector, W₂(activation(W_g x) ⊙ W₁x), Shazeer 2020 (SwiGLU
-    with "silu"). dropout: on the inner activations. d_out: width of the output, d_model unless given.
+    with "silu"). dropout: on the inner activations.
 
     >>> import torch
     >>> net = FeedForward(2, 3, bias=False)
@@ -44,16 +44,15 @@ class FeedForward(nn.Module):
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
-        d_out: int | None = None,
     ):
         super().__init__()
         self.in_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
-        self.out_proj = nn.Linear(d_ff, d_model if d_out is None else d_out, bias=bias)
+        self.out_proj = nn.Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Each position by itself."""
         inner = self.in_proj(x)
         if self.gate_proj is None:

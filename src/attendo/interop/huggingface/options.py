@@ -282,7 +282,7 @@ class Heads:
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """All three as numbers."""
-        width = {"head_dim": ours.head_dim or ours.d_model // ours.n_heads} if self.has_width else {}
+        width = {"head_dim": ours.head_width} if self.has_width else {}
         return {
             "num_attention_heads": ours.n_heads,
             "num_key_value_heads": ours.n_kv_heads or ours.n_heads,
@@ -303,7 +303,7 @@ class Width:
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """It as a number."""
-        return {self.theirs: ours.head_dim or ours.d_model // ours.n_heads}
+        return {self.theirs: ours.head_width}
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class Turned:
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """As newer and as older files have it."""
-        base = float(ours.max_len) if ours.position_base == "length" else ours.position_base
+        base = ours.wavelength_base
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
 
 

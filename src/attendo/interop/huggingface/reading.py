@@ -221,8 +221,7 @@ def _model_of(theirs: Theirs, table: Table, head: Head, tensors: _Tensors) -> Mo
     for row, there in expanded(rows, ours):
         if there:
             shapes = [ours[name].shape for name in row.ours]
-            width = config.head_dim or config.d_model // config.n_heads
-            taken |= zip(row.ours, row.read(tensors, shapes, theirs, width), strict=True)
+            taken |= zip(row.ours, row.read(tensors, shapes, theirs, config.head_width), strict=True)
             _check_aliases(row, tensors)
         elif (name := tensors.here(row.theirs)) is not None:
             _check_unused(row, tensors, name, taken)

@@ -105,16 +105,17 @@ def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
     ours = {name: tensor.detach().cpu() for name, tensor in model.named_parameters(remove_duplicate=tied)}
     if _is_permuted(config, place):
         ours = dict(_permuted(ours, config.d_model))
-    width = config.head_dim or config.d_model // config.n_heads
     found: dict[str, Tensor] = {}
     for row, there in expanded((*place.table.weights, *place.head.weights), ours):
         weights = [name.removesuffix("bias") + "weight" for name in row.ours]
         if there:
-            found[row.theirs] = row.write([ours[name] for name in row.ours], theirs, width)
+            found[row.theirs] = row.write([ours[name] for name in row.ours], theirs, config.head_width)
             if row.plus is not None:
                 found[row.plus] = found[row.theirs].new_zeros(theirs["type_vocab_size"], config.d_model)
         elif place.table.biased and row.ours[0].endswith(".bias") and weights[0] in named:
-            found[row.theirs] = row.write([torch.zeros(len(named[name])) for name in weights], theirs, width)
+            found[row.theirs] = row.write(
+                [torch.zeros(len(named[name])) for name in weights], theirs, config.head_width
+            )
     if not tied and place.head.architecture == "encoder-decoder":
         # no two of a file may share their memory
         found = {name: tensor.clone() for name, tensor in found.items()}
@@ -160,8 +161,7 @@ def _differing(config: ModelConfig, place: Place) -> list[str]:
 
 def _told(config: ModelConfig) -> dict[str, Any]:
     """What a model computes by, each option with the value that it has where it is left out."""
-    width = config.head_dim or config.d_model // config.n_heads
-    base = float(config.max_len) if config.position_base == "length" else config.position_base
+    width = config.head_width
     out_bias = config.attention_bias if config.attention_out_bias is None else config.attention_out_bias
     whole = replace(
         config,
@@ -170,7 +170,7 @@ def _told(config: ModelConfig) -> dict[str, Any]:
         value_dim=config.value_dim or width,
         attention_out_bias=out_bias,
         attention_scale=width**-0.5 if config.attention_scale is None else config.attention_scale,
-        position_base=base,
+        position_base=config.wavelength_base,
     )
     told = {name: value for name, value in asdict(whole).items() if name not in _UNTOLD}
     if config.architecture == "decoder" and told["tie"] == "output":
