@@ -18,7 +18,7 @@ from attendo.tasks.translator import Translator
 
 TEXTS = ["It will rain on Monday.", "", "snow in Oslo, and wind", "Sunday: fog.", "x"]
 TOKENIZERS = {kind: tiny_tokenizer(kind) for kind in ("bpe", "word", "character", "byte")}
-DEEP = {"n_decoder_layers": 3, "max_length_extra": 12}
+DEEP = {"n_decoder_layers": 3, "max_length_extra": 8}
 
 
 def small(kind="bpe", seed=0, **options):

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from example_counts import examples
 from tiny_corpus import pairs_file, small_run
 
 from attendo.bundle import load_bundle, load_model
@@ -73,9 +74,8 @@ def test_a_changed_byte_of_the_weights_is_found_wherever_it_is(folder):
     data, draw = path.read_bytes(), random.Random(0)
     end = 8 + int.from_bytes(data[:8], "little")
     key = data.index(b"weights_sha256")
-    places = [draw.randrange(8, end) for _ in range(100)] + [
-        draw.randrange(end, len(data)) for _ in range(100)
-    ]
+    n = examples(30, 100)
+    places = [draw.randrange(8, end) for _ in range(n)] + [draw.randrange(end, len(data)) for _ in range(n)]
     for place in places:
         if (
             key - 1 <= place < key + 15

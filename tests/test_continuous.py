@@ -31,7 +31,7 @@ def model() -> EncoderDecoder:
 COMPILED, DOUBLE = fastest(model(), 0), as_it_is(model().double(), 0)
 
 
-@settings(max_examples=examples(12, 40), deadline=None)
+@settings(max_examples=examples(6, 40), deadline=None)
 @given(
     arrivals=st.lists(
         st.tuples(st.sampled_from([0, 1, 2, 3, 5, 20]), st.integers(1, 3)), min_size=1, max_size=6

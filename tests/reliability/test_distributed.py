@@ -140,7 +140,7 @@ class Killer:
 @pytest.mark.parametrize(
     ("parallel", "world", "times"),
     [
-        ("ddp", 3, 2),
+        ("ddp", 2, 2),
         pytest.param("ddp", 4, 20, marks=full),
         pytest.param("fsdp", 3, 20, marks=full),
     ],
