@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from attendo.data import doctor, row_table
 from attendo.data.accounting import Account
-from attendo.data.comparing import later_rows
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import even_sample, examine, filtered, parse_drop
-from attendo.data.report import CHECKS, Report
+from attendo.data.doctor_checks import later_rows
+from attendo.data.doctor_report import CHECKS, Report
 from attendo.data.row_table import RECORD, RowTable
 from attendo.data.scripts import SCRIPTS, code_points, scripts_and_controls
 from attendo.errors import AttendoError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from attendo.data.store import cache_folder
 from attendo.decoding.native.library import NoLibrary, find_compiler, is_to_be_made, library, require_suited
+from attendo.files import cache_folder
 
 CACHE = cache_folder()  # that of the whole session
 make = library.__wrapped__  # as on the first call

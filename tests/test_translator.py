@@ -10,7 +10,7 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
 from attendo.data.segments import split_text
-from attendo.decoding.loops import repeats, runs_away
+from attendo.decoding.repetition import repeats, runs_away
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 

@@ -32,8 +32,8 @@ from attendo.data.tokenizers import LearnedTokenizer
 from attendo.decoding.beam import BeamSearch
 from attendo.decoding.candidates import best_tokens
 from attendo.decoding.engine import decode, source_batches
-from attendo.decoding.loops import runs_away
 from attendo.decoding.options import DecodingConfig
+from attendo.decoding.repetition import runs_away
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writing, and folders that can be verified.
+"""Files that are whole or absent: atomic writing, folders that can be verified, and where the cache is.
 
 Everything here uses the standard library only. Whatever the operating system refuses (a full disk, a missing
 right) comes out as the OSError it is, with what stood there before untouched.
@@ -24,6 +24,11 @@ _REMEDY = "restore it or save the folder again"
 
 class DamagedFile(OSError):
     """A file that is missing, cut short or changed since its manifest was written."""
+
+
+def cache_folder() -> Path:
+    """Where token stores and compiled libraries are kept: $ATTENDO_CACHE, or ~/.cache/attendo."""
+    return Path(os.environ.get("ATTENDO_CACHE") or Path.home() / ".cache" / "attendo")
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

@@ -15,9 +15,9 @@ from itertools import islice
 import numpy as np
 
 from attendo.data.accounting import Account
-from attendo.data.comparing import USUAL_SHARE, Comparison, Statistics
 from attendo.data.corpora import PairSource, read_pairs
-from attendo.data.report import CHECKS, Report
+from attendo.data.doctor_checks import USUAL_SHARE, Comparison, Statistics
+from attendo.data.doctor_report import CHECKS, Report
 from attendo.data.row_table import (
     HAS_LETTERS,
     NOT_NFC,

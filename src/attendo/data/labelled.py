@@ -16,7 +16,6 @@ from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.lengths import RowLengths
 from attendo.data.shards import TABLES, expanded
 from attendo.data.store import (
-    cache_folder,
     id_type,
     mapped,
     opened_or_built,
@@ -27,7 +26,7 @@ from attendo.data.store import (
 )
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import write_manifest
+from attendo.files import cache_folder, write_manifest
 
 LABELLED = ("label", "text")
 """The roles of the columns of labelled texts, for `parse_columns`."""

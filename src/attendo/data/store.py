@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from attendo.errors import AttendoError
 from attendo.files import (
     DamagedFile,
     atomic_folder,
+    cache_folder,
     manifest_hash,
     remove_folder,
     sha256_file,
@@ -91,11 +91,6 @@ class PairStore:
         if not 0 <= i < len(self):
             raise IndexError(f"row {i} of a store of {len(self)}")
         return self._ids[side][offsets[i] : offsets[i + 1]]
-
-
-def cache_folder() -> Path:
-    """Where token stores are kept: $ATTENDO_CACHE, or ~/.cache/attendo."""
-    return Path(os.environ.get("ATTENDO_CACHE") or Path.home() / ".cache" / "attendo")
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.loops import runs_away
+from attendo.decoding.repetition import runs_away
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.microscope.ask import Ask, Search

@@ -14,8 +14,8 @@ from attendo.data.accounting import Account
 from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
+from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
-from attendo.data.report import Report
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from attendo.decoding.engine import ContinuousSearch
-from attendo.decoding.loops import runs_away, without_repetition
 from attendo.decoding.options import DecodingConfig
+from attendo.decoding.repetition import runs_away, without_repetition
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.tasks.alignment import where_tokens_look

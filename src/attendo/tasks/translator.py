@@ -23,9 +23,9 @@ from attendo.decoding.drawing import draw
 from attendo.decoding.engine import ContinuousSearch, decode
 from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.loops import runs_away, without_repetition
 from attendo.decoding.members import Member, as_it_is, fastest
 from attendo.decoding.norms import length_norm
+from attendo.decoding.repetition import runs_away, without_repetition
 from attendo.decoding.shortlist import Shortlist
 from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
 from attendo.decoding.streaming import greedy_as_found

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attendo.data.store import cache_folder
+from attendo.files import cache_folder
 
 SOURCES = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")

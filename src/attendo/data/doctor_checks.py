@@ -1,8 +1,8 @@
-"""The doctor's comparing half: what the records of all rows say together, in constant memory."""
+"""The checks of the data doctor: what the records of all rows say together, in constant memory."""
 
 import numpy as np
 
-from attendo.data.report import CHECKS, Finding, Side
+from attendo.data.doctor_report import CHECKS, Finding, Side
 from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
 from attendo.data.scripts import HAN, KANA, SCRIPTS
 
