@@ -66,12 +66,17 @@ def lasting(lines):
     return [line for line in lines if line["kind"] != "checkpoint"]
 
 
+def state(checkpoint):
+    """The hashes of all that a checkpoint holds but the clock: equal for runs that are equal to the bit."""
+    return {name: sha for name, sha in file_hashes(checkpoint).items() if name != CLOCK}
+
+
 def traces(folder):
     """All that a run has left but for its log: its last state and its best weights in hashes, its card."""
     last = checkpoints(folder / "checkpoints")[-1]
     return {
         "last": last.name,
-        "files": {name: sha for name, sha in file_hashes(last).items() if name != CLOCK},
+        "files": state(last),
         "progress": json.loads((last / "progress.json").read_text()),
         "best": _contents(folder / "model.safetensors"),
         "card": json.loads((folder / "card.json").read_text()),

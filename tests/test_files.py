@@ -377,14 +377,11 @@ def test_the_hash_of_a_folder_is_that_of_its_files(folder):
     (folder / "a.bin").write_bytes(b"changed")
     assert manifest_hash(folder) == before  # the files are not read
     write_manifest(folder, {})
-    assert manifest_hash(folder) != before
-    without = manifest_hash(folder, without=["a.bin"])
-    (folder / "a.bin").write_bytes(b"changed again")
-    write_manifest(folder, {})
-    assert manifest_hash(folder, without=["a.bin"]) == without
+    changed = manifest_hash(folder)
+    assert changed != before
     (folder / "a.bin").rename(folder / "b.bin")
     write_manifest(folder, {})
-    assert manifest_hash(folder, without=["a.bin"]) != without  # a name counts as well
+    assert manifest_hash(folder) not in (before, changed)  # a name counts as well
     (folder / "manifest.json").write_text("{}")
     with pytest.raises(DamagedFile):
         manifest_hash(folder)

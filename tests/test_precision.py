@@ -195,6 +195,6 @@ def test_compiling_pays_where_it_is_clearly_faster_on_a_gpu(monkeypatch, compile
     model = tiny_model()
     assert not compiling_pays(model, lambda: None)  # a CPU
     monkeypatch.setattr(compiling, "_on_gpu", lambda model: True)
-    monkeypatch.setattr(compiling, "_seconds", lambda step, repeats: times.pop(0))
+    monkeypatch.setattr(compiling, "_seconds", lambda step: times.pop(0))
     assert compiling_pays(model, lambda: None) is pays
     assert all(module._compiled_call_impl is None for module in model.modules())

@@ -67,12 +67,12 @@ def test_a_run_trains_with_it(tmp_path):
 )
 def test_what_is_clearly_faster_is_chosen(monkeypatch, own, other, chosen):
     monkeypatch.setattr(
-        precision, "_seconds", lambda m, n, product=torch.mm: own if product is torch.mm else other
+        precision, "_seconds", lambda m, product=torch.mm: own if product is torch.mm else other
     )
     assert fastest_products(torch.device("cpu")) == chosen
 
 
 @pytest.mark.parametrize(("half", "chosen"), [(0.3, "bfloat16"), (0.9, "float32")])
 def test_bfloat16_is_chosen_where_it_is_clearly_faster(monkeypatch, half, chosen):
-    monkeypatch.setattr(precision, "_seconds", lambda m, n: half if m.dtype == torch.bfloat16 else 1.0)
+    monkeypatch.setattr(precision, "_seconds", lambda m: half if m.dtype == torch.bfloat16 else 1.0)
     assert fastest_precision(torch.device("cpu")) == chosen

@@ -23,7 +23,7 @@ from attendo.decoding.members import as_it_is, fastest
 from attendo.decoding.native import narrowed
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library
-from attendo.decoding.shortlist import Shortlist, learned_shortlist, masked
+from attendo.decoding.shortlist import ROUNDS, Shortlist, learned_shortlist, masked
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder, ModelConfig
@@ -97,7 +97,7 @@ def test_the_table_is_that_of_ibm_model_1(pairs, k):
     table: dict[tuple[int, int], float] = {}
     for source, target in pairs:
         table |= {(s, t): 1.0 for s in [*source, 2] for t in target}
-    for _ in range(3):
+    for _ in range(ROUNDS):
         expected = dict.fromkeys(table, 0.0)
         for source, target in pairs:
             for t in target:
@@ -108,7 +108,7 @@ def test_the_table_is_that_of_ibm_model_1(pairs, k):
             (s, t): value / sum(v for (other, _), v in expected.items() if other == s)
             for (s, t), value in expected.items()
         }
-    shortlist = learned_shortlist(pairs, 10, 2, per_token=k, frequent=0, rounds=3)
+    shortlist = learned_shortlist(pairs, 10, 2, per_token=k, frequent=0)
     for s in {s for s, _ in table}:
         best = sorted((value for (own, _), value in table.items() if own == s), reverse=True)[:k]
         kept = [t for t in shortlist.likely[s].tolist() if t != 2]

@@ -11,7 +11,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -183,15 +183,12 @@ def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
     return _read_manifest(folder)[0]
 
 
-def manifest_hash(folder: Path, without: Collection[str] = ()) -> str:
-    """A SHA-256 over the names and contents of the files that a folder's manifest lists, but for some.
+def manifest_hash(folder: Path) -> str:
+    """A SHA-256 over the names and contents of the files that a folder's manifest lists.
 
     Raises DamagedFile if the manifest isn't whole; the files are not read.
     """
-    contents = {
-        name: entry["sha256"] for name, entry in _read_manifest(folder)[0].items() if name not in without
-    }
-    return _digest(contents)
+    return _digest({name: entry["sha256"] for name, entry in manifest_files(folder).items()})
 
 
 def _read_manifest(folder: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

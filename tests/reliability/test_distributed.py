@@ -9,10 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from cut_runs import state
 from ranks import RanksFailed, in_ranks
 from tiny_task import TinyTask, tiny_model
 
-from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, state_hash
+from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
@@ -169,7 +170,7 @@ def test_a_lost_rank_leaves_no_trace(tmp_path, parallel, world, times):
     assert killer.killed == times and found == [[]] * world
     assert len(set(starts.read_text().split())) > times // 4  # it was cut at many places
     broken, whole = newest(tmp_path / "broken"), newest(tmp_path / "whole")
-    assert broken.name == whole.name and state_hash(broken) == state_hash(whole)
+    assert broken.name == whole.name and state(broken) == state(whole)
 
 
 def newest(folder):

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from cut_runs import state
 from safetensors.torch import load_file
 from tiny_corpus import pairs_file
 
-from attendo.training.checkpoints import checkpoints, newest_checkpoint, state_hash
+from attendo.training.checkpoints import checkpoints, newest_checkpoint
 
 pytestmark = pytest.mark.full
 
@@ -100,7 +101,7 @@ def test_killed_ranks_leave_no_trace(folder, parallel):
     assert broken.end() == 0, broken.log.read_text()
     assert broken.log.read_text().count("resumed step-") == 2
     path, wanted = broken.newest(), whole.newest()
-    assert path.name == wanted.name == "step-60" and state_hash(path) == state_hash(wanted)
+    assert path.name == wanted.name == "step-60" and state(path) == state(wanted)
     tensors, others = (load_file(job.out / "model.safetensors") for job in (broken, whole))
     assert all(bool((tensors[name] == others[name]).all()) for name in tensors | others)
 

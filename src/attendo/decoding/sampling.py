@@ -88,8 +88,7 @@ class Sampler:
     """Draws the next token of each row by the row's own settings and seed, whatever rows are beside it.
 
     prompts: the ids that each row starts with, which the repetition penalty counts as seen. configs: one a row; a seed
-    of None becomes a fresh one. never: ids that are not drawn. n_drawn: for rows taken up in their middle, how many
-    tokens of each were drawn before, which its prompt then ends with; else none.
+    of None becomes a fresh one. never: ids that are not drawn.
 
     >>> sampler = Sampler([[2], [2]], [SamplingConfig(seed=1), SamplingConfig(temperature=0.0)])
     >>> [token.token_id for token in sampler.draw(torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]))]
@@ -101,12 +100,11 @@ class Sampler:
         prompts: Sequence[Sequence[int]],
         configs: Sequence[SamplingConfig],
         never: tuple[int, ...] = (),
-        n_drawn: Sequence[int] | None = None,
     ) -> None:
         self.never = list(never)
         self.rows: list[_Row] = []
         self._seen: Tensor | None = None
-        self.join(prompts, configs, n_drawn)
+        self.join(prompts, configs)
 
     def join(
         self,
@@ -114,7 +112,11 @@ class Sampler:
         configs: Sequence[SamplingConfig],
         n_drawn: Sequence[int] | None = None,
     ) -> None:
-        """Takes in more rows behind those it has."""
+        """Takes in more rows behind those it has.
+
+        n_drawn: for rows taken up in their middle, how many tokens of each were drawn before, which its prompt then
+        ends with; else none.
+        """
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed
@@ -222,8 +224,8 @@ class Sampling(Generic[RowsT]):
 
     step, cache: as in `step.py`; the cache's rows have read their prompts but for the last id, which is fed first.
     prompts: at least one id each. configs: one a text; at most its `max_tokens` are drawn, its `stop` is for who turns
-    tokens into text. n_drawn: as in `Sampler`. Texts are numbered from 0. The row of a text that has ended is dropped
-    from the cache before the next step.
+    tokens into text. n_drawn: as in `Sampler.join`. Texts are numbered from 0. The row of a text that has ended is
+    dropped from the cache before the next step.
     """
 
     def __init__(
@@ -313,10 +315,9 @@ def sample(
     prompts: Sequence[Sequence[int]],
     configs: Sequence[SamplingConfig],
     special: SpecialIds,
-    device: torch.device | str = "cpu",
 ) -> Iterator[list[tuple[int, Drawn]]]:
     """All texts of a batch, step by step: (number of the text, its next token); see `Sampling`."""
-    sampling = Sampling(step, cache, prompts, configs, special, device)
+    sampling = Sampling(step, cache, prompts, configs, special)
     while sampling.going_on:
         yield sampling.advance()
 

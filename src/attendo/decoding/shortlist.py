@@ -15,6 +15,7 @@ from attendo.decoding.step import CacheT, Start, Step
 from attendo.errors import AttendoError
 
 MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,10 @@ def learned_shortlist(
     *,
     per_token: int = 50,
     frequent: int = 100,
-    rounds: int = 5,
 ) -> Shortlist:
     """The `per_token` most probable target tokens of each source token, and the `frequent` most frequent.
 
-    The probabilities t(target | source) are those of IBM model 1 (Brown et al. 1993) after some rounds of expectation
+    The probabilities t(target | source) are those of IBM model 1 (Brown et al. 1993) after ROUNDS of expectation
     and maximization; the end of the source stands for what has no counterpart. Ties go to the lower id. Pairs beyond
     `MOST_LINKS` links (token pairs) are left out. Raises AttendoError where there are no pairs.
 
@@ -70,7 +70,7 @@ def learned_shortlist(
     counts = np.bincount(np.concatenate([np.asarray(target) for _, target in kept]), minlength=vocab_size)
     anywhere = np.argsort(-counts, kind="stable")[:frequent]
     anywhere = np.union1d(anywhere[counts[anywhere] > 0], [eos_id]).astype(np.int64)
-    sources, targets, probabilities = _word_table(kept, vocab_size, eos_id, rounds)
+    sources, targets, probabilities = _word_table(kept, vocab_size, eos_id)
     order = np.lexsort((targets, -probabilities, sources))
     sources, targets = sources[order], targets[order]
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
@@ -81,7 +81,7 @@ def learned_shortlist(
 
 
 def _word_table(
-    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, eos_id: int, rounds: int
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, eos_id: int
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Source tokens, target tokens and t(target | source) of all that stand in a pair together."""
     keys, places, n_places = [], [], 0  # of each link: its two tokens as one number, and its target's place
@@ -93,7 +93,7 @@ def _word_table(
     known, link = np.unique(np.concatenate(keys), return_inverse=True)
     place, sources = np.concatenate(places), known // vocab_size
     table = np.ones(len(known))
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         of_link = table[link]
         share = of_link / np.bincount(place, of_link, n_places)[place]
         expected = np.bincount(link, share, len(known))

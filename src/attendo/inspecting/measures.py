@@ -13,9 +13,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-PATTERNS = ("previous", "next", "first", "diagonal", "duplicate", "induction")
-"""The patterns of self- and cross-attention; cross-attention has "alignment" besides."""
-
 
 def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
     """−Σ_j A_ij ln A_ij, the mean over queries, in nats: 0 when all weight is on one key, ln k_len when it is even.

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from attendo.files import (
     manifest_files,
-    manifest_hash,
     mend_folder,
     remove_folder,
     verify_manifest,
@@ -138,11 +137,6 @@ def read_progress(path: Path) -> Progress:
     return Progress.from_json(
         json.loads((path / PROGRESS).read_text()) | json.loads((path / CLOCK).read_text())
     )
-
-
-def state_hash(path: Path) -> str:
-    """A SHA-256 over all state in a checkpoint, the clock left out: equal for runs that are equal to the bit."""
-    return manifest_hash(path, without=[CLOCK])
 
 
 def file_hashes(path: Path) -> dict[str, str]:

@@ -12,6 +12,7 @@ from torch import nn
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 
 Step = Callable[[], object]
+_WARM, _REPEATS = 2, 5  # steps before the clock counts, and those that it counts
 
 
 def compile_blocks(model: nn.Module) -> None:
@@ -25,7 +26,7 @@ def compile_blocks(model: nn.Module) -> None:
             module.compile()
 
 
-def compiling_pays(model: nn.Module, step: Step, repeats: int = 5) -> bool:
+def compiling_pays(model: nn.Module, step: Step) -> bool:
     """Whether a step takes at most 19/20 of its time once the blocks are compiled; leaves the model as it was.
 
     step: forward and backward pass of the model on a batch. Always False on a CPU, where it was measured to lose,
@@ -33,10 +34,10 @@ def compiling_pays(model: nn.Module, step: Step, repeats: int = 5) -> bool:
     """
     if not _on_gpu(model):
         return False
-    eager = _seconds(step, repeats)
+    eager = _seconds(step)
     compile_blocks(model)
     try:
-        return _seconds(step, repeats) < 0.95 * eager
+        return _seconds(step) < 0.95 * eager
     finally:
         forget_compiled(model)
 
@@ -51,12 +52,12 @@ def _on_gpu(model: nn.Module) -> bool:
     return next(model.parameters()).device.type == "cuda"
 
 
-def _seconds(step: Step, repeats: int) -> float:
-    """The median wall time of a step, after two that warm up (or compile)."""
+def _seconds(step: Step) -> float:
+    """The median wall time of a step, after those that warm up (or compile)."""
     times: list[float] = []
-    for _ in range(repeats + 2):
+    for _ in range(_WARM + _REPEATS):
         start = time.perf_counter()
         step()
         torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return median(times[2:])
+    return median(times[_WARM:])

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch.nn import Parameter
-
-Group = dict[str, Any]
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -34,16 +31,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
         plain: list[Parameter],
         *,
         rate: float,
-        momentum: float = 0.95,
         betas: tuple[float, float] = (0.9, 0.98),
         epsilon: float = 1e-9,
         weight_decay: float = 0.0,
-        fused: bool = True,
     ):
         self._muon = torch.optim.Muon(
             [{"params": matrices}],
             lr=rate,
-            momentum=momentum,
+            momentum=0.95,
             weight_decay=weight_decay,
             adjust_lr_fn="match_rms_adamw",
         )
@@ -53,7 +48,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
             betas=betas,
             eps=epsilon,
             weight_decay=weight_decay,
-            fused=fused,
+            fused=True,
         )
         super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {"lr": rate})
 

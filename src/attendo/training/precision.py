@@ -13,6 +13,7 @@ from attendo.training.products import Products, has_onednn, onednn_product
 
 Precision = Literal["float32", "tf32", "bfloat16", "float16"]
 FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+_SIZE, _REPEATS = 256, 5  # of the matrices whose products are timed, and how often each
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
@@ -42,8 +43,8 @@ def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSc
     return torch.amp.GradScaler(device.type) if precision == "float16" else None
 
 
-def fastest_precision(device: torch.device, size: int = 256, repeats: int = 5) -> Precision:
-    """bfloat16 where a product of that size takes at most 2/3 of the time of float32 on this device, else float32.
+def fastest_precision(device: torch.device) -> Precision:
+    """bfloat16 where a product takes at most 2/3 of the time of float32 on this device, else float32.
 
     Measured, not looked up: without instructions for it, it is emulated, slowly. Takes some 50 milliseconds.
     """
@@ -51,25 +52,24 @@ def fastest_precision(device: torch.device, size: int = 256, repeats: int = 5) -
         return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     if device.type != "cpu":
         return "float32"
-    a = torch.ones(size, size)
-    b = a.bfloat16()
-    return "bfloat16" if _seconds(b, repeats) < _seconds(a, repeats) * 2 / 3 else "float32"
+    a = torch.ones(_SIZE, _SIZE)
+    return "bfloat16" if _seconds(a.bfloat16()) < _seconds(a) * 2 / 3 else "float32"
 
 
-def fastest_products(device: torch.device, size: int = 256, repeats: int = 5) -> Products:
+def fastest_products(device: torch.device) -> Products:
     """oneDNN where a product in float32 takes it at most 3/4 of the time of torch's own library, else that."""
     if device.type != "cpu" or not has_onednn():
         return "torch"
-    a = torch.ones(size, size)
-    own = _seconds(a, repeats)
-    return "onednn" if _seconds(a, repeats, onednn_product) < own * 3 / 4 else "torch"
+    a = torch.ones(_SIZE, _SIZE)
+    own = _seconds(a)
+    return "onednn" if _seconds(a, onednn_product) < own * 3 / 4 else "torch"
 
 
-def _seconds(matrix: torch.Tensor, repeats: int, product: Callable[..., torch.Tensor] = torch.mm) -> float:
+def _seconds(matrix: torch.Tensor, product: Callable[..., torch.Tensor] = torch.mm) -> float:
     """The shortest of some products: other load on the machine only ever makes one longer."""
     product(matrix, matrix)
     times = []
-    for _ in range(repeats):
+    for _ in range(_REPEATS):
         start = time.process_time()
         product(matrix, matrix)
         times.append(time.process_time() - start)

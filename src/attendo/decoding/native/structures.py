@@ -17,7 +17,7 @@ _LINE, _PAGE, _ARENA = 64, 2**21, 2**23  # bytes: a cache line, a large page, wh
 
 
 class Matrix(ctypes.Structure):
-    """Matrix of products.h; `empty()` is one that is not there."""
+    """Matrix of products.h; without arguments, one that is not there."""
 
     _fields_ = [
         ("n_in", c_int64), ("n_out", c_int64), ("bits", c_int64), ("weight", c_void_p), ("scale", c_void_p),
