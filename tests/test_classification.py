@@ -9,7 +9,9 @@ import torch.nn.functional as F
 
 from attendo.data.accounting import Account
 from attendo.data.batches import Batch
-from attendo.data.labelled import LabelledRow, LabelledStore, LabelSet, LongTexts, labelled_store
+from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.labelled_store import LabelledStore, labelled_store
+from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig

@@ -12,7 +12,8 @@ import torch
 
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
-from attendo.data.labelled import LabelledRow, LongTexts
+from attendo.data.labelled import LabelledRow
+from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 from attendo.metrics import calibration_error

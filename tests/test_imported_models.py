@@ -10,7 +10,7 @@ import torch
 
 from attendo.bundle import Bundle, load_bundle, save_description, save_weights
 from attendo.data.imported_tokenizers import ImportedTokenizer
-from attendo.data.labelled import LongTexts
+from attendo.data.long_texts import LongTexts
 from attendo.data.token_stream import TokenStream
 from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import SamplingConfig

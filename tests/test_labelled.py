@@ -16,16 +16,15 @@ from attendo.data.labelled import (
     MOST_LABELS,
     LabelledRow,
     LabelledSource,
-    LabelledStore,
     LabelSet,
-    LongTexts,
     class_weights,
     count_labels,
     held_out_texts,
-    labelled_store,
     read_labelled,
     shown,
 )
+from attendo.data.labelled_store import LabelledStore, labelled_store
+from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
@@ -238,7 +237,7 @@ def check(store: LabelledStore, tokenizer: Tokenizer, data: list[LabelledRow]) -
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
 def test_what_went_in_comes_out_and_is_kept(tokenizer, tmp_path, monkeypatch, n):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
-    monkeypatch.setattr("attendo.data.labelled._CHUNK", 7)
+    monkeypatch.setattr("attendo.data.labelled_store._CHUNK", 7)
     labels = LabelSet(("down", "up"))
     store = labelled_store(iter(ROWS[:n]), Account("f"), labels, tokenizer, "k")
     check(store, tokenizer, ROWS[:n])

@@ -1,32 +1,16 @@
-"""Labelled texts: reading them, the labels and their counts, what validates, long texts, and the token store."""
+"""Labelled texts: reading them, the labels, their counts and weights, and what validates."""
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, NamedTuple
 
 from attendo.data.accounting import Account, plural
 from attendo.data.corpora import read_rows
 from attendo.data.held_out import HeldOut, held_out, source_hash
-from attendo.data.lengths import RowLengths
 from attendo.data.shards import TABLES, expanded
-from attendo.data.store import (
-    id_type,
-    mapped,
-    opened_or_built,
-    row_place,
-    row_starts,
-    save_row_starts,
-    verified_facts,
-)
-from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import cache_folder, write_manifest
 
 LABELLED = ("label", "text")
 """The roles of the columns of labelled texts, for `parse_columns`."""
@@ -38,10 +22,6 @@ UNBALANCED = 3.0
 """With class weights "auto", classes are weighted where the largest has more than so many times the smallest's rows."""
 
 ClassWeights = Literal["none", "balanced", "auto"]
-Long = Literal["cut", "window"]
-
-_FORMAT = 1
-_CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building a store takes
 
 
 class LabelledRow(NamedTuple):
@@ -196,139 +176,6 @@ def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str) -> Held
     hashes = held.hashes - {high for _, high in several} | {low for low, _ in several}
     chosen = HeldOut(hashes, held.n_rows, 0)
     return HeldOut(hashes, held.n_rows, sum(row.text in chosen for row in read()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LongTexts:
-    """What becomes of a text of more than `max_tokens` tokens.
-
-    long: "cut" keeps max_tokens of it, half from its start and half from its end, where its verdict often stands (as
-    Sun et al. 2019, section 5.3.1). "window" reads all of it through windows of max_tokens tokens that overlap by a
-    quarter or more, whose logits are averaged; in training each epoch sees one window of each text, drawn anew.
-    """
-
-    max_tokens: int = 256
-    long: Long = "cut"
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 4:
-            raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
-
-    def is_long(self, n_tokens: int) -> bool:
-        """Whether a text of so many tokens is longer than the model reads at once."""
-        return n_tokens > self.max_tokens
-
-    def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
-        """What the model reads of a text: the text itself, what is left of it, or its windows.
-
-        >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
-        ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])
-        """
-        if not self.is_long(len(ids)):
-            return [ids]
-        if self.long == "cut":
-            return [[*ids[: self._n_head], *ids[len(ids) - self.max_tokens + self._n_head :]]]
-        last = len(ids) - self.max_tokens
-        n_windows = 1 - (-last // (self.max_tokens - self.max_tokens // 4))
-        starts = [last * i // (n_windows - 1) for i in range(n_windows)]
-        return [ids[start : start + self.max_tokens] for start in starts]
-
-    def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
-        """What training reads of a text: as `parts`, but one window, chosen by `draw` in [0, 1) from all there are."""
-        if not self.is_long(len(ids)):
-            return ids
-        if self.long == "cut":
-            return np.concatenate([ids[: self._n_head], ids[len(ids) - self.max_tokens + self._n_head :]])
-        start = int(draw * (len(ids) - self.max_tokens + 1))
-        return ids[start : start + self.max_tokens]
-
-    def summary(self, n_long: int, n_texts: int) -> str:
-        """How many texts are longer and what becomes of them, in words.
-
-        >>> LongTexts(max_tokens=256).summary(1200, 25000)
-        '1,200 of 25,000 texts have more than 256 tokens; their first 128 and last 128 are kept'
-        """
-        head, tail = self._n_head, self.max_tokens - self._n_head
-        fate = {
-            "cut": f"their first {head} and last {tail} are kept",
-            "window": f"they are read through windows of {self.max_tokens}",
-        }
-        return f"{n_long:,} of {n_texts:,} texts have more than {self.max_tokens} tokens; {fate[self.long]}"
-
-    @property
-    def _n_head(self) -> int:
-        return self.max_tokens // 2
-
-
-class LabelledStore:
-    """Labelled texts as token ids, without bos and eos, read from memory-mapped files.
-
-    `lengths` are those of the rows, in tokens, `labels` [rows] int32 class ids, `row_numbers` [rows] int64 the rows'
-    numbers in the file they came from, counted on over several: see `place`. No row takes memory.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
-        self.facts = verified_facts(folder, _FORMAT)
-        self._ids = mapped(folder / "ids", self.facts.dtype)
-        self._offsets = mapped(folder / "offsets", "<i8")
-        self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
-        self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
-        self.lengths = RowLengths(self._offsets)
-        self._starts = row_starts(folder)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def place(self, i: int) -> tuple[int, int]:
-        """Which of the files, counted from 0, row i came from, and its number there."""
-        return row_place(self._starts, int(self.row_numbers[i]))
-
-    def text(self, i: int) -> NDArray[Any]:
-        """The ids of row i, a view into the file."""
-        if not 0 <= i < len(self):
-            raise IndexError(f"row {i} of a store of {len(self)}")
-        return self._ids[self._offsets[i] : self._offsets[i + 1]]
-
-
-def labelled_store(
-    rows: Iterable[LabelledRow], account: Account, labels: LabelSet, tokenizer: Tokenizer, key: str
-) -> LabelledStore:
-    """The store of this key in the cache; `rows` are read only if it isn't there yet or is damaged.
-
-    key: of `store_key`, with labels.names among its options. account: that of the rows. It is built in constant
-    memory. Raises AttendoError for a label that is not in the set, and if the cache can't be written to.
-    """
-    folder = cache_folder() / f"labelled-{key}"
-
-    def build(new: Path) -> None:
-        _build(new, rows, account, labels, tokenizer)
-        save_row_starts(new, account)
-        write_manifest(new, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size)})
-
-    return opened_or_built(folder, LabelledStore, build)
-
-
-def _build(
-    folder: Path, rows: Iterable[LabelledRow], account: Account, labels: LabelSet, tokenizer: Tokenizer
-) -> None:
-    dtype, end, remaining = id_type(tokenizer.vocab_size), 0, iter(rows)
-    with (
-        (folder / "ids").open("wb") as ids,
-        (folder / "offsets").open("wb") as offsets,
-        (folder / "labels").open("wb") as classes,
-        (folder / "rows").open("wb") as numbers,
-    ):
-        offsets.write(np.zeros(1, "<i8").tobytes())
-        while chunk := list(itertools.islice(remaining, _CHUNK)):
-            found = tokenizer.encode_batch(row.text for row in chunk)
-            positions = end + np.cumsum([len(row) for row in found], dtype="<i8")
-            end = int(positions[-1])
-            ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
-            offsets.write(positions.tobytes())
-            known = [labels.id_of(row.label, account.place(row.number)) for row in chunk]
-            classes.write(np.array(known, "<i4").tobytes())
-            numbers.write(np.array([row.number for row in chunk], "<i8").tobytes())
 
 
 def shown(label: str) -> str:

@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
-from attendo.data.labelled import LabelledRow, LabelledStore, LongTexts
+from attendo.data.labelled import LabelledRow
+from attendo.data.labelled_store import LabelledStore
 from attendo.data.lengths import RowLengths
+from attendo.data.long_texts import LongTexts
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import StoreFacts
 from attendo.errors import AttendoError

@@ -15,7 +15,8 @@ from numpy import ndarray
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
-from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
+from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.metrics import (

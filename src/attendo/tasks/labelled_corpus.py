@@ -19,15 +19,14 @@ from attendo.data.labelled import (
     LabelledRow,
     LabelledSource,
     LabelSet,
-    Long,
-    LongTexts,
     class_weights,
     count_labels,
     held_out_texts,
-    labelled_store,
     read_labelled,
 )
+from attendo.data.labelled_store import labelled_store
 from attendo.data.lines import require_file
+from attendo.data.long_texts import Long, LongTexts
 from attendo.data.store import store_key
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
