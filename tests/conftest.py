@@ -7,6 +7,7 @@ import tempfile
 
 import hypothesis
 import jaxtyping
+import pytest
 from example_counts import LARGE
 
 # Before anything imports them: every annotated shape in the core is checked at every call.
@@ -38,3 +39,12 @@ def pytest_configure(config):
     cache = tempfile.mkdtemp(prefix="attendo-cache-")
     os.environ["ATTENDO_CACHE"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
+
+
+@pytest.fixture
+def float64():
+    """Numbers of double precision unless told otherwise, and the same random ones in each test."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)

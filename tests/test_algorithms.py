@@ -31,11 +31,7 @@ CLOSE = {"rtol": 1e-10, "atol": 1e-12}
 lengths, widths = st.integers(1, 4), st.integers(1, 4)
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def random_head(d_x, d_z, d_attn, d_out):

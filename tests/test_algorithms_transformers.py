@@ -26,11 +26,7 @@ from attendo.theory.algorithms import (
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 @settings(max_examples=12)

@@ -6,6 +6,7 @@ import numpy as np
 import numpy_transcription as plain
 import pytest
 import torch
+from random_weights import randomized
 from torch import nn
 
 from attendo.inspecting.recording import recording
@@ -26,19 +27,7 @@ from attendo.theory.lecture import (
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def randomized(module):
-    """Every parameter random: biases that are zero and norms that are one would hide a wrong place."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return module
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def same(ours, theirs):

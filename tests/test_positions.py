@@ -10,13 +10,6 @@ from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import FixedPositions, LearnedPositions, sinusoidal_encoding
 
 
-@pytest.fixture
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
 def test_sinusoids_by_the_formula(float64):
     table = sinusoidal_encoding(torch.arange(20), 6, base=100.0)
     for position in (0, 7, 19):

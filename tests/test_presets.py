@@ -7,7 +7,7 @@ import numpy as np
 import numpy_transcription as plain
 import pytest
 import torch
-from torch import nn
+from random_weights import randomized
 
 from attendo.model_config import ModelConfig
 from attendo.models import parameter_count
@@ -24,19 +24,7 @@ NAMES = (
 )
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def randomized(module):
-    """Every parameter random: biases that are zero and norms that are one would hide a wrong place."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return module.eval()
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def residuals(block, eps, n):

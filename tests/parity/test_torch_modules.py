@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from random_weights import randomized
 from torch import nn
 
 from attendo.errors import AttendoError
@@ -24,19 +25,7 @@ FUTURE = torch.ones(TGT, TGT, dtype=torch.bool).triu(1)
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
-
-
-def randomized(module):
-    """Every parameter random: biases that are zero and norms that are one would hide a wrong place."""
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, std=0.4)
-    return module
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def inputs(*shapes):
