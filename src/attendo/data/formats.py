@@ -74,7 +74,7 @@ def read_tsv(path: Path, columns: Fields | None, header: bool, roles: Fields) ->
     picks: list[int] = []
     width = 0
     if header or (columns and not all(column.isdecimal() for column in columns)):
-        names = _header(path, next(lines, None), "\t")
+        names = _header(path, next(lines, None))
         picks, width = pick_columns(path, names, columns, roles), len(names)
     elif columns is None:
         picks, width = list(range(len(roles))), len(roles)
@@ -102,9 +102,7 @@ def read_csv(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawR
     if first is None:
         return
     if isinstance(first[1], Fault):
-        raise AttendoError(
-            f"{path}:1: no readable header ({first[1].reason}); the first line must name the columns"
-        )
+        raise _no_header(path, first[1])
     picks, width = pick_columns(path, first[1], columns, roles), len(first[1])
     for number, fields in records:
         if isinstance(fields, Fault):
@@ -290,14 +288,19 @@ def _fields_or_fault(fields: list[str | Fault]) -> Fields | Fault:
     return tuple(texts)
 
 
-def _header(path: Path, first: tuple[int, str | Fault] | None, separator: str) -> list[str]:
+def _header(path: Path, first: tuple[int, str | Fault] | None) -> list[str]:
+    """The names in the first line of a tab-separated file."""
     if first is None:
         raise AttendoError(f"{path} is empty; give a file with a header and at least one row of data")
     if isinstance(first[1], Fault):
-        raise AttendoError(
-            f"{path}:1: no readable header ({first[1].reason}); the first line must name the columns"
-        )
-    return first[1].split(separator)
+        raise _no_header(path, first[1])
+    return first[1].split("\t")
+
+
+def _no_header(path: Path, fault: Fault) -> AttendoError:
+    return AttendoError(
+        f"{path}:1: no readable header ({fault.reason}); the first line must name the columns"
+    )
 
 
 def _wrong_width(found: int, wanted: int) -> Fault:
