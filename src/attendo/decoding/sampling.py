@@ -26,8 +26,8 @@ _CHUNK = 2**17  # so many numbers stay in a processor's cache
 def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
     """The token in whose stretch of [0, 1) the uniform number lies: the inverse of the cumulative distribution.
 
-    One stretch a token, softmax(logits) long, in the order of the ids; a token of probability 0 has none. For who
-    brings his own random numbers; texts are drawn by `gumbel_max`.
+    One stretch a token, softmax(logits) long, in the order of the ids; a token of probability 0 has none. For
+    random numbers of one's own; texts are drawn by `gumbel_max`.
 
     >>> drawn(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(3, 3), torch.tensor([0.1, 0.25, 0.9]))
     tensor([0, 2, 2])

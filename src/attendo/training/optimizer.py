@@ -14,9 +14,8 @@ from attendo.training.products import Products
 from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_stable_decay
 
 OptimizerKind = Literal["adamw", "muon"]
-
-
 RANK_TIMEOUT = 600.0
+"""Seconds, unless the settings say otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
