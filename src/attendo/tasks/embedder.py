@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import get_args
 
@@ -103,23 +104,24 @@ class Embedder:
         pooling = self.embedding.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
             raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")
-        parts = [(i, part) for i, text in enumerate(texts) for part in self._parts(text)]
-        lengths = np.array([len(part) for _, part in parts], np.int64)
+        split = [self._parts(text) for text in texts]
+        parts = [part for own in split for part in own]
+        lengths = np.array([len(part) for part in parts], np.int64)
         pooled = np.zeros((len(parts), self.model.config.d_model))
         for rows in token_batches(lengths - 1, np.zeros_like(lengths), BATCH_TOKENS, 0, 0) if parts else []:
-            states, n_tokens = self._states([parts[row][1] for row in rows], layer)
+            states, n_tokens = self._states([parts[row] for row in rows], layer)
             pooled[rows] = pool(states, pooling, n_tokens).double().cpu().numpy()
         found = np.zeros((len(texts), self.model.config.d_model))
-        owners = np.array([i for i, _ in parts], np.int64)
-        for i in range(len(texts)):
-            own = owners == i
+        ends = list(accumulate(map(len, split), initial=0))
+        for i, (start, end) in enumerate(pairwise(ends)):
+            own = slice(start, end)
             match pooling:
                 case "mean":
                     found[i] = np.average(pooled[own], axis=0, weights=lengths[own])
                 case "max":
                     found[i] = pooled[own].max(axis=0)
                 case "first":
-                    found[i] = pooled[own][0]
+                    found[i] = pooled[start]
         if self.embedding.normalize:
             norms = np.linalg.norm(found, axis=1, keepdims=True)
             found = np.divide(found, norms, out=np.zeros_like(found), where=norms > 0)
