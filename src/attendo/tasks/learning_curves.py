@@ -38,7 +38,11 @@ MEASURES = {
 }
 """Measures of an evaluation in the order in which they are shown; others follow under their own names."""
 
+TRAINING, VALIDATION = Words("training", "学習"), Words("validation", "検証")
+GRADIENT = Words("gradient norm, before clipping", "勾配のノルム（クリップ前）")
+SPEED = Words("tokens a second", "1 秒あたりのトークン数")
 NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature"}
+_PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50
 """A smoothed curve takes a mean over one in so many of its points on either side."""
@@ -129,12 +133,6 @@ def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
     speeds = [Curve(i, TRAINING, *_speed(run, across), "line") for i, run in enumerate(runs)]
     found.append(Panel("speed", SPEED, tuple(curve for curve in speeds if len(curve.xs))))
     return [panel for panel in found if panel.curves]
-
-
-TRAINING, VALIDATION = Words("training", "学習"), Words("validation", "検証")
-GRADIENT = Words("gradient norm, before clipping", "勾配のノルム（クリップ前）")
-SPEED = Words("tokens a second", "1 秒あたりのトークン数")
-_PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 
 
 def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
