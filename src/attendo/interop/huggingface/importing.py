@@ -64,7 +64,7 @@ def import_model(
     tokenizer = read_tokenizer(
         source, theirs, source_language=source_language, target_language=target_language
     )
-    model = read_model(source)
+    model = read_model(source, theirs)
     config, pooling = _pooled(model.config, source)
     labels = _labels(theirs, config.n_classes)
     if labels:  # ours are sorted

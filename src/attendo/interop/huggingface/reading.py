@@ -187,10 +187,11 @@ def _weight_files(folder: Path) -> list[Path]:
     raise AttendoError(f"{folder} has no {_WEIGHTS}; give the whole folder of a Hugging Face model")
 
 
-def read_model(folder: Path) -> Model:
+def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
     """The model of a folder, in evaluation mode; its tensors are mapped where they are as the model has them.
 
-    Raises AttendoError naming what is missing, misshapen or too much, and what has no counterpart.
+    theirs: its config.json, if that is read already. Raises AttendoError naming what is missing, misshapen or too
+    much, and what has no counterpart.
 
     >>> from tempfile import mkdtemp
     >>> from attendo.interop.huggingface.writing import write_model
@@ -202,7 +203,7 @@ def read_model(folder: Path) -> Model:
     >>> read_model(folder).config.n_decoder_layers
     3
     """
-    theirs = read_json(folder / "config.json")
+    theirs = read_json(folder / "config.json") if theirs is None else theirs
     table, head = table_of(theirs)
     config_of(theirs)  # what has no counterpart is said before any weight is read
     with _opened(folder, table.prefix) as tensors:
