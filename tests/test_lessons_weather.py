@@ -16,9 +16,9 @@ from torch import nn
 from attendo.data import weather
 from attendo.lessons import find_lesson, weather_contest, weather_tasks
 from attendo.lessons import weather as lesson
-from attendo.lessons.arrays import seeded
+from attendo.lessons.arrays import T_95, seeded
 from attendo.lessons.lesson import Options, Table
-from attendo.lessons.weather_ablation import STUDENT, VARIANTS, Effect, answer, effect_of, effects
+from attendo.lessons.weather_ablation import VARIANTS, Effect, answer, effect_of, effects
 from attendo.lessons.weather_contest import DEEP
 from attendo.lessons.weather_models import (
     LINEAR,
@@ -192,7 +192,7 @@ def test_chi_square_is_pearsons(counts):
 
 def test_the_quantiles_are_right():
     assert stats.chi2.ppf(0.95, lesson.DEGREES) == pytest.approx(lesson.RARELY, abs=0.005)
-    assert stats.t.ppf(0.975, range(1, 10)) == pytest.approx(STUDENT, abs=5e-4)
+    assert stats.t.ppf(0.975, range(1, 10)) == pytest.approx(T_95, abs=5e-4)
 
 
 @given(arrays(np.float64, (2, 5), elements=st.floats(0, 1).map(lambda x: round(x, 3))))

@@ -20,7 +20,7 @@ from attendo.lessons.ablate_corpus import (
     translations,
     unordered_limit,
 )
-from attendo.lessons.arrays import ArrayTask, Training, curve, mean_and_deviation, seeded, trained
+from attendo.lessons.arrays import ArrayTask, Training, curve, margin, mean_and_deviation, seeded, trained
 from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.model_config import ModelConfig
@@ -33,8 +33,6 @@ SEEDS = 4
 TEST_SEED = 2**31  # of the test rows; no run draws from it
 PAPER_PERPLEXITY = 4.92
 """Of the paper's base model, on its development set; its BLEU is 25.8."""
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""The 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +136,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float]:
     >>> [round(x, 2) for x in interval([1.0, 2.0, 3.0])]
     [-0.48, 4.48]
     """
-    n = len(differences)
-    mean = statistics.fmean(differences)
-    if n < 2:
-        return -math.inf, math.inf
-    quantile = T_95[min(n - 2, len(T_95) - 1)]  # a little wide for more than ten seeds
-    half = quantile * statistics.stdev(differences) / math.sqrt(n)
+    mean, half = statistics.fmean(differences), margin(differences)
     return mean - half, mean + half
 
 

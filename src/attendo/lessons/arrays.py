@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ NO_TARGET = -1
 """Stands where there is nothing to predict."""
 CHUNK = 1024
 """Rows evaluated at once."""
+T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""The 97.5 % quantile of Student's t with 1, 2, ... degrees of freedom."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +220,19 @@ def mean_and_deviation(values: Sequence[float], form: str = ".3f") -> str:
     """
     mean = format(statistics.fmean(values), form)
     return mean if len(values) < 2 else f"{mean} ± {format(statistics.stdev(values), form)}"
+
+
+def margin(values: Sequence[float]) -> float:
+    """Half the width of the 95 % confidence interval of the mean, by Student's t; infinite for a single value.
+
+    >>> round(margin([1.0, 2.0, 3.0]), 2), margin([1.0])
+    (2.48, inf)
+    """
+    n = len(values)
+    if n < 2:
+        return math.inf
+    quantile = T_95[min(n - 2, len(T_95) - 1)]  # a little wide for more than ten values
+    return quantile * statistics.stdev(values) / math.sqrt(n)
 
 
 def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " points"]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attendo.lessons.arrays import margin
 from attendo.lessons.lesson import Options, Piece, Table
 from attendo.lessons.weather_contest import DEEP, ONE_LAYER, contest, task_table
 from attendo.lessons.weather_models import BLOG_ATTENTION, BLOG_HEADS, LINEAR, transformer_contender
@@ -24,8 +25,6 @@ VARIANTS = (
     transformer_contender(1, 4, norm=False),
     transformer_contender(2, 4, norm=False),
 )
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Two-sided 95 % points of Student's t, from 1 degree of freedom on."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,7 @@ def effect_of(name: Words, with_it: Sequence[Sequence[float]], without: Sequence
     (0.3, 1.2706, 0)
     """
     by_seed = np.mean(np.array(with_it) - np.array(without), axis=0)
-    n = len(by_seed)
-    if n < 2:
-        return Effect(name, float(by_seed[0]), math.inf)
-    error = float(np.std(by_seed, ddof=1)) / math.sqrt(n)
-    margin = STUDENT[min(n - 2, len(STUDENT) - 1)] * error
-    return Effect(name, float(by_seed.mean()), margin)
+    return Effect(name, float(by_seed.mean()), margin(by_seed.tolist()))
 
 
 def ablation_step(options: Options) -> Iterator[Piece]:
