@@ -65,7 +65,7 @@ class Sitting:
             start, progress = self.saved[begin]
             notes = copy.deepcopy(progress.notes)
             self.log = MetricsLog(self.folder)
-            self.log.resume(copy.deepcopy(progress), f"step-{begin}", {"state": f"hash {begin}"})
+            self.log.resume(copy.deepcopy(progress), f"step-{begin}")
         else:
             self.log.clear()
         for number, event in enumerate(events[start:until], start):
@@ -74,8 +74,7 @@ class Sitting:
                 self.saved[report.progress.step] = (number + 1, copy.deepcopy(report.progress))
                 if number + 1 == until:
                     break  # killed in between
-            facts = {"state": f"hash {report.progress.step}"} if report.kind == "checkpoint" else None
-            self.log.add(report, facts)
+            self.log.add(report)
         self.log.close()
 
 
@@ -117,7 +116,7 @@ def test_what_the_lines_say(tmp_path):
     }
     assert found[5]["loss"] == pytest.approx(sum(1 / n for n in range(41, 46)) / 5)
     assert (found[1]["loss"], found[1]["best"]) == (2 / 30, True)
-    assert (found[2]["chain"], found[2]["state"], found[2]["note"]) == ("001e", "hash 30", "step-30")
+    assert (found[2]["chain"], found[2]["note"]) == ("001e", "step-30")
     assert found[3]["note"] == "not finite in decoder"
     assert (found[6]["decay_start"], found[6]["end"]) == (22, 45)
 

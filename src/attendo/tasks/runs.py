@@ -83,7 +83,7 @@ class TrainingRun:
                     ]
                     for each, rule in [(report, None), *said]:
                         if first:
-                            self.log.add(each, {} if rule is None else {"rule": rule})
+                            self.log.add(each, rule)
                         yield each
             except OSError as error:
                 raise AttendoError(f"{error}; {self._remedy()}") from error

@@ -51,7 +51,7 @@ class MetricsLog:
 
     Each line has `kind`, `step` and `epoch`. A "step" line stands for LOG_EVERY steps: `loss` is their mean (nats a
     target), `rate` and `gradient_norm` are the last one's, `tokens` those seen so far. An "evaluation" has its
-    measures, `best` and a `note`; other kinds have their note and the facts that come with them. Numbers that are not
+    measures, `best` and a `note`; other kinds have their note, and advice the `rule` that gave it. Numbers that are not
     finite are null. Each line is in the file before `add` returns.
 
     How many lines there are, and the sums of steps that have no line yet, are kept in the progress that is reported,
@@ -79,10 +79,10 @@ class MetricsLog:
             for file in self._events_folder.glob("events.out.tfevents.*"):
                 file.unlink()
 
-    def resume(self, progress: Progress, checkpoint: str, facts: Mapping[str, Any] | None = None) -> None:
+    def resume(self, progress: Progress, checkpoint: str) -> None:
         """Goes on from a checkpoint: takes out what was logged after it, which will be done and logged again.
 
-        Of a checkpoint that was saved and not logged any more, the line is added, with this note and these facts.
+        Of a checkpoint that was saved and not logged any more, the line is added, with its name as the note.
         """
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
@@ -95,10 +95,10 @@ class MetricsLog:
         if self._events_folder is not None:  # what is there of later steps is hidden by TensorBoard
             self._events = _summary_writer()(str(self._events_folder), purge_step=progress.step + 1)
         if not any(entry["kind"] == "checkpoint" and entry["step"] == progress.step for entry, _ in kept):
-            self._write(_checkpoint(progress, checkpoint), facts)
+            self._write(_checkpoint(progress, checkpoint))
 
-    def add(self, report: Report, facts: Mapping[str, Any] | None = None) -> None:
-        """Takes in what the run has just done; facts: further keys of its line."""
+    def add(self, report: Report, rule: str | None = None) -> None:
+        """Takes in what the run has just done; rule: that of the coach by which a piece of advice is given."""
         progress = report.progress
         line = _place(report.kind, progress)
         match report.kind:
@@ -106,17 +106,15 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                clock = _clock(progress)
-                self._write(
-                    line | report.evaluation.measures | {"best": report.is_best, "note": report.note} | clock,
-                    facts,
-                )
+                found = report.evaluation.measures | {"best": report.is_best, "note": report.note}
+                self._write(line | found | _clock(progress))
             case "checkpoint":
-                self._write(_checkpoint(progress, report.note), facts)
+                self._write(_checkpoint(progress, report.note))
             case "end":
-                self._end(report, line, facts)
+                self._end(report, line)
             case _:
-                self._write(line | {"note": report.note} | _clock(progress), facts)
+                by = {} if rule is None else {"rule": rule}
+                self._write(line | {"note": report.note} | _clock(progress) | by)
         progress.notes[NOTE] = {
             "lines": self._lines,
             "loss": self._loss,
@@ -145,15 +143,15 @@ class MetricsLog:
         self._write(line | {"loss": self._loss / self._steps} | self._last_step | _clock(progress))
         self._loss, self._steps = 0.0, 0
 
-    def _end(self, report: Report, line: dict[str, Any], facts: Mapping[str, Any] | None) -> None:
+    def _end(self, report: Report, line: dict[str, Any]) -> None:
         """The last steps' mean too; a run that has ended and is started again has no second end."""
         if self._last_step and self._steps:
             self._write_mean(_place("step", report.progress), report.progress)
         if last_entry(self.path).get("kind") != "end":
-            self._write(line | {"note": report.note} | _at_end(report.progress), facts)
+            self._write(line | {"note": report.note} | _at_end(report.progress))
 
-    def _write(self, line: dict[str, Any], facts: Mapping[str, Any] | None = None) -> None:
-        entry = {key: _finite(value) for key, value in {**line, **(facts or {})}.items()}
+    def _write(self, line: dict[str, Any]) -> None:
+        entry = {key: _finite(value) for key, value in line.items()}
         if not self._whole:
             _cut_half_a_line(self.path)
             self._whole = True
