@@ -104,7 +104,7 @@ def test_what_a_person_reads(place, monkeypatch):
     assert "(chance of such a difference between equals: p = " in lines[8]
     assert max(map(len, lines)) <= 80
     assert "12 rows read, 12 used" in outcome.err and "translating with B" in outcome.err
-    same = attendo("compare", "t1", "t1", "pairs.tsv").out
+    same = attendo("compare", "t1", "t1", "pair*.tsv").out  # one file, by a pattern
     assert "  not told apart at 95 % (chance of such a difference between equals: p = 1.00)" in same
 
 
@@ -123,8 +123,10 @@ def test_the_seed_is_that_of_the_samples(place):
             ["t1", "c1", "pairs.tsv"],
             "t1 is for translation, c1 for classification; compare models of one task",
         ),
+        (["m1", "t1", "pairs.tsv"], "m1 is for masked-language-model, t1 for translation"),
         (["t1", "none", "pairs.tsv"], "none: no such run folder"),
         (["t1", "t2", "none.tsv"], "none.tsv"),
+        (["t1", "t2", "none*.tsv"], "none*.tsv: no file matches this pattern"),
         (["t1", "t2"], "Missing argument"),
         (["t1", "t2", "pairs.tsv", "--metric", "accuracy"], "is none of this task; take bleu, chrf, exact"),
         (["t1", "t2", "pairs.tsv", "--context", "8"], "--context means nothing for this task"),
@@ -132,7 +134,7 @@ def test_the_seed_is_that_of_the_samples(place):
         (["t1", "t2", "pairs.tsv", "--samples", "9"], "'--samples'"),
         (["c1", "c3", "labelled.tsv"], "know different labels, 'dry' only one of them"),
         (["l1", "l3", "long.txt", "--metric", "loss"], "the tokenizers differ"),
-        (["m1", "m1", "long.txt"], "is a masked language model, which has no measure on a file"),
+        (["m1", "m1", "long.txt"], "m1 gives vectors, which have no measure on a file"),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attendo.cli.evaluating import refuse_header, texts_of
+from attendo.cli.evaluating import NO_MEASURE, only, refuse_header, texts_of
 from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of
 from attendo.cli.using_options import (
@@ -23,6 +23,7 @@ from attendo.cli.using_options import (
     Threads,
     chosen_device,
     make_ready,
+    require_files,
 )
 from attendo.data.accounting import Account, plural
 
@@ -82,35 +83,31 @@ def compare(
 
     Example: attendo compare runs/old runs/new test.tsv
     """
-    from attendo.data.lines import require_file
+    from attendo.bundle import load_bundle
     from attendo.errors import AttendoError
     from attendo.tasks import Classifier, Generator, Translator, load
     from attendo.tasks.comparing import verdicts
 
-    for file in files:
-        if not file.is_dir():
-            require_file(file)
+    require_files(files)
     where, began = chosen_device(device, threads), time.monotonic()
     folders, users = (first, second), (load(first, where), load(second, where))
     if type(users[0]) is not type(users[1]):
-        tasks = [user.card.get("task", "another task") for user in users]
+        tasks = [load_bundle(folder).card.get("task", "another task") for folder in folders]
         raise AttendoError(f"{first} is for {tasks[0]}, {second} for {tasks[1]}; compare models of one task")
     given = {"--tokenize": tokenize, "--beam": beam, "--columns": columns, "--context": context}
     given |= {"--column": column, "--header": header, "--metric": metrics}
     match users:
         case Translator(), Translator():
-            _without(given, "--context", "--column")
+            only(given, "--tokenize", "--beam", "--columns", "--header", "--metric")
             sums = _translations(users, folders, files, given)
         case Classifier(), Classifier():
-            _without(given, "--tokenize", "--beam", "--context", "--column")
+            only(given, "--columns", "--header", "--metric")
             sums = _classifications(users, folders, files, given)
         case Generator(), Generator():
-            _without(given, "--tokenize", "--beam", "--columns")
+            only(given, "--context", "--column", "--header", "--metric")
             sums = _text_sums(users, folders, files, given)
         case _:
-            raise AttendoError(
-                f"{first} is a masked language model, which has no measure on a file; see info"
-            )
+            raise AttendoError(NO_MEASURE.format(first))
     found = verdicts(*sums, samples, seed)
     n_rows = len(next(iter(sums[0].values())).rows)
     if as_json:
@@ -171,13 +168,6 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
         "p": found.p_value,
         "better": {"first": "a", "second": "b", None: None}[verdict.better],
     }
-
-
-def _without(given: dict[str, Any], *meaningless: str) -> None:
-    """Refuses options of another task."""
-    for name in meaningless:
-        if given[name] is not None:
-            raise typer.BadParameter(f"{name} means nothing for this task; leave it out")
 
 
 def _chosen(given: dict[str, Any], known: Sequence[str], usual: Sequence[str]) -> list[str]:

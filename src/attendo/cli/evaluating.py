@@ -26,6 +26,7 @@ from attendo.cli.using_options import (
     Threads,
     chosen_device,
     make_ready,
+    require_files,
 )
 from attendo.data.accounting import Account, plural
 
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from attendo.tasks.classifier import Assessment
     from attendo.tasks.perplexity import TextLoss
     from attendo.tasks.text_corpus import TextData
+
+NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
 
 
 def add_evaluate_command(app: typer.Typer) -> None:
@@ -83,13 +86,10 @@ def evaluate(
 
     Example: attendo evaluate runs/mine test.tsv
     """
-    from attendo.data.lines import require_file
     from attendo.errors import AttendoError
     from attendo.tasks import Classifier, Generator, Translator, load
 
-    for file in files:
-        if not file.is_dir():
-            require_file(file)
+    require_files(files)
     if out is not None and not out.absolute().parent.is_dir():
         raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
     user = load(folder, chosen_device(device, threads))
@@ -99,26 +99,24 @@ def evaluate(
     match user:
         case Translator():
             make_ready(user)
-            _only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
+            only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
             facts, lines = _translations(user, folder, files, given)
         case Classifier():
-            _only(given, "--columns", "--header", "--out")
+            only(given, "--columns", "--header", "--out")
             facts, lines = _classifications(user, folder, files, given)
         case Generator():
-            _only(given, "--context", "--stride", "--column", "--header")
+            only(given, "--context", "--stride", "--column", "--header")
             facts, lines = _perplexity(user, folder, files, given)
         case _:
-            raise AttendoError(
-                f"{folder} is a masked language model, which has no measure on a file; see info"
-            )
+            raise AttendoError(NO_MEASURE.format(folder))
     seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
     print(json.dumps(facts | seconds, ensure_ascii=False) if as_json else "\n".join(lines))
     say(f"{seconds['wall_seconds']:,.1f} s ({seconds['cpu_seconds']:,.1f} CPU-seconds)")
     return 0
 
 
-def _only(given: dict[str, Any], *allowed: str) -> None:
-    """Refuses options of another task."""
+def only(given: dict[str, Any], *allowed: str) -> None:
+    """BadParameter for an option of another task, by the names of those that were given and those that are allowed."""
     others = {"--columns": "--column", "--column": "--columns"}
     for name, value in given.items():
         if value is not None and name not in allowed:

@@ -35,6 +35,7 @@ from attendo.cli.using_options import (
     chosen_device,
     file_done,
     make_ready,
+    require_files,
 )
 from attendo.cli.using_ray import OnRay, RayAddress, RayOptions, RayWorkers
 
@@ -209,6 +210,7 @@ def score(
     """
     from attendo.tasks import Translator
 
+    require_files(files)
     translator = Translator.load(folder, chosen_device(device, threads), others or ())
     make_ready(translator)
     pairs, account = pairs_of(folder, files, columns, header)

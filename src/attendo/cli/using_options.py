@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")]
 Files = Annotated[
-    list[Path], typer.Argument(metavar="F...", help="Pairs in one file, or in two parallel ones.")
+    list[Path],
+    typer.Argument(metavar="F...", help="Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
 ]
 Beam = Annotated[
     int | None, typer.Option(metavar="N", help="Beam width; 1 is greedy. Else the run's own, mostly 4.")
@@ -73,6 +74,17 @@ def chosen_device(device: str, threads: int | None) -> str:
     if threads is not None:
         torch.set_num_threads(threads)
     return str(pick_device(device))
+
+
+def require_files(names: list[Path]) -> None:
+    """Raises AttendoError, before anything slow begins, for a file that isn't there or a pattern of none."""
+    from attendo.data.lines import require_file
+    from attendo.data.shards import expanded
+
+    for name in names:
+        if not name.is_dir():
+            for file in expanded(name, None):
+                require_file(file)
 
 
 def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Path, Path] | None:
