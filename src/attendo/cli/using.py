@@ -6,17 +6,18 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from attendo.cli.card import card_lines
-from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, Drawing, drawing_of, refuse, show
-from attendo.cli.lines import MOST_LINES, arguments_as_lines, numbered_chunks, one_line, stdin_bytes
+from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, drawing_of, refuse, show
+from attendo.cli.lines import MOST_LINES, arguments_as_lines, numbered_chunks, stdin_bytes
 from attendo.cli.reporting import Counter, say
+from attendo.cli.translation_lines import TranslationLines, candidate_json
 from attendo.cli.using_options import (
     Beam,
     Columns,
@@ -41,8 +42,6 @@ from attendo.cli.using_ray import OnRay, RayAddress, RayOptions, RayWorkers
 
 if TYPE_CHECKING:
     from attendo.data.accounting import Account
-    from attendo.decoding.options import DecodingConfig
-    from attendo.tasks import Candidate, Translation
     from attendo.tasks.translator import Translator
 
 
@@ -162,7 +161,9 @@ def translate(
         raise typer.BadParameter(
             "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
         )
-    work = _Translating(translator, config, longest, n_best or 1, as_json, prefix or "", alignments, drawing)
+    work = TranslationLines(
+        translator, config, longest, n_best or 1, as_json, prefix or "", alignments, drawing
+    )
     make_ready(translator, int8=int8)
     if texts and stream:
         [(_, [text])] = arguments_as_lines(texts)
@@ -219,7 +220,7 @@ def score(
         found = translator.score([(source, target) for _, source, target in chunk], length_penalty)
         for (number, _, _), candidate in zip(chunk, found, strict=True):
             if as_json:
-                print(json.dumps({"line": number} | _candidate(candidate), ensure_ascii=False))
+                print(json.dumps({"line": number} | candidate_json(candidate), ensure_ascii=False))
             else:
                 print(f"{candidate.log_prob:.4f}\t{candidate.score:.4f}")
         counter.show(account.used)
@@ -266,107 +267,3 @@ def _set_search(translator: Translator, assignments: list[str]) -> None:
         raise typer.BadParameter(f"--set {other.pop()}.…: a search has settings of decoding only")
     chosen = dataclasses.asdict(translator.decoding) | tables.get("decoding", {})
     translator.decoding = build(DecodingConfig, chosen, "--set [decoding]")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Translating:
-    """From lines to the lines of their translations, and what is worth saying about them."""
-
-    translator: Translator
-    config: DecodingConfig
-    longest: int | None
-    n_best: int
-    as_json: bool
-    prefix: str
-    alignments: bool
-    drawing: Drawing | None = None
-
-    def __call__(
-        self, number: int, texts: list[str], counter: Counter | None = None
-    ) -> tuple[list[str], Counts[str]]:
-        """The output of each line, and counts; with a counter, each translation without an end is also said."""
-        counts, found = Counts[str](), self._found(number, texts)
-        for line, translation in enumerate(found, number):
-            counts["split"] += translation.parts > 1
-            counts[translation.loop] += 1
-            if not translation.candidates[0].finished:
-                counts["endless"] += 1
-                if counter is not None:
-                    counter.clear()
-                    say(f"line {line}: the translation met its length limit before its end")
-        return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
-
-    def _found(self, number: int, texts: list[str]) -> list[Translation]:
-        config, prefixes = self.config, self.prefix or None
-        if self.drawing is not None:
-            return self.translator.sample(
-                texts,
-                self.drawing.configs(number, len(texts)),
-                config.length_penalty,
-                longest=self.longest,
-                prefixes=prefixes,
-                alignments=self.alignments,
-            )
-        return self.translator.translate(
-            texts,
-            beam=config.beam,
-            n_best=config.n_best,
-            length_penalty=config.length_penalty,
-            longest=self.longest,
-            prefixes=prefixes,
-            alignments=self.alignments,
-        )
-
-    def request(self, folder: Path, others: list[Path], shortlist: Path | None) -> dict[str, Any]:
-        """All that the translations depend on, apart from the texts."""
-        from attendo.files import sha256_file
-
-        models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
-        own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
-        if shortlist is not None:
-            own["shortlist"] = sha256_file(shortlist)
-        shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
-        drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
-        return own | dataclasses.asdict(self.config) | shown | drawn
-
-    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
-        """What to say at the end; `counts` are those of all lines."""
-        longest = self.longest or self.translator.longest
-        said = {
-            "split": f"texts were longer than {longest:,} tokens and were translated in parts",
-            "mended": "translations repeated themselves and were searched again",
-            "left": "translations repeat themselves or come to no end"
-            + (", and another search did not help" if self.drawing is None else ""),
-            "endless": "translations met their length limit before their end",
-        }
-        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
-
-    def _line(self, number: int, translation: Translation) -> str:
-        if self.as_json:
-            found = {"line": number, "source": translation.source}
-            found |= {"translations": [_candidate(c) for c in translation.candidates]}
-            found |= {"parts": translation.parts, "loop": translation.loop}
-            if self.translator.shortlist is not None:
-                found["shortlist"] = True
-            found |= {} if translation.seed is None else {"seed": translation.seed}
-            return json.dumps(found, ensure_ascii=False)
-        lines = [one_line(c.text) + self._aligned(c) for c in translation.candidates]
-        if self.n_best == 1:
-            return lines[0]
-        scores = [f"{number}\t{c.score:.4f}\t" for c in translation.candidates]
-        return "\n".join(score + line for score, line in zip(scores, lines, strict=True))
-
-    def _aligned(self, found: Candidate) -> str:
-        """The field of --alignments: source-target, as giza-pharaoh has it."""
-        links = found.alignment
-        return "" if links is None else "\t" + " ".join(f"{link.source}-{link.target}" for link in links)
-
-
-def _candidate(found: Candidate) -> dict[str, Any]:
-    values = dataclasses.asdict(found)
-    values["token_log_probs"] = [round(value, 5) for value in found.token_log_probs]
-    if found.alignment is None:
-        del values["alignment"]
-    for link in values.get("alignment", ()):
-        link["weight"] = round(link["weight"], 5)
-    return values
