@@ -271,7 +271,7 @@ def test_refusals(tmp_path):
     assert "missing NAME" in refused("figure", "--out", out)
     assert "a.png" in refused("figure", "noam", "--out", tmp_path / "a.jpg")
     assert "no folder" in refused("figure", "noam", "--out", tmp_path / "no" / "a.svg")
-    assert "en or ja" in refused("figure", "noam", "--out", out, "--language", "fr")
+    assert "'en', 'ja'" in refused("figure", "noam", "--out", out, "--language", "fr")
     assert "figure model" in refused("figure", "noam", "--out", out, "--preset", "base")
     assert "n_heads" in refused("figure", "model", "--out", out, "--set", "model.n_head=2")
     assert list(tmp_path.iterdir()) == []

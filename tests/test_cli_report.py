@@ -79,7 +79,7 @@ def test_without_matplotlib_there_is_the_page_and_a_word(place, tmp_path, monkey
         (["none"], "none: no such run folder"),
         (["."], "metrics.jsonl: no such file"),
         (["one", "--by", "hours"], "take step, minutes or cpu-minutes"),
-        (["one", "--language", "de"], "take en or ja"),
+        (["one", "--language", "de"], "not one of 'en', 'ja'"),
         (["one", "--out", "labelled.tsv"], "is a file; give a folder"),
         ([], "Missing argument"),
     ],

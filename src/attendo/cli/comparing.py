@@ -11,20 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.evaluating import NO_MEASURE, only, refuse_header, texts_of
+from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of
-from attendo.cli.using_options import (
-    Beam,
-    Columns,
-    Device,
-    Files,
-    Header,
-    OneJson,
-    Threads,
-    chosen_device,
-    make_ready,
-    require_files,
-)
+from attendo.cli.using_options import Beam, Columns, Files, Header, chosen_device, make_ready, require_files
 from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:

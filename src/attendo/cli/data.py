@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from attendo.cli.options import OneJson
+
 
 def add_data_commands(app: typer.Typer) -> None:
     """Adds the commands that look at data."""
@@ -24,7 +26,7 @@ def doctor(
     ] = None,
     columns: Annotated[str | None, typer.Option(help="source=en,target=ja or 1,2.")] = None,
     header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    as_json: OneJson = False,
 ) -> int:
     """Check training data: bad rows, duplicates, leaks, odd lengths, swapped columns, wrong script, and more.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attendo.cli.options import Threads, use_threads
 from attendo.cli.reporting import follow, say
 
 if TYPE_CHECKING:
@@ -33,9 +34,7 @@ def demo(
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as training.seed=2.")
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")
-    ] = None,
+    threads: Threads = None,
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out ones, and show where it looks.
 
@@ -46,12 +45,9 @@ def demo(
     from attendo.training.clock import Clock
 
     clock = Clock.of_process()
-    import torch
-
     from attendo.tasks import load
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     tables = _settings(cpu_minutes, set_ or [])
     if fresh or not _is_begun(out):
         code = _begin(out, tables, clock)

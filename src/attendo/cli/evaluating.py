@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.lines import one_line
+from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
 from attendo.cli.tables import table_lines
 from attendo.cli.using import pairs_of
 from attendo.cli.using_options import (
     Beam,
     Columns,
-    Device,
     Files,
     Folder,
     Header,
-    OneJson,
     Penalty,
-    Threads,
     chosen_device,
     make_ready,
     require_files,

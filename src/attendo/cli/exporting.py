@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from attendo.cli.options import Threads, use_threads
 from attendo.cli.reporting import say
-from attendo.cli.using_options import Folder, Threads
+from attendo.cli.using_options import Folder
 
 if TYPE_CHECKING:
     from attendo.bundle import Bundle
@@ -62,10 +63,7 @@ def export(
     source, comma, into = (languages or "").partition(",")
     if languages is not None and not (source and comma and into):
         raise typer.BadParameter(f"--languages {languages} is not two codes; write source,target as in en,de")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     options = ExportOptions(
         quantization=cast("Any", quantization), languages=(source, into) if comma else None
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attendo.cli.options import Spoken
 from attendo.cli.reporting import say
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def figure(
         str | None, typer.Argument(metavar="NAME", help="Which; without it the names are listed.")
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="F.png|F.svg", help="The file to write.")] = None,
-    language: Annotated[str, typer.Option(metavar="en|ja", help="Of the words in it.")] = "en",
+    language: Spoken = "en",
     preset: Annotated[
         str | None, typer.Option(metavar="P", help="For model: base, gpt2_small …, F.toml, a run.")
     ] = None,
@@ -39,21 +40,20 @@ def figure(
 
     Example: attendo figure model --preset base --out base.svg
     """
-    spoken = known_language(language)
     from attendo.theory.figures.catalogue import FIGURES, require_known
 
     if name is None:
         if out is not None or preset is not None or set_:
             raise typer.BadParameter("missing NAME, the figure to draw; attendo figure lists them")
         for known, line in FIGURES.items():
-            print(f"{known:<18} {line.in_language(spoken)}")
+            print(f"{known:<18} {line.in_language(language)}")
         return 0
     require_known(name)
     if out is None:
         raise typer.BadParameter("missing --out F.png or F.svg, the file to write")
     if name != "model" and (preset is not None or set_):
         raise typer.BadParameter(f"--preset and --set are for the figure model; {name} has neither")
-    return _draw(name, out, spoken, preset, set_ or [])
+    return _draw(name, out, language, preset, set_ or [])
 
 
 def _draw(name: str, out: Path, language: Language, preset: str | None, settings: list[str]) -> int:
@@ -65,10 +65,3 @@ def _draw(name: str, out: Path, language: Language, preset: str | None, settings
         say("no font installed here has all the Japanese characters; the words are in English")
     say(f"wrote {out}")
     return 0
-
-
-def known_language(text: str) -> Language:
-    """The language of that name. Raises BadParameter for another."""
-    if text == "en" or text == "ja":
-        return text
-    raise typer.BadParameter(f"--language {text} is not known; take en or ja")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attendo.cli.options import Spoken
 from attendo.cli.reporting import duration, say
 from attendo.cli.tables import WIDTH, table_lines
-from attendo.cli.theory import Spoken
 
 if TYPE_CHECKING:
     from attendo.lessons.lesson import Cell, Lesson, Piece, Table

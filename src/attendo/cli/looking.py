@@ -15,8 +15,9 @@ from attendo.cli.head_ranking import rank
 from attendo.cli.lines import arguments_as_lines
 from attendo.cli.look_edits import asked_edits
 from attendo.cli.look_text import Stack, json_text, text_lines
+from attendo.cli.options import Device, OneJson, Spoken, Threads
 from attendo.cli.reporting import say, stopping
-from attendo.cli.using_options import Device, Folder, OneJson, Threads, chosen_device
+from attendo.cli.using_options import Folder, chosen_device
 from attendo.words import Language
 
 if TYPE_CHECKING:
@@ -102,9 +103,7 @@ def look(
         typer.Option(metavar="GOLD", help="With --over: links of the rows' words, one line a row: 0-0 1?2."),
     ] = None,
     as_json: OneJson = False,
-    language: Annotated[
-        Language, typer.Option(metavar="en|ja", help="Of what is printed, and of the page.")
-    ] = "en",
+    language: Spoken = "en",
     device: Device = "cpu",
     threads: Threads = None,
 ) -> int:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attendo.cli.options import Device, OneJson, Threads, use_threads
 from attendo.cli.reporting import duration, say
 from attendo.cli.training_options import (
     Assignments,
     Config,
     CpuMinutes,
-    Device,
     Epochs,
     Header,
     InitFrom,
@@ -21,7 +21,6 @@ from attendo.cli.training_options import (
     Seed,
     Steps,
     Strict,
-    Threads,
     joined_settings,
     one_end,
 )
@@ -96,7 +95,7 @@ def plan(
     price: Annotated[
         float | None, typer.Option(metavar="P", min=0, help="Of an hour of one, or of this machine.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead.")] = False,
+    as_json: OneJson = False,
 ) -> int:
     """Predict what training would take, without training.
 
@@ -131,10 +130,7 @@ def plan(
     tables = joined_settings(family, preset, config, set_, options)
     if not tables.get("data", {}).get("train"):
         raise typer.BadParameter("no training data: give --train F")
-    if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+    use_threads(threads)
     made = plan_run(family, tables, say, device, init_from=init_from)
     paper = None if accelerators is None else carried(made, accelerators, named, tokens, mfu)
     if as_json:

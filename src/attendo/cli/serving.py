@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from attendo.cli.using_options import Device, Threads, chosen_device
+from attendo.cli.options import Device, Threads
+from attendo.cli.using_options import chosen_device
 from attendo.errors import AttendoError
 
 NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from attendo.cli.options import OneJson, Spoken
 from attendo.words import Language, Words
 
 if TYPE_CHECKING:
@@ -24,9 +25,6 @@ WIDEST = 100
 
 CONDITION = Words("Condition", "条件")
 T = TypeVar("T")
-
-Spoken = Annotated[Language, typer.Option(metavar="en|ja", help="Of the words.")]
-OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 def add_theory_commands(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, get_args
 
 import typer
 
-from attendo.cli.figure import known_language
+from attendo.cli.options import Spoken
 from attendo.cli.reporting import say
 
 PAGE, PICTURE = "report.html", "curves.png"
@@ -26,7 +26,7 @@ def report(
     across: Annotated[
         str, typer.Option("--by", metavar="A", help="The axis across: step, minutes or cpu-minutes.")
     ] = "step",
-    language: Annotated[str, typer.Option(metavar="en|ja", help="Of the words in it.")] = "en",
+    language: Spoken = "en",
 ) -> int:
     """Draw how runs have learned: report.html, which opens offline, and curves.png.
 
@@ -41,10 +41,7 @@ def report(
     from attendo.microscope.curves_picture import write_picture
     from attendo.tasks.learning_curves import Across, read_run
 
-    spoken, by = (
-        known_language(language),
-        next((known for known in get_args(Across) if known == across), None),
-    )
+    by = next((known for known in get_args(Across) if known == across), None)
     if by is None:
         raise typer.BadParameter(f"--by {across} is not known; take step, minutes or cpu-minutes")
     runs = [read_run(folder) for folder in folders]
@@ -55,9 +52,9 @@ def report(
     if place.exists() and not place.is_dir():
         raise AttendoError(f"--out {place} is a file; give a folder")
     place.mkdir(parents=True, exist_ok=True)
-    write_atomic(place / PAGE, report_page(runs, by, spoken))
+    write_atomic(place / PAGE, report_page(runs, by, language))
     say(f"wrote {place / PAGE}")
-    if write_picture(runs, place / PICTURE, by, spoken) != spoken:
+    if write_picture(runs, place / PICTURE, by, language) != language:
         say("no font installed here has all the Japanese characters; the picture's words are in English")
     say(f"wrote {place / PICTURE}")
     return 0

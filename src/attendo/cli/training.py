@@ -8,12 +8,12 @@ from typing import Annotated
 
 import typer
 
+from attendo.cli.options import Device, Threads
 from attendo.cli.reporting import follow, say, silent
 from attendo.cli.training_options import (
     Assignments,
     Config,
     CpuMinutes,
-    Device,
     Epochs,
     Header,
     InitFrom,
@@ -24,7 +24,6 @@ from attendo.cli.training_options import (
     Seed,
     Steps,
     Strict,
-    Threads,
     begin,
     one_end,
     ranks_of,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.exporting import say_what_cannot_go
+from attendo.cli.options import use_threads
 from attendo.cli.reporting import follow, say, silent
 from attendo.data.accounting import plural
 
@@ -38,8 +39,6 @@ Epochs = Annotated[float | None, typer.Option(metavar="E", help="End after E pas
 Minutes = Annotated[float | None, typer.Option(metavar="M", help="End after M minutes, preparation counted.")]
 CpuMinutes = Annotated[float | None, typer.Option(metavar="M", help="The same in CPU time of all threads.")]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="Of the weights, the order and the dropout.")]
-Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the settings as TOML and leave.")]
 
 
@@ -89,8 +88,7 @@ def _train(
     from attendo.tasks.resuming import goes_on, joined_run, resumed_run
     from attendo.tasks.runs import new_run
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     with ranks_of(device, tables.get("training", {})) as ranks:
         tell = say if ranks.is_first else silent
         if goes_on(out, ranks):

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from attendo.cli.options import Device, Threads
 from attendo.cli.training_options import (
     Assignments,
     Config,
     CpuMinutes,
-    Device,
     Epochs,
     Header,
     InitFrom,
@@ -22,7 +22,6 @@ from attendo.cli.training_options import (
     Seed,
     Steps,
     Strict,
-    Threads,
     begin,
     one_end,
 )

@@ -16,21 +16,19 @@ import typer
 from attendo.cli.card import card_lines
 from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, drawing_of, refuse, show
 from attendo.cli.lines import MOST_LINES, arguments_as_lines, numbered_chunks, stdin_bytes
+from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.translation_lines import TranslationLines, candidate_json
 from attendo.cli.using_options import (
     Beam,
     Columns,
-    Device,
     Files,
     Folder,
     Header,
     Input,
     JsonLines,
-    OneJson,
     Output,
     Penalty,
-    Threads,
     With,
     both_files,
     chosen_device,

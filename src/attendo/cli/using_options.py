@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from attendo.cli.options import use_threads
 from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, duration, say, stopping
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ Beam = Annotated[
 Penalty = Annotated[
     float | None, typer.Option(metavar="A", help="GNMT length penalty; 0 is none. Else the run's own.")
 ]
-Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Columns = Annotated[
     str | None, typer.Option(metavar="C", help="source=en,target=ja, or 1,2. Else as in training.")
 ]
@@ -48,7 +47,6 @@ Input = Annotated[
 Output = Annotated[
     Path | None, typer.Option("--output", metavar="G", help="Where they go; the same command goes on.")
 ]
-OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 
 def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
@@ -67,12 +65,9 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
 
 def chosen_device(device: str, threads: int | None) -> str:
     """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
-    import torch
-
     from attendo.tasks.runs import pick_device
 
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     return str(pick_device(device))
 
 

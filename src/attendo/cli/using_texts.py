@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes, stdin_text
+from attendo.cli.options import Device, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.using_options import (
-    Device,
     Folder,
     Input,
     JsonLines,
     Output,
-    Threads,
     both_files,
     chosen_device,
     file_done,
