@@ -17,11 +17,12 @@ from attendo.serving.keys import read_keys
 
 
 @pytest.mark.parametrize(
-    "path", ["/test/echo", "/v1/test/echo", "/nothing", "/", "/livez/", "//livez", "/metrics"]
+    "path",
+    ["/test/echo", "/v1/test/echo", "/nothing", "/", "/livez/", "//livez", "/metrics", "/look/a/api/look"],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "BREW"])
 def test_without_the_key_nothing_is_answered(path, method):
-    app, _ = served(keys=[KEY])
+    app, _ = served(keys=[KEY], look=True)
     for headers in ({}, bearer("wrong"), bearer(KEY.upper()), bearer(""), {"Authorization": KEY}):
         answer = ask(app, method, path, headers, b"x")
         assert (answer.status, answer["www-authenticate"]) == (401, "Bearer")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import APIRouter, FastAPI
@@ -12,7 +12,7 @@ from attendo import __version__
 from attendo.errors import AttendoError
 from attendo.serving import completions, faults, health, libretranslate, look_routes, page, texts
 from attendo.serving.direct import Direct
-from attendo.serving.guard import Guard, Paths
+from attendo.serving.guard import Guard
 from attendo.serving.openapi import describe
 from attendo.serving.reloading import Reloading
 from attendo.serving.state import State
@@ -44,16 +44,17 @@ def create_app(state: State) -> FastAPI:
     routers += [page.router] if state.page else []
     for router in routers:
         app.include_router(router)
-    state.paths = frozenset().union(*(_paths_of(router).named for router in routers))
+    state.paths = frozenset().union(*map(_paths_of, routers))
     faults.install(app)
     describe(app, bool(state.keys))
-    # what the pages are made of is the same for everybody; what they ask is not
-    still = _paths_of(page.router) if state.page else Paths()
-    looked = (look_routes.BELOW,) if state.look else ()
-    public = Paths(still.named | health.PUBLIC, (*still.below, *looked))
-    early = Paths(still.named | health.PATHS | {OPENAPI}, still.below)
+    # the pages are the same for everybody; what they ask is not
+    still = _paths_of(page.router) if state.page else frozenset[str]()
+
+    def is_public(path: str) -> bool:
+        return path in still or path in health.PUBLIC or (state.look and look_routes.is_page(path))
+
     app.add_middleware(Direct, routers=routers)
-    app.add_middleware(Guard, state=state, public=public, early=early)
+    app.add_middleware(Guard, state=state, is_public=is_public, early=still | health.PATHS | {OPENAPI})
     return app
 
 
@@ -75,8 +76,7 @@ def _load(state: State) -> None:
         state.log.event("failed", {"why": str(error)})
 
 
-def _paths_of(router: APIRouter) -> Paths:
-    """The paths of its routes; of one with a field, all below what comes before the field."""
-    paths: Iterable[str] = [getattr(route, "path", "") for route in router.routes]
-    below = {path.partition("{")[0] for path in paths if "{" in path}
-    return Paths(frozenset(path for path in paths if "{" not in path), tuple(sorted(below)))
+def _paths_of(router: APIRouter) -> frozenset[str]:
+    """The paths of its routes without a field."""
+    paths = [getattr(route, "path", "") for route in router.routes]
+    return frozenset(path for path in paths if "{" not in path)

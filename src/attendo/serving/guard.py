@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -42,31 +41,17 @@ class _Left(Exception):
     """The client went while its request was still coming."""
 
 
-@dataclass(frozen=True)
-class Paths:
-    """Paths that are named, and all below some others.
-
-    >>> paths = Paths(frozenset({"/livez"}), ("/assets/",))
-    >>> [path in paths for path in ("/livez", "/livez/", "/assets/page.js", "/assets")]
-    [True, False, True, False]
-    """
-
-    named: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()
-
-    def __contains__(self, path: str) -> bool:
-        return path in self.named or path.startswith(self.below)
-
-
 class Guard:
     """Lets in who has a key, and no more than fits; every request leaves by its passage.
 
-    public: what is given without a key. early: what is answered while models load and while the server drains. Both are
-    asked by `scope["path"]`, so that a path where there is nothing is refused, too.
+    is_public: whether a path is given without a key. early: what is answered while models load and while the server
+    drains. Both are asked by `scope["path"]`, so that a path where there is nothing is refused, too.
     """
 
-    def __init__(self, app: ASGIApp, state: State, public: Paths, early: Paths) -> None:
-        self.app, self.state, self.public, self.early = app, state, public, early
+    def __init__(
+        self, app: ASGIApp, state: State, is_public: Callable[[str], bool], early: frozenset[str]
+    ) -> None:
+        self.app, self.state, self.is_public, self.early = app, state, is_public, early
         self.held = 0  # bytes of bodies that are not whole
         self.most_held = max(BODIES, 4 * state.config.max_body)
 
@@ -137,7 +122,7 @@ class Guard:
     def _is_known(self, path: str, method: str, headers: Mapping[bytes, bytes]) -> bool:
         """Whether a request may be answered, by its head."""
         keys = self.state.keys
-        if not keys or (method in READS and path in self.public):
+        if not keys or (method in READS and self.is_public(path)):
             return True
         scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"bearer" and keys.admit(bearer.strip()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,7 +23,6 @@ from attendo.serving.served import Served
 from attendo.words import Language
 
 router = APIRouter(tags=["microscope"])
-BELOW = "/look/"
 COST = 1000
 """Of a question, in tokens: the texts are short, and what is computed of them is much."""
 POLICY = {"content-security-policy": "frame-ancestors 'none'"}
@@ -48,6 +48,15 @@ class _Asked:
 @cache
 def _page(language: Language) -> bytes:
     return live_page(language).encode()
+
+
+def is_page(path: str) -> bool:
+    """Whether a path is that of a page, or leads to one: they tell nothing of the models.
+
+    >>> [is_page(path) for path in ("/look/enja", "/look/enja/", "/look/", "/look/enja/api/model")]
+    [True, True, False, False]
+    """
+    return re.fullmatch(r"/look/[^/]+/?", path) is not None
 
 
 @router.get("/look/{model}", include_in_schema=False)
