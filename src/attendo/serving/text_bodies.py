@@ -7,10 +7,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from attendo.serving.bodies import WHOLE, Body, Name
-from attendo.serving.completion_bodies import TokenId
-
-Texts = Annotated[list[str], Field(min_length=1, max_length=10_000)]
-
+from attendo.serving.completion_bodies import Texts, TokenId
 
 Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
