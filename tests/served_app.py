@@ -5,12 +5,12 @@ import json
 
 from asgi_client import KEY, NoModels
 from fastapi import Request
-from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
 from attendo.errors import AttendoError
 from attendo.serving.admission import Full, TooLarge
 from attendo.serving.app import State, create_app
+from attendo.serving.bodies import Body, body_of
 from attendo.serving.calls import ClientGone
 from attendo.serving.engine import TimeIsUp
 from attendo.serving.faults import Refused
@@ -30,7 +30,7 @@ RAISED = {
 }
 
 
-class Asked(BaseModel):
+class Asked(Body):
     n: int
     q: str
 
@@ -55,8 +55,8 @@ def served(*, keys=(), form="json", models=None, **options):
             raise RAISED[name]
 
         @app.post(prefix + "/asked")
-        async def field(asked: Asked):
-            return Response(str(asked.n))
+        async def field(request: Request):
+            return Response(str((await body_of(request, Asked)).n))
 
     @app.get("/test/stream")
     async def stream():

@@ -92,8 +92,8 @@ def test_errors_have_their_answers(name, status, retry):
 @pytest.mark.parametrize(
     ("headers", "body", "said"),
     [
-        ({}, {"q": SECRET}, "body field n: field required"),
-        ({}, {"n": SECRET, "q": "x"}, "body field n: input should be a valid integer"),
+        ({}, {"q": SECRET}, "n is missing; give it"),
+        ({}, {"n": SECRET, "q": "x"}, "n: input should be a valid integer"),
         ({}, [SECRET], "the body: "),
         ({"Content-Type": "application/json"}, b'{"n": ', "not valid JSON"),
         ({"Content-Type": "application/json"}, b"\xff", "UTF-8"),
@@ -103,7 +103,7 @@ def test_errors_have_their_answers(name, status, retry):
 def test_a_bad_field_is_named_and_not_repeated(headers, body, said):
     app, _ = served()
     plain, openai = (ask(app, "POST", f"{prefix}/test/asked", headers, body) for prefix in ("", "/v1"))
-    assert {plain.status, openai.status} <= {400, 422}
+    assert {plain.status, openai.status} == {422}
     assert said in plain.error
     assert SECRET not in plain.error
     assert plain.error == openai.error

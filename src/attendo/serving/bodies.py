@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from attendo.microscope.session import json_of
-from attendo.serving.faults import Refused
+from attendo.serving.faults import Refused, plain
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MOST_FIELDS = 1000
@@ -115,7 +115,7 @@ def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
         return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
     place = [str(part) for part in first["loc"]]
     if not place:
-        return f"the body: {_plain(first['msg'])}", None
+        return f"the body: {plain(first['msg'])}", None
     name = place[0]
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(name, known, 1) if len(place) == 1 else []
@@ -128,13 +128,8 @@ def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
     own = [each for each in own if not each["type"].endswith("_type")] or own
     deepest = max((each["loc"] for each in own), key=len)
     numbers = "".join(f"[{part}]" for part in deepest[1:] if isinstance(part, int))
-    told = dict.fromkeys(_plain(each["msg"]) for each in own)
+    told = dict.fromkeys(plain(each["msg"]) for each in own)
     return f"{name}{numbers}: {', or '.join(told)}", name
-
-
-def _plain(message: str) -> str:
-    text = message.removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
 
 
 def media_type(request: Request) -> str:

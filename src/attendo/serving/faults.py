@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -26,9 +25,6 @@ NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X
 TOO_LATE = (
     "the time for this request is up; send less at once, or allow it more by X-Request-Timeout and --timeout"
 )
-LIBRETRANSLATE = frozenset({"/translate", "/detect"})
-"""Routes that answer 400 for a bad field, as LibreTranslate does."""
-
 GONE = 499
 """What the log says of a client that went before its answer."""
 
@@ -111,9 +107,10 @@ def answer_to(scope: Scope, error: Exception) -> Response:
             return answer(scope, 504, TOO_LATE)
         case ClientGone():
             return Response(status_code=GONE)
-        case RequestValidationError():
-            message, param = _invalid(error.errors())
-            return answer(scope, 400 if scope["path"] in LIBRETRANSLATE else 422, message, param=param)
+        case RequestValidationError():  # of a field of the path: bodies are read by `serving.bodies`
+            wrong = error.errors()[0]
+            field = str(wrong["loc"][-1])
+            return answer(scope, 422, f"{field}: {plain(wrong['msg'])}", param=field)
         case HTTPException():
             return answer(scope, error.status_code, _said(error), error.headers)
         case AttendoError():
@@ -134,17 +131,14 @@ def install(app: FastAPI) -> None:
         app.add_exception_handler(kind, handle)
 
 
-def _invalid(errors: Sequence[Any]) -> tuple[str, str | None]:
-    """What is wrong with a request, and the field; what was given there is not repeated."""
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return "the body is not valid JSON", None
-    place = [str(part) for part in first["loc"][1:] if not str(part).startswith("function-")]
-    field = ".".join(place)[:100]
-    said = first["msg"].removeprefix("Value error, ")
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    where = f"{first['loc'][0]} field {field}" if field else f"the {first['loc'][0]}"
-    return f"{where}: {said[:1].lower()}{said[1:300]}{more}", field or None
+def plain(message: str) -> str:
+    """A message of pydantic's as a clause.
+
+    >>> plain("Value error, Give text"), plain("Field required")
+    ('give text', 'field required')
+    """
+    text = message.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
 
 
 def _said(error: HTTPException) -> str:
@@ -153,7 +147,5 @@ def _said(error: HTTPException) -> str:
             return "there is nothing at this path; /openapi.json lists what there is"
         case HTTPStatus.METHOD_NOT_ALLOWED:
             return "this path does not take that method; the header Allow says which it takes"
-        case HTTPStatus.BAD_REQUEST if error.detail == "There was an error parsing the body":
-            return "the body can't be read; send JSON in UTF-8, as application/json"
         case _:
             return str(error.detail)
