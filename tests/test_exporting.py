@@ -187,9 +187,10 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
     outcome = attendo(
         "train", "translation", "--threads", 1, *train, *settings({"training": SMALL["training"]})
     )
-    (said,) = [line for line in outcome.err.splitlines() if "can't be exported" in line]
-    assert said.startswith("this run can't be exported to huggingface: value_dim=4")
-    assert "to ctranslate2, argos: value_dim=4 differs" in said
+    (said,) = [line for line in outcome.err.splitlines() if line.startswith("export: ")]
+    assert said.startswith("export: to onnx; not to ")
+    assert "not to huggingface: value_dim=4" in said
+    assert "not to ctranslate2, argos: value_dim=4 differs" in said
     said = refused("export", before, tmp_path / "out", "--to", "ctranslate2")
     assert "can't be exported to ctranslate2: value_dim=4 differs" in said
 

@@ -49,19 +49,23 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
 
 
 def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
-    """In a line, where a model of this shape can't go of the places that take its kind of model; None: everywhere.
+    """In a line, to which of the places that take its kind a model of this shape can go, and to which not, and why.
+
+    None where it can go everywhere.
 
     >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
-    >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:63]
-    "this run can't be exported to huggingface: value_dim=32 and nor"
+    >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
+    'export: to onnx; not to huggingface: value_dim=32 and '
     """
     reasons: dict[str, list[str]] = {}
     for target in TARGETS:
         if target != "argos" or config.architecture == "encoder-decoder":
             why = exportable(config, kind, target)
             reasons.setdefault(why or "", []).append(target)
-    said = [f"to {', '.join(targets)}: {why}" for why, targets in reasons.items() if why]
-    return f"this run can't be exported {'; '.join(said)}" if said else None
+    goes = reasons.pop("", [])
+    said = [f"to {', '.join(goes)}"] if goes else []
+    said += [f"not to {', '.join(targets)}: {why}" for why, targets in reasons.items()]
+    return f"export: {'; '.join(said)}" if reasons else None
 
 
 def export(
