@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from claim_findings import failing, figures
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy_transcription import softmax
@@ -23,14 +24,6 @@ from attendo.theory.claims.samples import normal, random_attention
 
 FEW = settings(max_examples=25)
 seeds = st.integers(0, 10_000)
-
-
-def failing(finding):
-    return {check.name.en for check in finding.checks if not check.holds}
-
-
-def figures(finding):
-    return {check.name.en: check.value for check in finding.checks}
 
 
 def test_the_ids():

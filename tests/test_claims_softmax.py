@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from claim_findings import failing, figures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,14 +32,6 @@ apart = st.lists(st.integers(-40, 40), min_size=2, max_size=6, unique=True).map(
 def softmax(scores, temperature=1.0):
     exponentials = np.exp(np.array(scores) / temperature)
     return exponentials / exponentials.sum()
-
-
-def failing(finding):
-    return {check.name.en for check in finding.checks if not check.holds}
-
-
-def figures(finding):
-    return {check.name.en: check.value for check in finding.checks}
 
 
 def test_the_id():

@@ -1,0 +1,26 @@
+"""What each claim finds, computed once for all tests that read it."""
+
+from functools import cache
+
+import torch
+
+from attendo.theory.claims import CLAIMS
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+
+
+@cache
+def finding(name):
+    """What a claim finds; computing it draws no number from torch's own generator."""
+    before = torch.get_rng_state()
+    found = BY_ID[name].compute()
+    assert torch.equal(torch.get_rng_state(), before)
+    return found
+
+
+def failing(found):
+    return {check.name.en for check in found.checks if not check.holds}
+
+
+def figures(found):
+    return {check.name.en: check.value for check in found.checks}
