@@ -17,6 +17,16 @@ import torch  # noqa: E402  (after the hook, which must come first)
 
 torch.set_num_threads(1)
 
+
+@pytest.fixture
+def float64():
+    """Within a test new tensors are of float64, and random ones the same in each run."""
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
 # The same examples on every machine and every run, however slow it is.
 hypothesis.settings.register_profile("attendo", deadline=None, derandomize=True, database=None)
 hypothesis.settings.load_profile("attendo")

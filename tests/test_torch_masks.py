@@ -14,12 +14,7 @@ LENGTHS = torch.tensor([5, 1, 3])
 PADDING = torch.arange(SRC) >= LENGTHS[:, None]  # torch's sense: True is hidden
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def test_masks_there_and_back():
