@@ -50,7 +50,7 @@ def film_answer(seen: Seen, path: str, head: int) -> dict[str, Any]:
     if not newest:
         notes.append(f"this run has kept no checkpoints; train with {HOW_TO_KEEP_MORE} to keep more")
     frames = [
-        _frame(seen, path, head, weights) | {"step": step, "final": final}
+        _frame(seen, path, weights) | {"step": step, "final": final}
         for step, final, weights in _weights(seen, path, head, chosen)
     ]
     q_len, k_len = seen.record[path].weights.shape[2:]
@@ -92,7 +92,7 @@ def _trained_steps(folder: Path) -> int:
         return int((file.metadata() or {}).get("step", 0))
 
 
-def _frame(seen: Seen, path: str, head: int, weights: Float[Tensor, "q_len k_len"]) -> dict[str, Any]:
+def _frame(seen: Seen, path: str, weights: Float[Tensor, "q_len k_len"]) -> dict[str, Any]:
     queries, keys = seen.sides(path)
     measures = head_measures(weights[None], seen.ids(queries), seen.ids(keys), cross=queries != keys)
     return {"weights": encoded(weights), "measures": {name: values[0] for name, values in measures.items()}}
