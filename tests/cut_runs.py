@@ -56,9 +56,9 @@ def _in_batch(run, n, act):
 
 
 def log(folder):
-    """The lines of metrics.jsonl, without what a cut may change: times, and who looked at a checkpoint."""
+    """The lines of metrics.jsonl, without the times."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{key: value for key, value in line.items() if key not in TIMES | {"state"}} for line in lines]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in lines]
 
 
 def lasting(lines):

@@ -65,12 +65,21 @@ def test_what_killed_processes_left_beside_is_cleared_up(tmp_path):
     assert not list(folder.rglob("*.tmp"))
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("trained")
+    finished(small_run(folder / "run", pairs_file(folder)))
+    return folder
+
+
 @pytest.fixture
-def ended(tmp_path):
-    """A finished run, and the file it learned from."""
-    file = pairs_file(tmp_path)
-    finished(small_run(tmp_path / "run", file))
-    return tmp_path / "run", file
+def ended(trained, tmp_path):
+    """A finished run, and the file it learned from: copies that a test may change."""
+    folder, file = shutil.copytree(trained / "run", tmp_path / "run"), tmp_path / "pairs.tsv"
+    shutil.copy(trained / file.name, file)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace(str(trained / file.name), str(file)))
+    return folder, file
 
 
 def test_a_damaged_newest_checkpoint_is_passed_over_with_a_word(ended):
@@ -91,6 +100,14 @@ def test_more_steps_go_on_where_the_run_ended(ended):
     assert steps == [5, 10, 12, 15, 18]
     again = resumed_run(folder)
     assert again.run.progress.ended == "all 18 steps done"
+
+
+def test_an_end_that_was_edited_is_said(ended):
+    folder, _ = ended
+    said, config = [], folder / "config.toml"
+    config.write_text(config.read_text().replace("steps = 12\n", "steps = 18\n"))
+    assert resumed_run(folder, say=said.append).run.progress.ended is None
+    assert "config.toml has another end than at step-12: steps 18, was steps 12" in said
 
 
 def test_changed_data_are_refused_with_both_hashes(ended):

@@ -50,7 +50,9 @@ def resumed_run(
     clock = Clock() if clock is None else clock
     run = restored(folder, bundle, config, path, say, device, clock, ranks)
     set_threads(threads, run.progress.threads, say)
-    if run.progress.planned_end not in ("", run.training.planned_end):  # saved before the end was moved
+    if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # the end was moved since
+        if not changes:
+            say(f"config.toml has another end than at {path.name}: {run.training.planned_end}, was {before}")
         forget_end(run)
     if changes:
         prolong(run, dict(changes))
