@@ -31,29 +31,6 @@ def test_the_texts_are_in_two_languages(number):
         assert words.en != words.ja
 
 
-@pytest.mark.parametrize("number", ERRATA)
-def test_snippets_fit_a_terminal_and_depend_on_no_seed(number):
-    for snippet in (ERRATA[number].wrong_code, ERRATA[number].right_code):
-        assert snippet is not None
-        lines = snippet.code.splitlines()
-        assert 3 <= len(lines) <= 20
-        assert max(map(len, lines)) <= 76
-        outcomes = []
-        for seed in (1, 2):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
-                outcomes.append(snippet.outcome())
-        assert outcomes[0] == outcomes[1]
-
-
-@pytest.mark.parametrize("number", ERRATA)
-def test_the_right_form_runs_on_attendo(number):
-    right = ERRATA[number].right_code
-    assert right is not None
-    assert "from attendo." in right.code
-    assert "Error: " not in right.outcome()
-
-
 @given(st.integers(0, 10_000))
 def test_two_class_cross_entropy_is_the_binary_one_of_the_difference(seed):
     """Erratum 10."""
