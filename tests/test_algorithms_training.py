@@ -6,6 +6,7 @@ import algorithms_in_numpy as paper
 import numpy as np
 import pytest
 import torch
+from example_counts import examples
 from formal_models import formal, random_text
 
 from attendo.models import DecoderLM
@@ -36,11 +37,7 @@ TEXTS = [[BOS, 2, 1, EOS], [BOS, 1, EOS]]
 SOURCES = [[1, 2], [2, 2, 1]]
 
 
-@pytest.fixture(autouse=True)
-def float64():
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def seeded(seed):
@@ -235,8 +232,8 @@ def test_temperatures_that_are_none():
 
 def test_encoder_decoder_inference_stops_at_eos_or_at_the_limit():
     model, z = formal("A8"), [1, 2, 3]
-    ended, lengths = 0, set()
-    for seed in range(40):
+    n, ended, lengths = examples(16, 40), 0, set()
+    for seed in range(n):
         x_hat, end = EDInference(z, model, tau=1.0, generator=seeded(seed))
         assert x_hat[0] == 6 and 7 not in x_hat[:-1]
         assert end == (x_hat[-1] == 7) and len(x_hat) <= 7
@@ -245,7 +242,7 @@ def test_encoder_decoder_inference_stops_at_eos_or_at_the_limit():
         lengths.add(len(x_hat))
         short = EDInference(z, model, tau=1.0, generator=seeded(seed), max_len=3)
         assert short.x_hat == x_hat[:3] and short.ended == (x_hat[:3][-1] == 7)
-    assert 0 < ended < 40 and len(lengths) > 2
+    assert 0 < ended < n and len(lengths) > 2
     with torch.no_grad():  # eos for certain: its row alone meets the last norm's shift
         model.decoder.blocks[-1].feed_forward_residual.norm.bias.fill_(5.0)
         model.output_proj.weight.zero_()
