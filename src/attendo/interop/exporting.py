@@ -57,15 +57,20 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
     'export: to onnx; not to huggingface: value_dim=32 and '
     """
-    reasons: dict[str, list[str]] = {}
-    for target in TARGETS:
-        if target != "argos" or config.architecture == "encoder-decoder":
-            why = exportable(config, kind, target)
-            reasons.setdefault(why or "", []).append(target)
+    reasons = _reasons(config, kind)
     goes = reasons.pop("", [])
     said = [f"to {', '.join(goes)}"] if goes else []
     said += [f"not to {', '.join(targets)}: {why}" for why, targets in reasons.items()]
     return f"export: {'; '.join(said)}" if reasons else None
+
+
+def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:
+    """The places that take such a model's kind, by why it can't go there; "" for those where it can."""
+    found: dict[str, list[str]] = {}
+    for target in TARGETS:
+        if target != "argos" or config.architecture == "encoder-decoder":
+            found.setdefault(exportable(config, kind, target) or "", []).append(target)
+    return found
 
 
 def export(
@@ -94,8 +99,12 @@ def export(
         raise AttendoError(
             f"{folder} has parts of its own ({name}), which no other program knows; it can't be exported"
         )
-    if (why := exportable(bundle.model_config, bundle.tokenizer.kind, target)) is not None:
-        raise AttendoError(f"{folder} can't be exported to {target}: {why}")
+    shape = bundle.model_config, bundle.tokenizer.kind
+    if (why := exportable(*shape, target)) is not None:
+        goes = " or ".join(_reasons(*shape).get("", []))
+        raise AttendoError(
+            f"{folder} can't be exported to {target}: {why}{f'; {goes} takes it' if goes else ''}"
+        )
     require_new(out)
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
