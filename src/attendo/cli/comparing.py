@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attendo.cli.evaluating import NO_MEASURE, only, refuse_header, texts_of
+from attendo.cli.evaluating import NO_MEASURE, ONE_NAME, only, refuse_header, texts_of
 from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of
@@ -201,7 +201,7 @@ def _classifications(
 
     metrics = _chosen(given, CLASSIFICATION_METRICS, CLASSIFICATION_METRICS)
     if len(files) > 1:
-        raise typer.BadParameter("give one file of labelled texts")
+        raise typer.BadParameter(ONE_NAME)
     labels = [set(user.labels.names) for user in users]
     if differing := sorted(labels[0] ^ labels[1]):
         raise AttendoError(

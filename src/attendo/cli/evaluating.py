@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from attendo.tasks.perplexity import TextLoss
     from attendo.tasks.text_corpus import TextData
 
+ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
 NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
 
 
@@ -157,7 +158,7 @@ def _classifications(
     from attendo.tasks.settings import data_of
 
     if len(files) > 1:
-        raise typer.BadParameter("give one file of labelled texts")
+        raise typer.BadParameter(ONE_NAME)
     source = data_of(CLASSIFICATION, folder).source(files[0], given["--columns"], given["--header"])
     account = Account(source.name)
     rows = list(read_labelled(source, account=account))

@@ -138,7 +138,8 @@ def text_loss(
         longest = model.config.max_len
         if model.config.positions == "learned" and context > longest:
             raise AttendoError(
-                f"a context of {context} is more than the {longest} positions that the model has learned"
+                f"a context of {context} is more than the {longest} positions that the model has learned; take at most"
+                " these"
             )
     tally = _Tally(specials)
     was_training = model.training
