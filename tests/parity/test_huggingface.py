@@ -276,18 +276,17 @@ def check(name, seed, folder, monkeypatch):
         assert torch.equal(parameter, before[name])
 
 
-@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_logits_in_float32_and_float64_and_bit_equal_when_written_and_read(
-    name, seed, tmp_path, monkeypatch
+    name, tmp_path, monkeypatch
 ):
-    check(name, seed, tmp_path, monkeypatch)
+    check(name, 1, tmp_path, monkeypatch)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_logits_over_many_configurations(name, tmp_path, monkeypatch):
-    for seed in range(2, 14):
+    for seed in (0, *range(2, 14)):
         (folder := tmp_path / str(seed)).mkdir()
         check(name, seed, folder, monkeypatch)
 
