@@ -49,12 +49,3 @@ def pytest_configure(config):
     cache = tempfile.mkdtemp(prefix="attendo-cache-")
     os.environ["ATTENDO_CACHE"] = cache
     config.add_cleanup(lambda: shutil.rmtree(cache, ignore_errors=True))
-
-
-@pytest.fixture
-def float64():
-    """Numbers of double precision unless told otherwise, and the same random ones in each test."""
-    torch.manual_seed(0)
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)

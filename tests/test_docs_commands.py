@@ -16,9 +16,6 @@ ALL = [path for pages in PAGES.values() for path in pages]
 DATA = {"bad", "good", "other", "snow", "bfloat", "float", "reviews", "tickets", "csv", "shakespeare"}
 """Words of what the pages were written with, and of what the tests train on."""
 
-MOVING = {"automatic-choice.md", "scale.md"}
-"""Pages on their way from docs/ into docs/en/ and docs/ja/; when they are there this goes."""
-
 IN_TEXT = re.compile(r"`attendo ([a-z][^`]*)`")
 
 
@@ -104,8 +101,6 @@ def test_links_lead_somewhere(path):
     text = text_of(path)
     for file, anchor in re.findall(r"\]\(([\w./-]*)(?:#([^)]+))?\)", unfenced(text)):
         target = (ROOT / path).parent / file if file else ROOT / path
-        if target.name in MOVING and not target.exists():
-            target = ROOT / "docs" / target.name
         assert target.exists(), file
         if anchor:
             titles = re.findall(r"^#+ (.*)$", unfenced(target.read_text(encoding="utf-8")), re.MULTILINE)

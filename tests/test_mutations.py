@@ -62,7 +62,9 @@ def test_a_change_knows_its_function_and_the_lines_whose_tests_are_its_own():
     assert places["def __init__(self, size: int=4):"] == ("A.__init__", True, [8, 9])
     assert places["if x is not None and self.size:"] == ("A.f", False, [13])
     assert places["for part in ():"] == ("A.f", False, [15])
-    ((function, head, lines),) = {(m.function, m.head, m.lines) for m in tool.mutations("class A:\n    b = 1")}
+    ((function, head, lines),) = {
+        (m.function, m.head, m.lines) for m in tool.mutations("class A:\n    b = 1")
+    }
     assert (function, head) == ("A", True)
     assert len(lines) > 1000  # every test of the file
 

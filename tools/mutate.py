@@ -174,7 +174,8 @@ def put_in(file: Path, mutation: Mutation) -> bool:
         if not isinstance(owner, type | type(sys)):
             break  # a function inside a function is part of the code of the outer one
         owner = vars(owner).get(name)
-    owner = inspect.unwrap(owner.fget if isinstance(owner, property) else owner)
+    found: Any = owner.fget if isinstance(owner, property) else owner
+    owner = inspect.unwrap(found)
     if mutation.head or not inspect.isfunction(owner):
         return False
     loader: Any = module.__loader__
@@ -351,7 +352,7 @@ def main() -> int:
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src")]
     sys.dont_write_bytecode = True
-    every = {
+    every: dict[tuple[str, ...], tuple[str, Mutation]] = {
         (file.name, *mutation.key): (file.name, mutation)
         for file in sorted(CORE.glob("*.py"))
         for mutation in mutations(file.read_text(encoding="utf-8"))
