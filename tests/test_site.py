@@ -1,5 +1,6 @@
 """The site: it builds without a warning, links lead somewhere, both languages are whole, no other host is asked."""
 
+import doctest
 import os
 import re
 import shutil
@@ -13,6 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 import command_docs
 import pytest
+import site_docstrings
+import site_hook
+import site_reference
 from markdown_it import MarkdownIt
 from playwright.sync_api import sync_playwright
 from site_hook import LINK, YET_TO_COME, slug
@@ -237,6 +241,11 @@ def test_search_finds(site, browser, start, asked, wanted):
             "links => links.map((link) => link.href)"
         )
         assert any(link.split("?")[0].split("#")[0] == address + wanted for link in found), found
+
+
+@pytest.mark.parametrize("tool", [command_docs, site_docstrings, site_hook, site_reference])
+def test_examples_of_the_tools_run(tool):
+    assert doctest.testmod(tool).failed == 0
 
 
 def test_the_page_of_commands_is_what_the_commands_say(capsys):

@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("pages", nargs="*", help="as en/look.html; else all")
     parser.add_argument("--dark", action="store_true")
-    given = parser.parse_args(arguments)
+    given = parser.parse_intermixed_args(arguments)
     names = given.pages or [path.relative_to(SITE).as_posix() for path in sorted(SITE.rglob("*.html"))]
     n_found = 0
     with sync_playwright() as playwright:
