@@ -18,7 +18,7 @@ INSTALL := $(BIN)/python -m pip install --quiet
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv demo test test-full soak lint format docs site lock release coverage mutants clean
+.PHONY: help venv demo test test-full soak lint format docs site lock release coverage mutants figures clean
 
 help: ## show these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' Makefile
@@ -49,10 +49,11 @@ format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: venv ## write docs/theory/, the commands and the pictures of docs/design.md from the code
+docs: venv ## write what is made from code and results: docs/theory/, commands, pictures of the design, benchmarks
 	$(BIN)/python tools/theory_docs.py
 	$(BIN)/python tools/command_docs.py
 	$(BIN)/python tools/design_pictures.py
+	$(BIN)/python benchmarks/pages.py
 
 site: venv ## build the site, strictly, into build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
@@ -73,6 +74,9 @@ release: venv ## wheel, sdist, bill of materials and checksums in dist/, tried i
 
 clean: ## remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+
+figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--corpora DIR --run DIR --peers DIR")
+	$(BIN)/python benchmarks/figures.py $(FIGURES)
 
 coverage: venv ## how many lines of the low rooms their own tests come past
 	$(BIN)/python tools/room_coverage.py
@@ -96,11 +100,3 @@ $(VENV)/run.stamp: $(VENV)/python.stamp requirements.lock requirements-dev.lock 
 $(VENV)/dev.stamp: $(VENV)/run.stamp requirements-dev.lock
 	$(INSTALL) -r requirements-dev.lock
 	@touch $@
-
-.PHONY: figures pages
-
-figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--corpora DIR --run DIR --peers DIR")
-	$(BIN)/python benchmarks/figures.py $(FIGURES)
-
-pages: venv ## write the tables of docs/benchmarks.md from benchmarks/results/
-	$(BIN)/python benchmarks/pages.py

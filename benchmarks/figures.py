@@ -9,7 +9,7 @@ The list is `figures.toml`. What a job wants and was not given is said, not left
 --run: a run folder of a translator of multi30k_ende; --minilm: all-MiniLM-L6-v2 as Hugging Face has it;
 --peers: a folder with the environments joey (joeynmt) and hf (transformers below 5, accelerate).
 Figures that take longer are listed at the end with the reason and what they were when last measured. --store keeps
-the run as results/figures-DATE.json, from which the pages are written (make pages).
+the run as results/figures-DATE.json, from which the pages are written (make docs).
 """
 
 import json

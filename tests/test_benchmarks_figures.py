@@ -34,7 +34,7 @@ def test_the_pages_say_what_is_stored(benchmark_module):
     for path, language in pages.PAGES.items():
         text = path.read_text(encoding="utf-8")
         assert pages.MARKED.search(text), f"{path.name} has no table"
-        assert pages.written(text, language) == text, f"{path} is not up to date: make pages"
+        assert pages.written(text, language) == text, f"{path} is not up to date: make docs"
 
 
 def test_every_figure_comes_from_a_result_or_the_log(listed):

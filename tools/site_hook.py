@@ -26,17 +26,6 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site whose text stands beside docs/."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
-YET_TO_COME = {
-    "README.ja.md",
-    "start.md",
-    "translator.md",
-    "classifier.md",
-    "language-model.md",
-    "lessons.md",
-    "teaching.md",
-    "messages.md",
-}
-"""Links to these are text until the pages are there."""
 IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 KANA_OR_KANJI, STOPS = "\u3040-\u30ff\u3400-\u9fff", "\u3000-\u303f\uff00-\uff65"
 JAPANESE_LINES = re.compile(
@@ -154,12 +143,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def turned(link: re.Match[str]) -> str:
         target, hashed, anchor = (link["target"] or "").partition("#")
         place = posixpath.normpath(posixpath.join(here, target))
-        if posixpath.basename(place) in YET_TO_COME and not (ROOT / place).exists():
-            return link["label"]
         if not target or ":" in target or (place.startswith("docs/") and path not in BESIDE):
             return link[0]
         if found := site_address(place, link["label"].strip("`")):
-            found += "" if "#" in found else hashed + anchor
+            found += "" if "#" in found or place in FIRST_PAGES else hashed + anchor
         elif (ROOT / place).exists():
             return link["label"]
         else:
