@@ -30,6 +30,7 @@ from release_environments import (
     interpreters,
 )
 
+from attendo import __version__
 from attendo.bundle import FORMAT
 
 DIST, WORK = ROOT / "dist", ROOT / "build" / "release"
@@ -94,25 +95,29 @@ def audit_faults(tools: Environment) -> Iterator[str]:
 
 
 def bill_faults(tools: Environment, core: Environment, bill: Path) -> Iterator[str]:
-    """Writes the bill of materials of an environment with the wheel and its lock, as valid CycloneDX JSON."""
+    """Writes the bill of materials of an environment with the wheel and its lock, as valid CycloneDX JSON.
+
+    It is of this system and interpreter, and lists pip beside what the lock names.
+    """
+    described = tools.elsewhere / "pyproject.toml"  # with the version, which the project's own does not have
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    described.write_text(
+        project.replace('dynamic = ["version"]', f'version = "{__version__}"'), encoding="utf-8"
+    )
     run = tools.run(
-        *(
-            "-m",
-            "cyclonedx_py",
-            "environment",
-            "--pyproject",
-            ROOT / "pyproject.toml",
-            "--output-reproducible",
-        ),
+        *("-m", "cyclonedx_py", "environment", "--pyproject", described),
         *("--mc-type", "library", "--validate", "--output-file", bill, core.python),
     )
     if run.returncode:
         yield run.stderr.strip()[-300:]
         return
-    listed = {part["name"].lower().replace("_", "-") for part in json.loads(bill.read_text())["components"]}
+    found = json.loads(bill.read_text(encoding="utf-8"))
+    if found["metadata"]["component"].get("version") != __version__:
+        yield "the bill is of no version"
+    listed = {part["name"].lower() for part in found["components"]}
     if lost := {"torch", "numpy", "safetensors", "tokenizers"} - listed:
         yield f"the bill lacks {', '.join(sorted(lost))}"
-    if str(Path.home()) in bill.read_text() or str(ROOT) in bill.read_text():
+    if "file://" in (text := bill.read_text(encoding="utf-8")) or str(ROOT) in text:
         yield "the bill names a folder of this machine"
 
 
@@ -165,7 +170,7 @@ def main() -> int:
     parts = Parts(parser.parse_args().without)
     WORK.mkdir(parents=True, exist_ok=True)
     release(parts)
-    print("\n".join(["", *parts.lines, "", sums(DIST.iterdir()).strip()]))
+    print("\n".join(["", *parts.lines, "", (DIST / "SHA256SUMS").read_text(encoding="utf-8").strip()]))
     return int(parts.failed)
 
 

@@ -222,7 +222,12 @@ def _serving_faults(environment: Environment, arguments: Sequence[str]) -> Itera
     """What is wrong with a server: it has to give its page and its health, and to end by SIGTERM with 0."""
     command = [environment.folder / "bin" / "attendo", *arguments]
     with subprocess.Popen(
-        command, cwd=environment.elsewhere, env=_surroundings(), stdout=subprocess.PIPE, text=True
+        command,
+        cwd=environment.elsewhere,
+        env=_surroundings(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as server:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
