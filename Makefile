@@ -81,7 +81,7 @@ figures: venv ## run the claimed figures that fit in 30 CPU-minutes (FIGURES="--
 coverage: venv ## how many lines of the low rooms their own tests come past
 	$(BIN)/python tools/room_coverage.py
 
-mutants: venv ## which small wrong changes of nn its own tests let live (about 10 CPU-minutes)
+mutants: venv ## which small wrong changes of nn its own tests let live (about 6 CPU-minutes)
 	$(BIN)/python tools/mutate.py
 
 $(VENV)/python.stamp:

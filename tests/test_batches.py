@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data.batches import pad_rows, padding_share, pair_batch, token_batches
+from attendo.data.batches import Batch, pad_rows, padding_share, pair_batch, token_batches
 from attendo.data.store import PairStore, pair_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 
@@ -139,3 +139,19 @@ def test_rows_of_ids_are_padded_behind() -> None:
     assert lengths is not None
     assert (padded.tolist(), lengths.tolist()) == ([[5, 6, 7], [8, 0, 0]], [3, 1])
     assert pad_rows([[5, 6], [7, 8]], 0)[1] is None
+
+
+def test_processes_share_a_batch_row_by_row_and_none_goes_without():
+    targets = torch.tensor([[4, 5, 6], [7, 8, 0], [9, 0, 0]])
+    batch = Batch(
+        {"token_ids": targets + 1}, targets, 6, ((0,), (1,), (2,)), weights=torch.tensor([1.0, 2.0, 3.0])
+    )
+    assert batch.share(0, 1) == (batch, 1.0)
+    (first, counts), (second, also) = batch.share(0, 2), batch.share(1, 2)
+    assert (counts, also) == (1.0, 1.0)
+    assert (first.ids, second.ids) == (((0,), (2,)), ((1,),))
+    assert (first.n_targets, second.n_targets) == (4, 2)
+    assert first.inputs["token_ids"].equal(targets[::2] + 1)
+    assert first.weights.tolist() == [1.0, 3.0]
+    another, counts = batch.share(3, 4)  # there are three rows: it computes along, for nothing
+    assert (another.ids, counts) == (((0,),), 0.0)

@@ -137,6 +137,7 @@ def test_a_cache_may_run_empty_and_be_filled_again():
     write(cache, [1])
     cache.keep(torch.tensor([], dtype=torch.long))
     assert cache.rows == 0
+    assert cache.self_mask(1) is None
     assert memories(cache) == []
     cache.join(cache_of(numbers([8, 9])))
     assert write(cache, [2]) == [[2]]

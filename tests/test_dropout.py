@@ -40,6 +40,12 @@ def test_any_shape(shape):
     assert keep_mask(torch.zeros(shape, dtype=torch.bfloat16), 0.5).dtype == torch.bfloat16
 
 
+def test_one_value_in_65536_is_kept_at_the_highest_rate():
+    torch.manual_seed(0)
+    mask = keep_mask(torch.zeros(2**20), 1 - 1 / 65536)
+    assert set(mask.tolist()) == {0.0, 65536.0}
+
+
 def test_a_rate_next_to_one_stays_finite():
     assert keep_mask(torch.zeros(1000), 1 - 1e-9).isfinite().all()
 

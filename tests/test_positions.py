@@ -7,7 +7,14 @@ import pytest
 import torch
 
 from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.positions import FixedPositions, LearnedPositions, sinusoidal_encoding
+from attendo.nn.positions import (
+    Alibi,
+    FixedPositions,
+    LearnedPositions,
+    RelativeBias,
+    relative_buckets,
+    sinusoidal_encoding,
+)
 
 
 def test_sinusoids_by_the_formula(float64):
@@ -99,3 +106,25 @@ def test_tokens_behind_a_cache_stand_where_it_ends():
     starts = torch.tensor([0, 7])
     placed = embedding(torch.tensor([[1, 2], [1, 2]]), starts, 9)
     assert placed.equal(sinusoidal_encoding(torch.tensor([[0, 1], [7, 8]]), 4))  # the weight is still zero
+
+
+@pytest.mark.parametrize("order", ["sincos", "cossin", "halves"])
+def test_positions_of_any_shape_are_encoded_one_by_one(order):
+    positions = torch.tensor([[0, 5, 1], [7, 2, 9]])
+    one_by_one = [[sinusoidal_encoding(p, 6, order=order) for p in row] for row in positions]
+    expected = torch.stack([torch.stack(row) for row in one_by_one])
+    assert sinusoidal_encoding(positions, 6, order=order).equal(expected)
+
+
+def test_slopes_are_not_saved():
+    assert not Alibi(4).state_dict()
+
+
+def test_relative_positions_have_the_paper_s_32_buckets_up_to_128():
+    distances = torch.arange(-300, 300)
+    for causal in (False, True):
+        assert relative_buckets(distances, causal=causal).equal(
+            relative_buckets(distances, 32, 128, causal=causal)
+        )
+    bias = RelativeBias(2)
+    assert (bias.weight.shape, bias.reach, bias.causal) == ((32, 2), 128, False)

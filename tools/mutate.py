@@ -30,7 +30,7 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
-from mutations import Mutation, drawn, mutations
+from mutations import EVERYWHERE, Mutation, drawn, mutations
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = ROOT / "src" / "attendo" / "nn"
@@ -57,6 +57,7 @@ LEAST = 0.9  # this share of the changes that are not equivalent must be noticed
 SECONDS = 60  # of the processor: a change that makes a test run longer is noticed
 SHOWN = os.dup(1)
 TOO_LONG = {"status": 1, "failed": "time"}
+NOT_RUN = {"status": 0, "failed": ""}
 
 
 @dataclass(frozen=True)
@@ -119,17 +120,17 @@ class Session(Chosen):
     def pytest_runtestloop(self) -> bool:
         """Traces, then tries each change that can be put in."""
         trace = in_fork(self.traced)
-        if trace is None or trace["failed"]:
-            words = "coverage is not installed" if trace is None else f"{trace['failed']} fails"
-            raise SystemExit(f"error: before anything is changed, {words}")
+        if trace["failed"]:
+            raise SystemExit(f"error: before anything is changed, {trace['failed']} fails")
         self.answer["trace"] = trace
         self.answer["quick"] = quick = []
         for file, mutation in self.changes:
             tests = covering(trace, file, mutation.lines)
-            quick.append(in_fork(lambda f=file, m=mutation, t=tests: self.tried(f, m, t)) or TOO_LONG)
-            say(
-                f"{len(quick):4} {file} {mutation.function}: {('later', 'lives', 'killed')[quick[-1]['status'] + 1]}"
+            quick.append(
+                in_fork(lambda f=file, m=mutation, t=tests: self.tried(f, m, t)) if tests else NOT_RUN
             )
+            word = ("lives", "killed")[quick[-1]["status"]] if quick[-1]["status"] >= 0 else "later"
+            say(f"{len(quick):4} {word:6} {file} {mutation.function}: {mutation.before} -> {mutation.after}")
         return True
 
     def traced(self) -> dict[str, Any]:
@@ -174,8 +175,7 @@ def put_in(file: Path, mutation: Mutation) -> bool:
         if not isinstance(owner, type | type(sys)):
             break  # a function inside a function is part of the code of the outer one
         owner = vars(owner).get(name)
-    found: Any = owner.fget if isinstance(owner, property) else owner
-    owner = inspect.unwrap(found)
+    owner = inspect.unwrap(getattr(owner, "fget", owner))
     if mutation.head or not inspect.isfunction(owner):
         return False
     loader: Any = module.__loader__
@@ -226,10 +226,9 @@ def change_source(changed: Path, source: str) -> None:
     SourceFileLoader.path_stats, SourceFileLoader.get_data = path_stats, get_data
 
 
-def in_fork(action: Callable[[], dict[str, Any]], seconds: int = SECONDS) -> dict[str, Any] | None:
-    """What the action gives in a fork of this process, whose words are not shown; None where it is killed."""
+def in_fork(action: Callable[[], dict[str, Any]], seconds: int = SECONDS) -> dict[str, Any]:
+    """What the action gives in a fork of this process, whose words are not shown; TOO_LONG where it is stopped."""
     with tempfile.TemporaryFile("w+", encoding="utf-8") as answer:
-        sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             try:
@@ -241,15 +240,17 @@ def in_fork(action: Callable[[], dict[str, Any]], seconds: int = SECONDS) -> dic
                 answer.flush()
                 os._exit(0)
             except BaseException as error:
-                say(f"error: {error!r}")
+                say(str(error) if isinstance(error, SystemExit) else f"error: {error!r}")
                 raise
             finally:
                 os._exit(1)
         status = os.waitpid(pid, 0)[1]
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGINT:
-            raise KeyboardInterrupt
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL):
+            return TOO_LONG
+        if status:
+            raise SystemExit("error: a fork that tried a change did not end well")
         answer.seek(0)
-        return json.loads(answer.read() or "null")
+        return json.loads(answer.read())
 
 
 def say(words: str) -> None:
@@ -263,29 +264,24 @@ def existing_tests() -> list[str]:
 
 
 def covering(trace: dict[str, Any], file: str, lines: range) -> list[str]:
-    """The tests that come past these lines, the quickest first."""
-    tests = {
-        test for line, past in trace["lines"].get(file, {}).items() if int(line) in lines for test in past
-    }
-    return sorted(tests, key=lambda test: trace["seconds"][test])
+    """The tests that come past these lines, the quickest first; all tests for what runs at import."""
+    seconds, past = trace["seconds"], trace["lines"].get(file, {})
+    tests = set(seconds) if lines == EVERYWHERE else {t for n in past if int(n) in lines for t in past[n]}
+    return sorted(tests, key=lambda test: seconds[test])
 
 
 def results(chosen: list[tuple[str, Mutation]]) -> Iterator[Result]:
     """How each change goes; what can not be put into code that is imported is imported anew."""
     session = in_fork(lambda: collected(chosen), seconds=10 * SECONDS + len(chosen) * SECONDS)
-    if session is None or "quick" not in session:
-        raise SystemExit(
-            "error: nn's own tests fail before anything is changed, or coverage is not installed"
-        )
     for name in session["modules"]:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     for (file, mutation), answer in zip(chosen, session["quick"], strict=True):
         tests = covering(session["trace"], file, mutation.lines)
-        if answer["status"] == -1 and tests:
-            answer = in_fork(lambda f=file, m=mutation, t=tests: imported(f, m, t)) or TOO_LONG
+        if answer["status"] == -1:
+            answer = in_fork(lambda f=file, m=mutation, t=tests: imported(f, m, t))
         match answer["status"]:
-            case -1 | 0:  # -1: no test comes past it
+            case 0:
                 yield Result(file, mutation, "survived" if tests else "not run")
             case 1 | 2:  # a test failed, or the module could not be imported
                 yield Result(file, mutation, "killed", answer["failed"] or "import")
@@ -364,14 +360,20 @@ def main() -> int:
     if options.only:
         listed = Path(options.only).read_text(encoding="utf-8")
         chosen = [(file, mutation) for file, mutation in chosen if f"`{mutation.after}`" in listed]
-    found = []
-    for result in results(chosen):
-        found.append(result)
-        if result.outcome != "killed":
-            say(f"{result.outcome} {result.file} {result.mutation.function}: {result.mutation.after}")
+    found = list(results(chosen))
+    for result in found:
+        if result.outcome == "killed" and result.key in reasons:
+            print("equivalent.toml names a change that a test notices:", *result.key, sep="\n    ")
     page = report(found, len(every), options.seed, reasons)
     options.page.write_text(page, encoding="utf-8")
     print(page)
+    left = sum(result.outcome != "killed" and result.key not in reasons for result in found)
+    counted = left + sum(result.outcome == "killed" for result in found)
+    if 1 - left / max(counted, 1) < LEAST:
+        print(
+            f"error: fewer than {LEAST:.0%} of the changes are noticed; see {options.page}", file=sys.stderr
+        )
+        return 1
     return 0
 
 

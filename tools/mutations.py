@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from itertools import takewhile, zip_longest
 
+EVERYWHERE = range(1, 1_000_000)  # the lines of what runs when the file is imported
 CONTEXT = 40  # how much of the line an excerpt shows on either side of what changes
 
 COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -67,7 +68,7 @@ class Scope:
     """Where a node stands: the function (dotted, "" outside any) and the lines whose tests are its own."""
 
     function: str = ""
-    lines: range = range(1, 1_000_000)
+    lines: range = EVERYWHERE
     head: bool = True
     in_function: bool = False
 

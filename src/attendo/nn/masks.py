@@ -137,4 +137,4 @@ def _both(first, second, combine):
 def _pair_numbers(first: Tensor, second: Tensor) -> Tensor:
     """One number for each pair, equal where both parts are."""
     least, most = second.aminmax()
-    return first * (most - least + 1) + (second - least)
+    return first * (most - least + 1) + second
