@@ -27,11 +27,10 @@ def gelu_of_gpt_2(x):
     ],
 )
 def test_each_activation_is_its_formula(name, function, gated):
-    net, x = FeedForward(4, 7, activation=name, gated=gated, d_out=3).double(), randn(5, 4)
+    net, x = FeedForward(4, 7, activation=name, gated=gated).double(), randn(5, 4)
     inner = net.in_proj(x)
     inner = function(net.gate_proj(x)) * inner if gated else function(inner)
     torch.testing.assert_close(net(x), net.out_proj(inner), rtol=1e-12, atol=1e-12)
-    assert net(x).shape == (5, 3)
 
 
 def test_a_net_without_biases_has_none():
