@@ -190,3 +190,11 @@ def test_parts_that_are_given_are_taken():
     plain = Attention(8, 2, bias=False)
     assert [name for name, _ in plain.named_parameters() if "bias" in name] == []
     assert plain.attend.scale is None and plain.attend.dropout == 0.0
+
+
+@pytest.mark.parametrize("mask", [None, Mask(key_lengths=torch.tensor([2]))])
+def test_a_bias_may_be_of_another_precision_than_the_queries(mask):
+    query, bias = randn(1, 2, 3, 4).float(), randn(2, 3, 3, seed=1).bfloat16()
+    expected = Attend()(query, query, query, mask, bias.float())
+    assert Attend()(query, query, query, mask, bias).equal(expected)
+    assert Attend()(*[query.bfloat16()] * 3, mask, bias).dtype == torch.bfloat16

@@ -106,3 +106,10 @@ def test_a_decoder_of_wider_memory_steps_as_it_runs(norm_first):
     steps = [decoder.step(x[:, :2], cache), decoder.step(x[:, 2:3], cache), decoder.step(x[:, 3:], cache)]
     torch.testing.assert_close(torch.cat(steps, 1), full, rtol=1e-12, atol=1e-12)
     assert cache.lengths.tolist() == [4, 4]
+
+
+def test_a_cache_of_fewer_blocks_is_refused():
+    one, two = (Decoder([decoder_block() for _ in range(n)]) for n in (1, 2))
+    cache = one.start(randn(2, 5, 8), None, rows_per_source=1, capacity=4)
+    with pytest.raises(ValueError, match="shorter"):
+        two.step(randn(2, 1, 8), cache)
