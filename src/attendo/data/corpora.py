@@ -246,9 +246,9 @@ def _joined(files: Iterable[Path]) -> str:
 def _require_parallel(source: Path, target: Path) -> None:
     """Raises AttendoError unless these are two text files of equally many lines."""
     for path in (source, target):
-        if suffix(path) in (".csv", ".jsonl", ".parquet"):
+        if suffix(path) in TABLES:
             raise AttendoError(
-                f"{path}: parallel files are plain text, one row a line; give this one as --train"
+                f"{path}: parallel files are plain text, one text a line; a table of pairs is given alone"
             )
     counts = count_lines(source), count_lines(target)
     if counts[0] != counts[1]:
