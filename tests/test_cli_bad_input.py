@@ -92,13 +92,17 @@ def test_few_rows_and_duplicates_train_with_a_validation_file(tmp_path, pairs):
 
 
 @pytest.mark.parametrize(("n_sources", "n_targets"), [(30, 29), (29, 30)])
-def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, n_sources, n_targets):
+def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, monkeypatch, n_sources, n_targets):
     source = write(tmp_path / "s.txt", "".join(f"rain {i}\n" for i in range(n_sources)))
     target = write(tmp_path / "t.txt", "".join(f"雨 {i}\n" for i in range(n_targets)))
     out = tmp_path / "run"
     said = f"{source} has {n_sources} lines and {target} has {n_targets};"
     assert said in train_refused("--train-source", source, "--train-target", target, "--out", out)
     assert said in refused("doctor", source, target)
+    monkeypatch.chdir(tmp_path)  # names are as they were given
+    said = f"s.txt has {n_sources} lines and t.txt has {n_targets}; line n"
+    assert train_refused("--train-source", "s.txt", "--train-target", "t.txt", "--out", out).startswith(said)
+    assert refused("doctor", "s.txt", "t.txt").startswith(said)
     assert not out.exists()
 
 

@@ -71,6 +71,15 @@ def test_the_plan_is_of_the_model_and_the_batches_that_training_builds(task, tmp
         assert made.load.output == pytest.approx(sum(batch.n_targets for batch in batches) / len(batches))
 
 
+def test_two_parallel_files_are_named_as_train_names_them(pairs, tmp_path, quick):
+    for side, name in enumerate(("p.en", "p.ja")):
+        rows = [line.split("\t")[side] for line in pairs.read_text(encoding="utf-8").splitlines()]
+        (tmp_path / name).write_bytes("".join(f"{text}\r\n" for text in rows).encode())
+    sides = "--train-source", tmp_path / "p.en", "--train-target", tmp_path / "p.ja"
+    outcome = attendo("plan", *sides, "--json", *settings(SMALL))
+    assert json.loads(outcome.out)["n_parameters"] == plan_json(pairs)["n_parameters"]
+
+
 def test_what_it_prints_fits_80_columns_and_names_what_is_measured(pairs, tmp_path, monkeypatch, quick):
     monkeypatch.chdir(tmp_path)
     options = ["--accelerators", 1000, "--price", 2.5, "--tokens", 1e6]
@@ -158,6 +167,8 @@ def test_own_figures_of_an_accelerator(pairs, quick):
         (["sorting", "--train", "F"], "no task is called 'sorting'"),
         (["--train", "nowhere.tsv"], "nowhere.tsv"),
         (["--train", "F", "--steps", "3", "--minutes", "1"], "give one of --steps and --minutes"),
+        (["--train-source", "F"], "--train-source and --train-target belong together"),
+        (["classification", "--train-source", "F", "--train-target", "G"], "of a translator; give --train"),
     ],
     ids=str,
 )

@@ -21,6 +21,10 @@ from attendo.cli.training_options import (
     Seed,
     Steps,
     Strict,
+    TrainSource,
+    TrainTarget,
+    ValidSide,
+    files_of,
     joined_settings,
     one_end,
 )
@@ -51,6 +55,10 @@ def plan(
     valid: Annotated[
         list[str] | None, typer.Option(metavar="F", help="For validation; else split off.")
     ] = None,
+    train_source: TrainSource = None,
+    train_target: TrainTarget = None,
+    valid_source: ValidSide = None,
+    valid_target: ValidSide = None,
     columns: Annotated[str | None, typer.Option(metavar="C", help="As `attendo train TASK` has it.")] = None,
     column: Annotated[str | None, typer.Option(metavar="C", help="The same, of texts.")] = None,
     header: Header = False,
@@ -117,9 +125,11 @@ def plan(
     }
     named = named_accelerator(accelerator, given)
     family = family_of(task)
+    given_train = _files("--train", task, train, train_source, train_target)
+    given_valid = _files("--valid", task, valid, valid_source, valid_target)
     options = {
-        "data.train": train or (["stdlib"] if task.endswith("language-model") else None),
-        "data.valid": valid or None,
+        "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
+        "data.valid": given_valid,
         "data.columns": columns,
         "data.column": column,
         "data.header": header or None,
@@ -139,6 +149,17 @@ def plan(
     lines = plan_lines(made, None if paper else price) + (paper_lines(paper, price) if paper else [])
     print("\n".join(lines))
     return 0
+
+
+def _files(
+    name: str, task: str, given: list[str] | None, source: str | None, target: str | None
+) -> list[str] | None:
+    """The files of an option, or the two parallel ones that stand for it."""
+    if source is None and target is None:
+        return given or None
+    if task != "translation":
+        raise typer.BadParameter(f"{name}-source and {name}-target are of a translator; give {name}")
+    return files_of(name, given, source, target)
 
 
 def plan_lines(plan: Plan, price: float | None) -> list[str]:

@@ -24,7 +24,11 @@ from attendo.cli.training_options import (
     Seed,
     Steps,
     Strict,
+    TrainSource,
+    TrainTarget,
+    ValidSide,
     begin,
+    files_of,
     one_end,
     ranks_of,
 )
@@ -63,12 +67,10 @@ def translation(
     valid: Annotated[
         list[str] | None, typer.Option(metavar="F", help="Validation pairs; else some are split off.")
     ] = None,
-    train_source: Annotated[
-        str | None, typer.Option(metavar="F", help="Two parallel files instead of --train: line n")
-    ] = None,
-    train_target: Annotated[str | None, typer.Option(metavar="F", help="belongs to line n.")] = None,
-    valid_source: Annotated[str | None, typer.Option(metavar="F", help="The same for validation.")] = None,
-    valid_target: Annotated[str | None, typer.Option(metavar="F", help="The same for validation.")] = None,
+    train_source: TrainSource = None,
+    train_target: TrainTarget = None,
+    valid_source: ValidSide = None,
+    valid_target: ValidSide = None,
     preset: Preset = None,
     config: Config = None,
     set_: Assignments = None,
@@ -104,8 +106,8 @@ def translation(
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """
     options = {
-        "data.train": _files("--train", train, train_source, train_target),
-        "data.valid": _files("--valid", valid, valid_source, valid_target),
+        "data.train": files_of("--train", train, train_source, train_target),
+        "data.valid": files_of("--valid", valid, valid_source, valid_target),
         "data.columns": columns,
         "data.header": header or None,
         "data.source_language": from_,
@@ -186,19 +188,3 @@ def verify_resume(
     if found.whole:
         print("the same to the last bit: weights, optimizer, random states")
     return 0
-
-
-def _files(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
-    """One file, or two parallel ones."""
-    if (source is None) != (target is None):
-        raise typer.BadParameter(f"{name}-source and {name}-target belong together; give both")
-    if given and len(given) > 1:
-        raise typer.BadParameter(
-            f"{name} names {len(given)} files; give a folder or a quoted pattern ('shards/*.tsv'), or two parallel"
-            f" files with {name}-source and {name}-target"
-        )
-    one = given[0] if given else None
-    if one is not None and source is not None:
-        raise typer.BadParameter(f"give {name}, or {name}-source and {name}-target, not both")
-    files = [one] if one is not None else [source, target] if source is not None else []
-    return [file for file in files if file is not None] or None

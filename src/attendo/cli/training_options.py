@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from attendo.training.distributed import Ranks
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="New folder for the run.")]
+TrainSource = Annotated[
+    str | None, typer.Option(metavar="F", help="Two parallel files instead of --train: line n")
+]
+TrainTarget = Annotated[str | None, typer.Option(metavar="F", help="belongs to line n.")]
+ValidSide = Annotated[str | None, typer.Option(metavar="F", help="The same for validation.")]
 Preset = Annotated[str | None, typer.Option(metavar="P", help="tiny, small, base or big; else chosen.")]
 Config = Annotated[
     Path | None, typer.Option(metavar="F.toml", help="Settings; --print-config shows the form.")
@@ -113,6 +118,22 @@ def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager
     from attendo.training.optimizer import RANK_TIMEOUT
 
     return joined(pick_device(device).type, training.get("rank_timeout", RANK_TIMEOUT))
+
+
+def files_of(name: str, given: list[str] | None, source: str | None, target: str | None) -> list[str] | None:
+    """One file, or two parallel ones."""
+    if (source is None) != (target is None):
+        raise typer.BadParameter(f"{name}-source and {name}-target belong together; give both")
+    if given and len(given) > 1:
+        raise typer.BadParameter(
+            f"{name} names {len(given)} files; give a folder or a quoted pattern ('shards/*.tsv'), or two parallel"
+            f" files with {name}-source and {name}-target"
+        )
+    one = given[0] if given else None
+    if one is not None and source is not None:
+        raise typer.BadParameter(f"give {name}, or {name}-source and {name}-target, not both")
+    files = [one] if one is not None else [source, target] if source is not None else []
+    return [file for file in files if file is not None] or None
 
 
 def one_end(ends: dict[str, Any]) -> dict[str, Any]:

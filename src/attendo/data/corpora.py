@@ -253,9 +253,16 @@ def _require_parallel(source: Path, target: Path) -> None:
     counts = count_lines(source), count_lines(target)
     if counts[0] != counts[1]:
         raise AttendoError(
-            f"{source} has {counts[0]:,} lines and {target} has {counts[1]:,}; "
-            "parallel files need line n of one to belong to line n of the other"
+            f"{_from_here(source)} has {counts[0]:,} lines and {_from_here(target)} has {counts[1]:,}; line n of one must"
+            " belong to line n of the other: compare both with the files that they were made from to find where they"
+            " drift apart"
         )
+
+
+def _from_here(path: Path) -> Path:
+    """The shorter name of a file below the current folder: a run keeps names from the root."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
