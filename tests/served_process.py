@@ -35,8 +35,9 @@ class Server:
             log = Log("json", self.log_file.open("w", encoding="utf-8"))
             state = State(models or NoModels(), ServingConfig(**config), hosts=hosts, page=False, log=log)
             told = lambda address: os.write(writing, address.encode())  # noqa: E731
+            ready = lambda address: log.event("told ready", {"address": address})  # noqa: E731
             try:
-                return run.serve(state, port=0, watch=watch, told=told)
+                return run.serve(state, port=0, watch=watch, told=told, ready=ready)
             except AttendoError:
                 return 2
 

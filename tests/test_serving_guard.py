@@ -26,7 +26,8 @@ def test_without_the_key_nothing_is_answered(path, method):
     for headers in ({}, bearer("wrong"), bearer(KEY.upper()), bearer(""), {"Authorization": KEY}):
         answer = ask(app, method, path, headers, b"x")
         assert (answer.status, answer["www-authenticate"]) == (401, "Bearer")
-        assert "Authorization" in answer.error
+        sent = headers.get("Authorization", "").removeprefix("Bearer ") not in ("", KEY)
+        assert ("none of this server's" if sent else "as the header Authorization") in answer.error
 
 
 def test_what_is_public_is_only_to_be_read():
@@ -70,6 +71,8 @@ def test_clients_of_libretranslate_send_the_key_in_the_body(headers, body, statu
     app, _ = served(keys=[KEY])
     for path in ("/translate", "/detect", "/languages", "/frontend/settings"):
         assert ask(app, "PUT", path, headers, body).status == status
+        if "wrong" in str(body):
+            assert "none of this server's" in ask(app, "POST", path, headers, body).error
     assert ask(app, "POST", "/test/echo", headers, body).status == 401
 
 

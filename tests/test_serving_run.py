@@ -108,7 +108,10 @@ def test_it_listens_while_it_loads(tmp_path):
         status, body = server.get("/readyz")
         assert (status, "loaded" in json.loads(body)["error"]) == (503, True)
         assert server.get("/test/slow?seconds=0")[0] == 503
+        assert not server.events("told ready")
         server.until_ready()
+        server.until_event("told ready")
+        assert server.events("told ready")[0]["address"] == server.address
         assert server.get("/test/slow?seconds=0") == (200, b"done")
 
 

@@ -81,6 +81,8 @@ def serve(
 ) -> int:
     """Serve trained models over HTTP until Ctrl-C or SIGTERM: to programs, and to people by a page at /.
 
+    The address is printed when the models are loaded; requests that come before get 503.
+
     Programs that speak to LibreTranslate (/translate) or OpenAI (/v1/completions, /v1/embeddings) work unchanged;
     /openapi.json lists all routes. Only this machine reaches it unless --host says otherwise, and then a key is asked
     for, as Authorization: Bearer KEY or X-Api-Key: KEY, on all but /livez, /readyz and the page itself.
@@ -143,7 +145,7 @@ def serve(
         int8=int8,
     )
     state = State(models, config, keys, look, page, origins, names_of(host), Log(log_format))
-    return _left(serve_models(state, host, port, watch=watch, told=_tell))
+    return _left(serve_models(state, host, port, watch=watch, ready=_tell))
 
 
 def _tell(address: str) -> None:

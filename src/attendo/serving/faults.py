@@ -22,6 +22,7 @@ from attendo.serving.logs import NOTED
 LOADING = "the models are being loaded; try again in a few seconds"
 STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
 NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X-Api-Key: KEY"
+WRONG_KEY = "the key that was sent is none of this server's: compare it with the server's file of keys"
 TOO_LATE = (
     "the time for this request is up; send less at once, or allow it more by X-Request-Timeout and --timeout"
 )

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attendo.serving.admission import Full
 from attendo.serving.bodies import parts_of
-from attendo.serving.faults import LOADING, NO_KEY, STOPPING, answer, answer_to
+from attendo.serving.faults import LOADING, NO_KEY, STOPPING, WRONG_KEY, answer, answer_to
 from attendo.serving.passage import Passage
 
 if TYPE_CHECKING:
@@ -94,15 +94,15 @@ class Guard:
                 return
             known = self._is_known(path, scope["method"], headers)
             if not known and path not in KEY_IN_BODY:
-                raise _Refusal(401, NO_KEY)
+                raise _Refusal(401, WRONG_KEY if _keys_of(headers) else NO_KEY)
             if not early:
                 _check_ready(state)
             body = b""
             if has_body:
                 body = await self._body(passage, receive)
                 receive = _replayed(body, receive)
-            if not known and not _has_key_within(state, headers, body):
-                raise _Refusal(401, NO_KEY)
+            if not known and not state.keys.admit(within := _key_within(headers, body)):
+                raise _Refusal(401, WRONG_KEY if within or _keys_of(headers) else NO_KEY)
             if not early:
                 _check_ready(state)  # it may have been told to stop while the body came
                 if scope["method"] not in READS:
@@ -124,10 +124,7 @@ class Guard:
         keys = self.state.keys
         if not keys or (method in READS and self.is_public(path)):
             return True
-        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
-        if scheme.lower() == b"bearer" and keys.admit(bearer.strip()):
-            return True
-        return keys.admit(headers.get(b"x-api-key", b""))
+        return any(keys.admit(key) for key in _keys_of(headers))
 
     async def _body(self, passage: Passage, receive: Receive) -> bytes:
         """The whole of a body; a refusal as soon as it is too large, comes too slowly, or too much comes at a time."""
@@ -187,14 +184,25 @@ def _check_ready(state: State) -> None:
         raise _Refusal(503, LOADING)
 
 
-def _has_key_within(state: State, headers: Mapping[bytes, bytes], body: bytes) -> bool:
-    """Whether the field api_key of a body is a key; JSON or a form."""
+def _keys_of(headers: Mapping[bytes, bytes]) -> list[bytes]:
+    """The keys that a head has, right or wrong.
+
+    >>> _keys_of({b"authorization": b"Bearer one", b"x-api-key": b"two"}), _keys_of({b"authorization": b"Basic a"})
+    ([b'one', b'two'], [])
+    """
+    scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+    sent = bearer.strip() if scheme.lower() == b"bearer" else b"", headers.get(b"x-api-key", b"")
+    return [key for key in sent if key]
+
+
+def _key_within(headers: Mapping[bytes, bytes], body: bytes) -> bytes:
+    """The field api_key of a body, JSON or a form; empty where there is none."""
     kind = headers.get(b"content-type", b"").lower()
     if b"json" in kind:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
-            return False
+            return b""
         key = found.get("api_key") if isinstance(found, dict) else None
     else:
         try:
@@ -203,8 +211,8 @@ def _has_key_within(state: State, headers: Mapping[bytes, bytes], body: bytes) -
             else:
                 key = parse_qs(body.decode(), max_num_fields=100).get("api_key", [None])[0]
         except ValueError:
-            return False
-    return isinstance(key, str) and state.keys.admit(key.encode(errors="replace"))
+            return b""
+    return key.encode(errors="replace") if isinstance(key, str) else b""
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

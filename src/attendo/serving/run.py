@@ -59,13 +59,14 @@ def serve(
     *,
     watch: float | None = None,
     told: Callable[[str], None] = lambda address: None,
+    ready: Callable[[str], None] = lambda address: None,
 ) -> int:
     """Serves until SIGTERM or SIGINT, and gives the exit code: 0, or 1 where the drain cut requests off at its end.
 
     From the first signal on nothing new is admitted, and what was admitted is answered to its end, for
     `config.drain` seconds at most; a second one ends the process at once. SIGHUP, and with watch every so many
-    seconds a look at the files, loads the models anew that have changed. told: gets the address, as soon as it
-    listens. Raises AttendoError for a port in use and for a folder that is no model.
+    seconds a look at the files, loads the models anew that have changed. told: gets the address as soon as it listens,
+    ready: when the models are loaded, too, and requests are answered. Raises AttendoError for a port in use and for a folder that is no model.
     """
     listening = _listening(host, port)
     at = listening.getsockname()[1]
@@ -74,8 +75,8 @@ def serve(
     running = _Running(state, Reloading(state), Connections(_raised_limit()))
     with asyncio.Runner(loop_factory=_loop_factory()) as runner, _uvicorn_logs(state):
         told(address)
-        state.log.event("listening", {"address": address})
-        return runner.run(running.run(listening, watch))
+        state.log.event("listening", {"address": address, "loading": ",".join(state.models.folders)})
+        return runner.run(running.run(listening, watch, lambda: ready(address)))
 
 
 class _Server(uvicorn.Server):
@@ -109,12 +110,15 @@ class _Running:
         self.cut = 0  # requests that the end of the drain cut off
         self.look, self.stop = asyncio.Event(), asyncio.Event()
 
-    async def run(self, listening: socket.socket, watch: float | None) -> int:
+    async def run(
+        self, listening: socket.socket, watch: float | None, ready: Callable[[], None] = lambda: None
+    ) -> int:
         """Until it is told to stop, or fails."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.told_to_stop, self.look.set):
             tasks = [
-                asyncio.ensure_future(task) for task in (self._models(watch), self._drained(), _tidied())
+                asyncio.ensure_future(task)
+                for task in (self._models(watch, ready), self._drained(), _tidied())
             ]
             serving = asyncio.ensure_future(self.server.serve(sockets=[listening]))
             await asyncio.wait([*tasks, serving], return_when=asyncio.FIRST_COMPLETED)
@@ -144,9 +148,10 @@ class _Running:
             await asyncio.sleep(0.02)
         self.cut = self.state.working
 
-    async def _models(self, watch: float | None) -> None:
-        """Loads the models, and then those that change; ends only by an error of the first loading."""
+    async def _models(self, watch: float | None, ready: Callable[[], None]) -> None:
+        """Loads the models, says so, and loads those that change; ends only by an error of the first loading."""
         await _in_thread(self.reloading.load)
+        ready()
         while True:
             asked = True
             try:
