@@ -233,6 +233,17 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
     assert "done: all 6 steps done" in resumed.err
 
 
+def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs, monkeypatch):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("attendo.tasks.runs.new_model", interrupted)
+    stopped = attendo("train", "translation", "--train", pairs, "--out", tmp_path / "run", *settings(SMALL))
+    assert stopped.code == 130
+    assert stopped.err.endswith("stopped before the first step; nothing was kept\n")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_library_trains_as_the_command_does(tmp_path, pairs):
     translator = library.train(pairs, tmp_path / "run", settings=SMALL | {"training": {"steps": 1}})
     assert isinstance(translator, Translator)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.options import Threads, use_threads
-from attendo.cli.reporting import follow, say
+from attendo.cli.reporting import follow, preparing, say
 
 if TYPE_CHECKING:
     from attendo.tasks import Translator
@@ -106,7 +106,9 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
         shutil.rmtree(out)
     say("Learning to translate weather forecasts from English into Japanese, from nothing: first a")
     say("tokenizer from the embedded corpus, then a small Transformer.")
-    return follow(new_run(family_of("translation"), tables, out, say, clock))
+    with preparing():
+        run = new_run(family_of("translation"), tables, out, say, clock)
+    return follow(run)
 
 
 def _go_on(out: Path, clock: Clock) -> int:

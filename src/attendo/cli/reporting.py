@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import typer
+
 from attendo.data.accounting import plural
 
 if TYPE_CHECKING:
@@ -75,6 +77,16 @@ def stopping(stop: Callable[[], None]) -> Iterator[Stopped]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Within it Ctrl-C says that nothing was kept, and ends the command with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say("stopped before the first step; nothing was kept")
+        raise typer.Exit(130) from None
 
 
 def follow(run: TrainingRun) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from attendo.cli.exporting import say_what_cannot_go
 from attendo.cli.options import use_threads
-from attendo.cli.reporting import follow, say, silent
+from attendo.cli.reporting import follow, preparing, say, silent
 from attendo.data.accounting import plural
 
 if TYPE_CHECKING:
@@ -60,11 +60,12 @@ def begin(
     layers: --preset, --config and --set; options: the others as "section.key", None where not given. where: --out,
     --threads and --device.
     """
-    from attendo.tasks.families import family_of
-    from attendo.training.clock import Clock
+    with preparing():
+        from attendo.tasks.families import family_of
+        from attendo.training.clock import Clock
 
-    clock, family = Clock.of_process(), family_of(task)
-    tables = joined_settings(family, *layers, options)
+        clock, family = Clock.of_process(), family_of(task)
+        tables = joined_settings(family, *layers, options)
     out, threads, device = where
     if print_config:
         from attendo.config import dump_toml
@@ -99,8 +100,9 @@ def _train(
         if goes_on(out, ranks):
             run = resumed_run(out, None, tell, device, threads, clock, ranks)
         elif ranks.is_first:
-            run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
-            say_what_cannot_go(run.bundle)
+            with preparing():
+                run = new_run(family, tables, out, tell, clock, device, init_from, ranks)
+                say_what_cannot_go(run.bundle)
         else:
             run = joined_run(out, tell, device, clock, ranks)
         processes = f"{ranks.world} processes of " if ranks.world > 1 else ""
