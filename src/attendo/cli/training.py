@@ -165,7 +165,7 @@ def verify_resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")],
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Replay at most N steps; else all to the checkpoint."),
+        typer.Option(metavar="N", min=1, help="Replay N steps, or to the first that the log has; else all."),
     ] = None,
     device: Device = "auto",
 ) -> int:

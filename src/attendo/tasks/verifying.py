@@ -58,7 +58,7 @@ def verify_resume(
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 
-    A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
+    Where the log has no step among so few, it goes on to the first that the log has, or to the checkpoint. A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
     AttendoError where there is nothing to replay.
     """
     bundle = load_bundle(folder, own_parts)
@@ -71,9 +71,8 @@ def verify_resume(
     last = target.step if n_steps is None else min(target.step, first + n_steps)
     logged = logged_chains(folder / LOG_NAME)
     if last < target.step and not any(first < step <= last for step in logged):
-        raise AttendoError(
-            f"nothing was logged between steps {first:,} and {last:,}; give more --steps, or none to compare all"
-        )
+        last = min((step for step in logged if first < step <= target.step), default=target.step)
+        say(f"the log has nothing to compare with before step {last:,}: {last - first:,} steps are made again")
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)
     for step, chain in chains_of(run, last, target):
