@@ -154,12 +154,14 @@ class Workshop:
         sides = list(zip(*forecasts.pairs(120, "train"), strict=True))
         for name, text in {
             "test.tsv": test,
+            "test.en": "".join(f"{source}\r\n" for source, _ in rows),
+            "test.ja": "".join(f"{target}\r\n" for _, target in rows),
             "lines.txt": "".join(f"{source}\n" for source, _ in rows[:3]),
             "pairs.en": "".join(f"{text}\r\n" for text in sides[0]),
             "pairs.ja": "".join(f"{text}\r\n" for text in sides[1]),
             "pairs.csv": "en,ja\n" + "".join(f'"{a}","{b}"\n' for a, b in zip(*sides, strict=True)),
-            "tickets.csv": "\ufeff" + "\r\n".join(["id,kind,text", *tickets, ""]),
-            "more-tickets.csv": "\r\n".join(["id,kind,text", *tickets[:20], ""]),
+            "tickets.csv": "\ufeff" + "\r\n".join(["id,category,body", *tickets, ""]),
+            "more-tickets.csv": "\r\n".join(["id,category,body", *tickets[:20], ""]),
             "texts.txt": "".join(f"{text}\n" for text in texts),
             "novel.txt": "\n".join(texts),
             "other.txt": "\n".join(texts[:5]),
