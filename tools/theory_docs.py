@@ -283,11 +283,12 @@ def front_page(language: Language) -> str:
     links = [f"- [{s.title.in_language(language)}]({s.page}.md)" for s in SOURCES]
     links.append(f"- [{word('algorithms_title')}](algorithms.md)")
     links.append(f"- [{word('glossary_title')}](glossary.md)")
+    first = f"[{word('teaching')}](../../{language}/teaching.md)"
     presets = [
         f"| `{name}` | {prose(cited(preset.source, language), language)} | {preset.n_parameters:,} |"
         for name, preset in PRESETS.items()
     ]
-    top = [f"# {word('theory')}", "", word("theory_about"), "", word("made"), ""]
+    top = [f"# {word('theory')}", "", word("theory_about"), first, "", word("made"), ""]
     top += [
         f"## {word('pages')}",
         "",

@@ -124,6 +124,10 @@ HEADINGS = {
         "Every formula, algorithm, claim and erratum of the sources, on the code that trains and serves.",
         "資料のすべての式・アルゴリズム・主張・誤りを、学習と推論に使うのと同じコードで動かす。",
     ),
+    "teaching": Words(
+        "Begin with three tokens by hand, figures and an exercise for a class.",
+        "三つのトークンの手計算、図、授業の演習から始められる。",
+    ),
     "glossary": Words("Glossary", "用語集"),
     "presets": Words("Presets", "プリセット"),
     "presets_about": Words(
