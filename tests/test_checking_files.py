@@ -134,7 +134,9 @@ def test_the_report_names_what_the_file_names(file):
         "    return value\n"
     )
     place = file.parent / "module.py"
-    assert check_file(f"{place}:attention").lines()[0] == "attention: 8 of 8 properties hold"
+    assert (
+        check_file(f"{place}:attention").lines()[0] == "attention: 8 of 8 properties hold, mask not offered"
+    )
     refusals = {
         "Mod": "Mod is a class; give an instance of it",
         "slow": "slow is async",
@@ -145,6 +147,19 @@ def test_the_report_names_what_the_file_names(file):
         with pytest.raises(AttendoError) as caught:
             check_file(f"{place}:{name}")
         assert str(caught.value).startswith(f"{place}: {said}")
+
+
+def test_input_is_at_its_end_and_a_prompt_is_no_print(file, capsys):
+    file.write_text("def asks(query, key, value):\n    input('?')\n    return value\n")
+    report = check_file(f"{file}:asks")
+    assert [remark.en for remark in report.remarks] == [
+        "it asks for input and gets none; the arrays come as arguments"
+    ]
+    assert outcome(report, "shapes").failure.got.en.startswith("it asks for input")
+    assert capsys.readouterr().out == ""
+    file.write_text("x = 1\ninput('?')\n")
+    with pytest.raises(AttendoError, match=r"mine\.py:2: it asks for input and gets none; take it out"):
+        check_file(f"{file}:f")
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import shutil
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from attendo.cli.checking import checked
 from attendo.cli.options import OneJson, Spoken
 from attendo.words import Language, Words
 
 if TYPE_CHECKING:
-    from attendo.theory.checking.report import Report
     from attendo.theory.claims.claim import Check, Claim, Finding
     from attendo.theory.errata.erratum import Erratum, Snippet
 
@@ -38,7 +38,17 @@ def claims(
         list[str] | None, typer.Argument(metavar="ID", help="As C08; else the table of all.")
     ] = None,
     check: Annotated[
-        str | None, typer.Option(metavar="FILE.py:FUNCTION", help="Check an attention of your own.")
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION", help="Check an attention of your own; FOLDER:FUNCTION; repeatable."
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="mask|scale|gradient", help="Fails if it is not offered; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="F.csv", help="With --check: write a row for each file.")
     ] = None,
     as_json: OneJson = False,
     language: Spoken = "en",
@@ -48,17 +58,19 @@ def claims(
     Without ID a table of all 27; with one or more the statement, the condition under which it holds, how it follows,
     each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
     (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
-    property fails on which input; a call that gives no result in 10 s fails. The exit code is 1 if a claim or a
-    property fails.
+    property fails on which input; a call that gives no result in 10 s fails. What is not offered does not fail unless
+    --require names it. Of several files, or a folder, each has one line. What a file prints is left out, and it gets no
+    input. The exit code is 1 if a claim or a property fails or one of several files can't be run.
 
     --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
-    n_failed, cpu_seconds, and check (function, ok, failed, properties), null without --check. A check has name, value,
-    relation, bound, tolerance, counterexample, holds.
+    n_failed, cpu_seconds; check (function, ok, failed, remarks, properties), null unless one file is checked; checks
+    (file, verdict, error, check), empty unless several are. A claim's check has name, value, relation, bound,
+    tolerance, counterexample, holds.
 
     Example: attendo claims C08
     """
-    chosen = [] if check is not None and not ids else _chosen_claims(ids or [])
-    report = None if check is None else _checked(check)
+    chosen = [] if check and not ids else _chosen_claims(ids or [])
+    mine = checked(check or [], require or [], out, language, silent=as_json)
     found: list[tuple[Claim, Finding]] = []
     for claim in chosen:
         finding = claim.compute()
@@ -74,15 +86,14 @@ def claims(
             "n_claims": len(found),
             "n_failed": n_failed,
             "cpu_seconds": round(seconds, 2),
-            "check": None if report is None else report.as_json(language),
-        }
+        } | mine.as_json(language)
         print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
-        return int(n_failed > 0 or (report is not None and not report.ok))
+        return int(n_failed > 0 or not mine.ok)
     if found:
         print(_count(found, seconds).in_language(language))
-    if report is not None:
-        print("\n".join(report.lines(language)))
-    return int(n_failed > 0 or (report is not None and not report.ok))
+    if mine.report is not None:
+        print("\n".join(mine.report.lines(language)))
+    return int(n_failed > 0 or not mine.ok)
 
 
 def errata(
@@ -164,18 +175,14 @@ def _cell(text: str, width: int) -> str:
 
 def _chosen_claims(ids: list[str]) -> list[Claim]:
     """The claims of these ids, each once, or all."""
+    from attendo.errors import AttendoError
     from attendo.theory.claims import CLAIMS
 
+    for text in ids:
+        if ".py" in text:
+            raise AttendoError(f"{text} is no claim; write --check before each file, as --check {text}")
     known = {claim.id[1:].lstrip("0"): claim for claim in CLAIMS}
     return _chosen("claim", known, ids, [claim.id for claim in CLAIMS])
-
-
-def _checked(place: str) -> Report:
-    """The report on a function; what it prints goes to stderr, apart from the results."""
-    from attendo.theory.checking.checker import check_file
-
-    with contextlib.redirect_stdout(sys.stderr):
-        return check_file(place)
 
 
 def _verdict(claim: Claim, finding: Finding) -> Words:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from attendo.errors import AttendoError
 from attendo.theory.checking import mask_properties, properties
 from attendo.theory.checking.loading import load_function
+from attendo.theory.checking.quiet import quiet
 from attendo.theory.checking.report import Outcome, Report
 from attendo.theory.checking.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
 from attendo.theory.checking.suspects import MASK_MISTAKES, Diagnosis, diagnose
@@ -63,6 +64,13 @@ PROPERTIES = (
 )
 SCALE = [property.id for property in PROPERTIES].index("scale")
 MASKED = ("mask", "empty row")
+Missing = Callable[[Student], Words | None]
+OWED: dict[str, tuple[Missing, tuple[str, ...]]] = {
+    "mask": (mask_properties.no_mask, MASKED),
+    "scale": (properties.no_scale, ("scale",)),
+    "gradient": (mask_properties.no_gradient, ("gradient",)),
+}
+"""What may be required of a function: why it is not offered, and the properties that fail then."""
 NO_INPUT = Words("the function works on no input", "どの入力でも動かない")
 TOO_LONG = Words("a call took too long", "時間のかかりすぎる呼び出しがあった")
 NO_BATCH = Words(
@@ -82,19 +90,20 @@ LENGTHS = Words(
 VALUE_WIDTH = Words("values may have a width of their own", "値の幅はクエリ・キーの幅と異なってよい")
 
 
-def check(function: Callable[..., Any], name: str | None = None) -> Report:
+def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
     """Tries the properties of attention on a function `f(query, key, value[, mask][, scale])` (F07).
 
     The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]`, of torch or
     of NumPy, in float64, and returns the output `[..., q_len, value_dim]`, or (output, weights). Its mask is the first
     further parameter with `mask` in its name: `[..., q_len, k_len]` of bool, True = may attend (of 0 and 1 if it raises
     for bool). Its scale is the first with `scale` in it: what multiplies the scores. A property of what it has not (a
-    mask; in NumPy a gradient) is reported as not offered and does not fail. Inputs are tried from small to large,
-    always the same ones, and the first that fails is reported with the usual mistake that explains it. `name` is what
-    the report calls the function.
+    mask; in NumPy a gradient) is reported as not offered and does not fail, unless `require` names it: "mask", "scale"
+    (a parameter for it) or "gradient". Inputs are tried from small to large, always the same ones, and the first that
+    fails is reported with the usual mistake that explains it. `name` is what the report calls the function. What it
+    prints is left out, it gets no input, and the report says so.
     A call that gives no result within 10 seconds is stopped and fails, and what comes after it is not tried. That takes
     an alarm of the system: on Windows, and outside the main thread, there is no limit.
-    Raises AttendoError for what is no function of three arrays.
+    Raises AttendoError for what is no function of three arrays, and for what cannot be required.
 
     >>> import torch
     >>> def mine(query, key, value):
@@ -105,27 +114,70 @@ def check(function: Callable[..., Any], name: str | None = None) -> Report:
     >>> print(report.outcomes[3].failure.hint.en)
     forgot the scale: multiply the scores by 1/√head_dim
     """
-    student = meet(function, name)
+    refuse_unknown(require)
+    with quiet() as heard:
+        student = meet(function, name)
+        outcomes = _outcomes(student)
+    outcomes = _with_owed(student, outcomes, require)
+    return Report(student.name, outcomes, (*_whose(function), *heard.remarks))
+
+
+def _outcomes(student: Student) -> tuple[Outcome, ...]:
+    """What comes of each property."""
     if student.broken is not None:
         note = TOO_LONG if isinstance(student.broken, SlowError) else NO_INPUT
-        return Report(student.name, _ended(student.broken, [], note))
+        return _ended(student.broken, [], note)
     outcomes: list[Outcome] = []
     try:
         for property in PROPERTIES:
             outcomes.append(_outcome(student, property))
         no_scale = properties.has_no_scale(student) if outcomes[0].status == "fails" else None
     except SlowError as slow:
-        return Report(student.name, _ended(slow, outcomes, TOO_LONG))
+        return _ended(slow, outcomes, TOO_LONG)
     if no_scale is not None:
         outcomes[SCALE] = Outcome(PROPERTIES[SCALE], "not tried", note=no_scale)
     if any(outcome.status == "fails" for outcome in outcomes):
         with suppress(SlowError):  # a function that is slow only now and then goes without hints
             usual, masked = _diagnoses(student)
             outcomes = [_with_hint(outcome, student, usual, masked) for outcome in outcomes]
-    return Report(student.name, tuple(outcomes))
+    return tuple(outcomes)
 
 
-def check_file(place: str) -> Report:
+def refuse_unknown(require: Sequence[str]) -> None:
+    """Raises AttendoError for what cannot be required.
+
+    >>> refuse_unknown(["dropout"])
+    Traceback (most recent call last):
+    ...
+    attendo.errors.AttendoError: 'dropout' cannot be required; give one of mask, scale, gradient
+    """
+    unknown = [name for name in require if name not in OWED]
+    if unknown:
+        raise AttendoError(f"{unknown[0]!r} cannot be required; give one of {', '.join(OWED)}")
+
+
+def _with_owed(
+    student: Student, outcomes: tuple[Outcome, ...], require: Sequence[str]
+) -> tuple[Outcome, ...]:
+    """The outcomes, where what is required and not offered fails."""
+    why = {id: OWED[name][0](student) for name in require for id in OWED[name][1]}
+    return tuple(
+        Outcome(outcome.property, "fails", note=why[outcome.property.id])
+        if outcome.status in ("holds", "not offered") and why.get(outcome.property.id) is not None
+        else outcome
+        for outcome in outcomes
+    )
+
+
+def _whose(function: Callable[..., Any]) -> tuple[Words, ...]:
+    """A remark on a function that is no work of its author's."""
+    library = (getattr(function, "__module__", None) or "").split(".")[0]
+    if library not in ("attendo", "torch", "numpy"):
+        return ()
+    return (Words(f"this is {library}'s own function", f"これは {library} そのものの関数である"),)
+
+
+def check_file(place: str, require: Sequence[str] = ()) -> Report:
     """`check` for the function that "FILE.py:FUNCTION" names, under that name.
 
     Raises AttendoError, which names the file, for what cannot be loaded and what is no function of three arrays.
@@ -135,12 +187,15 @@ def check_file(place: str) -> Report:
     ...
     attendo.errors.AttendoError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
     """
-    function = load_function(place)
+    refuse_unknown(require)
+    with quiet() as heard:
+        function = load_function(place)
     file, _, name = place.rpartition(":")
     try:
-        return check(function, name)
+        report = check(function, name, require)
     except AttendoError as error:
         raise AttendoError(f"{file}: {error}") from None
+    return replace(report, remarks=tuple(dict.fromkeys((*report.remarks, *heard.remarks))))
 
 
 def _ended(error: NoAnswerError, before: list[Outcome], note: Words) -> tuple[Outcome, ...]:

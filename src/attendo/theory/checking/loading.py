@@ -48,6 +48,9 @@ def load_function(place: str) -> Callable[..., Any]:
     except TimeUpError as error:
         line = _line_in(error, str(path))
         raise AttendoError(f"{file}:{line}: {too_late().en}; running the file must come to an end") from None
+    except EOFError as error:
+        line = _line_in(error, str(path))
+        raise AttendoError(f"{file}:{line}: it asks for input and gets none; take it out") from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
         line = _line_in(error, str(path))
         raise AttendoError(f"{file}:{line}: {type(error).__name__}: {error}; the file must run") from None

@@ -129,6 +129,17 @@ def scale(student: Student) -> Trials:
         yield None if abs(got - given) <= FACTOR_TOLERANCE else failure
 
 
+def no_scale(student: Student) -> Words | None:
+    """Why a function offers no scale of the caller's own.
+
+    >>> no_scale(Student(abs, "mine")).en
+    'no parameter with `scale` in its name'
+    """
+    if student.scale_name is not None:
+        return None
+    return Words("no parameter with `scale` in its name", "名前に scale を含む引数がない")
+
+
 def has_no_scale(student: Student) -> Words | None:
     """Why the scale cannot be read off a function's output.
 

@@ -39,11 +39,13 @@ class Outcome:
 class Report:
     """What `check` found; printed, it reads as a table.
 
-    ok: no property fails; one that the function does not offer (a mask, say) does not count.
+    ok: no property fails; one that the function does not offer (a mask, say) does not count, unless it was required.
+    remarks: what else there is to say of the function.
     """
 
     function: str
     outcomes: tuple[Outcome, ...]
+    remarks: tuple[Words, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -55,17 +57,32 @@ class Report:
         """The ids of the properties that fail."""
         return tuple(outcome.property.id for outcome in self.outcomes if outcome.status == "fails")
 
+    @property
+    def not_offered(self) -> tuple[str, ...]:
+        """The ids of the properties that were not tried for want of a parameter or of gradients, one for each want."""
+        absent = [outcome for outcome in self.outcomes if outcome.status == "not offered"]
+        return tuple({outcome.note: outcome.property.id for outcome in reversed(absent)}.values())[::-1]
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many properties hold, of how many that were tried or are required."""
+        statuses = [outcome.status for outcome in self.outcomes]
+        return statuses.count("holds"), statuses.count("holds") + statuses.count("fails")
+
     def lines(self, language: Language = "en") -> list[str]:
         """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
-        offered = [outcome for outcome in self.outcomes if outcome.status in ("holds", "fails")]
-        n_held = sum(outcome.status == "holds" for outcome in offered)
+        n_held, n_tried = self.counts
+        absent = ", ".join(self.not_offered)
         head = Words(
-            f"{self.function}: {n_held} of {len(offered)} properties hold",
-            f"{self.function}: {len(offered)} 個の性質のうち {n_held} 個が成り立つ",
+            f"{self.function}: {n_held} of {n_tried} properties hold"
+            + (absent and f", {absent} not offered"),
+            f"{self.function}: {n_tried} 個の性質のうち {n_held} 個が成り立つ"
+            + (absent and f"(対象外: {absent})"),
         )
         return [
             head.in_language(language),
             *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
+            *chain(*(_indented("! ", remark.in_language(language)) for remark in self.remarks)),
         ]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
@@ -74,6 +91,7 @@ class Report:
             "function": self.function,
             "ok": self.ok,
             "failed": list(self.failed),
+            "remarks": [remark.in_language(language) for remark in self.remarks],
             "properties": [_outcome_json(outcome, language) for outcome in self.outcomes],
         }
 
@@ -85,11 +103,12 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
     mark = {"holds": "✓", "fails": "✗"}.get(outcome.status, "–")
     title = outcome.property.title.in_language(language)
     if outcome.note is not None:
-        status = (
-            Words("not offered", "対象外")
-            if outcome.status == "not offered"
-            else Words("not tried", "未検査")
-        )
+        said = {
+            "fails": Words("required, not offered", "必須だが、ない"),
+            "not offered": Words("not offered", "対象外"),
+            "not tried": Words("not tried", "未検査"),
+        }
+        status = said[outcome.status]
         title = f"{status.in_language(language)}: {outcome.note.in_language(language)}"
     lines = _indented(f"{mark} {outcome.property.id:<12}", title)
     if outcome.failure is None:

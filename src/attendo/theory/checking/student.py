@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attendo.errors import AttendoError
+from attendo.theory.checking.quiet import ASKS
 from attendo.theory.checking.time_limit import TimeUpError, time_limit, too_late
 from attendo.words import Words
 
@@ -134,6 +135,8 @@ class Student:
             raise SlowError(case, too_late(), ENDLESS) from None
         except RefusedError:
             raise
+        except EOFError:
+            raise RefusedError(case, ASKS) from None
         except (Exception, SystemExit) as error:  # whatever it raises is the finding
             said = f"{type(error).__name__}: {' '.join(str(error).split())}"
             raise RefusedError(case, Words(said, said)) from error
