@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from types import ModuleType
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from command_line import attendo, refused
 
 import attendo.lessons as lessons
-from attendo.lessons.lesson import Lesson, Options, Table
+from attendo.cli import lesson
+from attendo.lessons.lesson import Conclusion, Lesson, Options, Table
 from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.words import Words
@@ -21,6 +23,7 @@ def teach(options):
     yield Words("What is asked.", "問い。")
     rows = ((Words("linear", "線形"), 0.5), (Words("deep", "深い"), f"{options.steps(100)} ± 1"))
     yield Table("losses", Words("Losses", "損失"), (W, Words("loss", "損失")), rows)
+    yield Conclusion("It is so.", "そうである。")
     yield Picture("curves", W, np.array([[1.0, 2.0]]), ("a",), ("1", "2"))
 
 
@@ -56,6 +59,27 @@ def test_pieces_are_printed_in_order(small):
     assert "this takes about 5 CPU-minutes" in outcome.err
 
 
+def test_a_quick_look_warns_above_the_table_and_concludes_nothing(small):
+    full, quick = attendo("lesson", "small").out, attendo("lesson", "small", "--effort", "0.05").out
+    assert "It is so." in full and "--effort" not in full
+    assert "It is so." not in quick and quick.rstrip().endswith("leave --effort out.")
+    warning = "--effort 0.05: the models below are trained for 5% of the lesson's steps only."
+    assert quick.index(warning) < quick.index("Losses")
+
+
+def test_on_a_terminal_one_line_tells_the_time_while_a_piece_is_made(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr(lesson, "LIVE_EVERY", 0.01)
+
+    def slow():
+        time.sleep(0.1)
+        yield W
+
+    assert list(lesson.waiting(slow(), 2.0)) == [W]
+    shown = capsys.readouterr().err
+    assert "of about 2:00 min of CPU time" in shown and shown.endswith("\r\x1b[2K")
+
+
 def test_in_japanese_the_columns_stay(small):
     lines = attendo("lesson", "small", "--language", "ja", "--effort", "0.1").out.splitlines()
     start = lines.index("損失")
@@ -65,9 +89,9 @@ def test_in_japanese_the_columns_stay(small):
 
 def test_as_json_each_piece_is_a_line(small):
     pieces = [json.loads(line) for line in attendo("lesson", "small", "--json").out.splitlines()]
-    assert [next(iter(piece)) for piece in pieces] == ["text", "table", "picture"]
+    assert [next(iter(piece)) for piece in pieces] == ["text", "table", "text", "picture"]
     assert pieces[1]["table"]["rows"] == [["linear", 0.5], ["deep", "100 ± 1"]]
-    assert pieces[2]["picture"]["values"] == [[1.0, 2.0]]
+    assert pieces[3]["picture"]["values"] == [[1.0, 2.0]]
 
 
 def test_what_is_wrong_is_said():

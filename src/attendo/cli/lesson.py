@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from attendo.cli.options import Spoken
-from attendo.cli.reporting import duration, say
+from attendo.cli.reporting import LIVE_EVERY, Live, duration, say
 from attendo.cli.tables import WIDTH, table_lines
+from attendo.words import Words
 
 if TYPE_CHECKING:
     from attendo.lessons.lesson import Cell, Lesson, Piece, Table
@@ -27,7 +30,8 @@ def lesson(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Else the list of all.")] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", help="Models of each kind; else its own.")] = None,
     effort: Annotated[
-        float, typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look.")
+        float,
+        typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look, without conclusions."),
     ] = 1.0,
     train: Annotated[
         list[Path] | None, typer.Option(metavar="F", help="Your own data, where it takes some; repeatable.")
@@ -67,7 +71,8 @@ def lesson(
             say(
                 f"this takes about {found.cpu_minutes * effort:.0f} CPU-minutes; --effort 0.2 for a quick look"
             )
-    for piece in found.teach(options):
+    pieces = found.teach(options)
+    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), found.cpu_minutes * effort):
         if as_json:
             print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
         else:
@@ -75,6 +80,57 @@ def lesson(
     spent = duration(time.process_time() - began)
     say(f"{spent} of CPU time" if language == "en" else f"CPU 時間：{spent}")
     return 0
+
+
+def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
+    """The pieces of a lesson whose models are not trained to the end: a warning above the tables, no conclusion."""
+    from attendo.lessons.lesson import Conclusion, Table
+
+    warned = held_back = False
+    for piece in pieces:
+        if isinstance(piece, Table) and not warned:
+            warned = True
+            yield Words(
+                f"--effort {effort:g}: the models below are trained for {effort:.0%} of the lesson's steps only."
+                " Differences between them may mean nothing.",
+                f"--effort {effort:g}：以下のモデルは、本来のステップ数の {effort:.0%} しか学習していない。"
+                "モデルの差に意味があるとは限らない。",
+            )
+        if isinstance(piece, Conclusion):
+            held_back = True
+        else:
+            yield piece
+    if held_back:
+        yield Words(
+            "What the figures show is said of models trained to the end: leave --effort out.",
+            "数値から言えることは、最後まで学習したときに表示する（--effort をつけない）。",
+        )
+
+
+def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
+    """The pieces; on a terminal one line tells, until each is there, how much of the time has passed."""
+    live, began = Live(), time.process_time()
+    while True:
+        done = threading.Event()
+
+        def tick(done: threading.Event = done) -> None:
+            while not done.wait(LIVE_EVERY):
+                spent = duration(time.process_time() - began)
+                live.show(f"training: {spent} of about {duration(60 * cpu_minutes)} of CPU time")
+
+        thread = threading.Thread(target=tick, daemon=True)
+        if live.on:
+            thread.start()
+        try:
+            piece = next(pieces, None)
+        finally:
+            done.set()
+            if live.on:
+                thread.join()
+            live.clear()
+        if piece is None:
+            return
+        yield piece
 
 
 def _listed(lesson: Lesson, language: Language) -> list[str | float]:

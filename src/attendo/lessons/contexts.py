@@ -30,7 +30,7 @@ from attendo.lessons.contexts_models import (
     translator,
 )
 from attendo.lessons.contexts_words import AMBIGUOUS, KINDS, Noun, Sentence
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import EncoderDecoder, MaskedLM
 from attendo.tasks.translator import Translator
@@ -97,7 +97,7 @@ def in_context(
     _, _, static, _, _ = _mean(found, STATIC)
     same, other, kind, new, _ = _mean(found, ENCODER_END)
     guessed = _mean(control, ENCODER_END)[2]
-    yield Words(
+    yield Conclusion(
         "The embedding is one vector whatever the sentence, so a probe reads the kind from it"
         f" {static:.0%} of the time. Behind layer {N_LAYERS} vectors of one meaning have a cosine of {same:.2f}, of two"
         f" {other:.2f}, and the probe is right {kind:.0%} of the time, {new:.0%} on a noun that it was not fitted to;"
@@ -199,7 +199,7 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words
             "This translator settles most of it in the encoder.",
             "この翻訳モデルは意味の大半をエンコーダで決めている。",
         )
-    return Words(
+    return Conclusion(
         f"The kind of an ambiguous noun is read from the encoder's output {encoder:.0%} of the time, from the decoder's"
         f" {decoder:.0%} (without training {guessed[0]:.0%} and {guessed[1]:.0%}). {said.en} At the decoder's input"
         " stands the word before the noun, which may be an adjective that tells the kind.",
@@ -225,7 +225,7 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Word
             "So it is not clear that the encoder's vectors go by the source word and the decoder's by its translation.",
             "エンコーダのベクトルは原語で、デコーダのベクトルは訳語で決まるとは、はっきりとは言えない。",
         )
-    return Words(
+    return Conclusion(
         f"In the encoder's output the two meanings of a word like bat have a cosine of {bats:.2f}, two words like dog"
         f" and hound one of {dogs:.2f} (without training {first[0]:.2f} and {first[1]:.2f}); in the decoder's it is"
         f" {late_bats:.2f} and {late_dogs:.2f} ({last[0]:.2f} and {last[1]:.2f}). {said.en} A probe reads the source"

@@ -27,7 +27,7 @@ from attendo.lessons.imdb_reviews import (
     word_examples,
     words_of,
 )
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderClassifier, parameter_count
@@ -235,7 +235,7 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
     linear = "" if len(results) > 3 else ' For the linear model: pip install "attendo[lessons]".'
     linear_ja = "" if len(results) > 3 else '線形モデルには pip install "attendo[lessons]" が必要である。'
-    return Words(
+    return Conclusion(
         f"Best on the test: {best.name.en}, {best.test:.1%}; the lecture reported 80.5% for its own. Masking the"
         f" padding changes the lecture's by {change:+.1f} points. On the validation reviews the lecture's differs by"
         f" {gap:+.1f} points from the test.{other_films}{linear}",

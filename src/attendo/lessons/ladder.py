@@ -44,7 +44,7 @@ from attendo.lessons.ladder_tasks import (
     text,
     unordered_signal_limit,
 )
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
 from attendo.words import Words
@@ -126,7 +126,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
         )
         for mark in (False, True)
     )
-    yield Words(
+    yield Conclusion(
         "Softmax gives shares, not counts: a row and the same row twice look alike. Doubling the rows changes the"
         f' logits of "K=V" by at most {_doubling(runs[0][0].model, contenders[0].draw):.0e}. The mark\'s own share'
         f" tells how many letters it is compared with. All counts are right in {bare[1]:.1%} of the rows without it"
@@ -198,7 +198,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
     more = share > even
-    yield Words(
+    yield Conclusion(
         f"The fourth row gives {share:.0%} of its weight to the answers for A and B, {'more' if more else 'no more'}"
         f" than an even spread ({even:.0%}). With self-attention the difference is right in"
         f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
@@ -246,7 +246,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
     title = Words("Length of the vector of each position", "各位置ベクトルの長さ")
     yield Picture("matrix", title, norms[None].astype(np.float64), ("",), names)
     without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    yield Words(
+    yield Conclusion(
         f"Without positions no model can have a mean loss below {loss:.3f}; this one has {without:.3f}, with positions"
         f" {with_places:.4f}. The vector of the signal's position is {norms[0]:.2f} long, the others"
         f" {norms[1:].mean():.2f} on average.",
@@ -291,7 +291,7 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
     yield Table("signals", Words("Three signals", "3 つの合図"), columns, rows)
     yield _curves(contenders, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    yield Words(
+    yield Conclusion(
         f"The source's single head has a loss of {source:.4f}, and {bare:.4f} once its positions start at random;"
         f" projections make it {one:.4f}, four heads in place of the one {four:.4f}. With equal parameters one head has"
         f" {one / four:.2g} times the loss of four.",

@@ -55,6 +55,11 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows), "a row has a cell for each column"
 
 
+@dataclass(frozen=True)
+class Conclusion(Words):
+    """What a lesson's figures show. It takes models trained to the end, so a quick look goes without."""
+
+
 Piece = Words | Table | Picture
 """What a lesson shows: a sentence, a table, or a picture (curves or a matrix)."""
 

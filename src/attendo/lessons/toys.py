@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from attendo.lessons.arrays import ArrayTask, Draw, Examples, Training, curve, mean_and_deviation
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.lessons.toy_tasks import (
     CLOCK,
     Rule,
@@ -84,23 +84,40 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
         Words(f"exact, {LONGEST + 1}-{LONGER}", f"完全一致、{LONGEST + 1}-{LONGER}"),
     )
     yield Table(toy.name, toy.title, columns, tuple(rows))
+    yield _columns_explained(toy.ordered)
     yield _curves(runs, steps)
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
-        yield Words(
+        yield Conclusion(
             f"With sinusoids {best:.1%} of fresh rows are exact. Without positions the encoder hands over a bag of"
             f" symbols: at most {limit:.1%} can be exact, and {none:.1%} are.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。位置がなければエンコーダが渡すのは記号の多重集合で"
             f"あり、完全一致は高々 {limit:.1%}、実際は {none:.1%} である。",
         )
     else:
-        yield Words(
+        yield Conclusion(
             f"With sinusoids {best:.1%} of fresh rows are exact. The result does not depend on the source's order, so"
             f" positions are not needed to know it; without them {none:.1%} are exact.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。答えは入力の順序によらないので、原理的には位置は"
             f"いらない。位置なしでは {none:.1%} が完全一致する。",
         )
+
+
+def _columns_explained(ordered: bool) -> Words:
+    """What the rows and columns of the table are."""
+    unordered = Words(
+        ' "order not seen" is computed, not trained: the least loss and the most exact rows for whatever knows the'
+        " symbols of a row but not their order.",
+        "「順序を見ない場合」は学習の結果ではなく計算値で、行の記号を知っていてもその順序を知らないときの、損失の下限と"
+        "完全一致の上限である。",
+    )
+    return Words(
+        f"Exact: the share of {TEST_ROWS:,} fresh rows written without a mistake. {LONGEST + 1}-{LONGER}: rows longer"
+        f" than any that was trained on, {LONGEST} at most." + unordered.en * ordered,
+        f"完全一致は、未見の {TEST_ROWS:,} 行のうち一つの誤りもなく書けた割合である。{LONGEST + 1}-{LONGER} は、"
+        f"学習した行(長さ {LONGEST} 以下)より長い行を表す。" + unordered.ja * ordered,
+    )
 
 
 def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iterator[Piece]:
@@ -114,8 +131,8 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
     row = next((row for row in test if len(row) == len(set(row)) == 7), test[0])
     names, wanted = tuple(map(str, row)), tuple(map(str, toy.rule(row)))
     title = Words(
-        "Cross-attention: rows are what is wanted, columns the source",
-        "クロスアテンション(行は出力、列は入力)",
+        "Cross-attention of the first model with sinusoids: rows are what is wanted, columns the source",
+        "正弦波の位置の 1 個目のモデルのクロスアテンション(行は出力、列は入力)",
     )
     yield Picture("matrix", title, cross_weights(model, row, toy.rule), (*wanted, "$"), (*names, "$"))
     yield Words(
@@ -194,7 +211,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
-    yield Words(
+    yield Conclusion(
         f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
         f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
         f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",

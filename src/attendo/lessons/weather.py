@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from attendo.data import weather
 from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import Training
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.lessons.weather_ablation import ablation_step
 from attendo.lessons.weather_contest import label, task_steps
 from attendo.lessons.weather_models import (
@@ -168,7 +168,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
     )
     found, largest = chi_square(counts), float(np.abs(shares - true).max())
     usual = found <= RARELY
-    yield Words(
+    yield Conclusion(
         f"The largest difference is {largest:.3f}. χ² is {found:.1f}; samples of the true chain exceed {RARELY} in 5 %"
         f" of all cases ({DEGREES} degrees of freedom): {'no' if usual else 'a'} difference to the chain is seen.",
         f"最大の差は {largest:.3f} である。χ² は {found:.1f} で、真の連鎖のサンプルが {RARELY} を超えるのは 5 % の"

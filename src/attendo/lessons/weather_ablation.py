@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attendo.lessons.arrays import margin
-from attendo.lessons.lesson import Options, Piece, Table
+from attendo.lessons.lesson import Conclusion, Options, Piece, Table
 from attendo.lessons.weather_contest import DEEP, ONE_LAYER, contest, task_table
 from attendo.lessons.weather_models import BLOG_ATTENTION, BLOG_HEADS, LINEAR, transformer_contender
 from attendo.words import Words
@@ -136,7 +136,7 @@ def answer(found: Sequence[Effect], seeds: int) -> Words:
         for say, names in zip(("役に立つもの", "害になるもの", "差が示されないもの"), groups, strict=True)
         if names
     ]
-    return Words(
+    return Conclusion(
         f"{'. '.join(english)} (for this sum, this width, one learning rate, {seeds} seed{'s' * (seeds > 1)}).",
         f"{'。'.join(japanese)}(この和、この幅、1 つの学習率、シード {seeds} 個での結果)。",
     )

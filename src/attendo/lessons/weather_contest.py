@@ -16,7 +16,7 @@ from torch import nn
 from attendo.data import weather
 from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import Examples, Training, curve, logits_of, mean_and_deviation
-from attendo.lessons.lesson import Cell, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Options, Piece, Table
 from attendo.lessons.weather_models import (
     BLOG_ATTENTION,
     LINEAR,
@@ -151,7 +151,7 @@ def nearest(held: Contest) -> Words:
     """Which contender's loss is the least, and how the linear model compares."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
-    return Words(
+    return Conclusion(
         f"Nearest to the law: {best.en}, {min(means):.3f} nats above it. The linear model: {means[0]:.3f}.",
         f"真の法則に最も近いのは「{best.ja}」で、その差は {min(means):.3f} ナットである。線形モデルは {means[0]:.3f}。",
     )
@@ -176,7 +176,7 @@ def unseen(held: Contest) -> Words:
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
     rest = data.test.rows(np.flatnonzero(new))
     linear, deep = (_accuracy(runs[0].model, rest) for runs in (held.runs[0], held.runs[-1]))
-    return Words(
+    return Conclusion(
         f"A rule that makes its own weather comes back to the same days: {1 - new.mean():.0%} of the test sequences of"
         f" seed 1 stand in its training data, too. On the other {len(rest):,} the deep model is right in {deep:.1%},"
         f" the linear one in {linear:.1%}.",

@@ -17,7 +17,7 @@ from numpy import ndarray
 from attendo.decoding.sampling import SamplingConfig
 from attendo.inspecting.recording import recording
 from attendo.lessons.arrays import curve, mean_and_deviation, seeded
-from attendo.lessons.lesson import Cell, Lesson, Options, Piece, Table
+from attendo.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo.lessons.words_models import (
     LAYERS,
     Step,
@@ -181,7 +181,7 @@ def comparison(contest: Contest) -> Words:
     n = len(contest.runs[better])
     times = [fmean(run.seconds_per_1000 for run in contest.runs[name]) for name in pair]
     ratio = times[0] / times[1]
-    return Words(
+    return Conclusion(
         f"After so few words the {better} is ahead: its perplexity is {1 - math.exp(-gain):.1%} below the {other}'s"
         f" ({gain:.3f} nats a word), and lower with {ahead} of {n} seeds. A word costs the Transformer {ratio:.1f}"
         " times the LSTM's time on a processor. --effort 3 trains three times as long.",
@@ -208,7 +208,7 @@ def worth_of_order(contest: Contest) -> Words:
             "order was worth nothing to a Transformer that learned so briefly",
             "これだけの学習では、順序は Transformer の役に立っていない",
         )
-    return Words(
+    return Conclusion(
         f"Perplexity goes {steps}: from frequency alone, to one word before, to the set of {CONTEXT} words, to their"
         f" order. The word before is worth {single - pair:.3f} nats a word, the others as a set {pair - bag:.3f};"
         f" {verdict.en}.",
