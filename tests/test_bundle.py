@@ -116,6 +116,8 @@ def test_a_later_format_asks_for_an_upgrade(folder):
 def test_no_folder_is_said(tmp_path):
     with pytest.raises(AttendoError, match="no such run folder"):
         load_bundle(tmp_path / "none")
+    with pytest.raises(AttendoError, match="no such run folder; `attendo demo` makes it"):
+        load_bundle(tmp_path / "runs" / "demo")
 
 
 def test_a_model_that_was_loaded_stays_when_its_file_is_written_over_in_place(folder):

@@ -273,6 +273,9 @@ def test_refusals(tmp_path):
     assert "no folder" in refused("figure", "noam", "--out", tmp_path / "no" / "a.svg")
     assert "'en', 'ja'" in refused("figure", "noam", "--out", out, "--language", "fr")
     assert "figure model" in refused("figure", "noam", "--out", out, "--preset", "base")
+    unknown = refused("figure", "model", "--out", out, "--preset", "attendo")
+    assert all(name in unknown for name in ("there are base, ", "gpt2_small", "F.toml", "a run folder"))
+    assert refused("figure", "model", "--out", out, "--preset", "smal").endswith("did you mean small?")
     assert "n_heads" in refused("figure", "model", "--out", out, "--set", "model.n_head=2")
     assert list(tmp_path.iterdir()) == []
 

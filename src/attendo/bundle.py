@@ -132,15 +132,24 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
     write_atomic(folder / "model.safetensors", save(tensors, header | {"weights_sha256": weights}))
 
 
+def no_such_run(folder: Path) -> AttendoError:
+    """What to say of a run folder that is not there; the one that the documents use is made by a command of its own.
+
+    >>> str(no_such_run(Path("runs/demo")))
+    'runs/demo: no such run folder; `attendo demo` makes it'
+    """
+    is_demo = folder.parts[-2:] == ("runs", "demo")
+    remedy = "`attendo demo` makes it" if is_demo else "give the folder that `attendo train … --out` wrote"
+    return AttendoError(f"{folder}: no such run folder; {remedy}")
+
+
 def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
     """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged.
 
     own_parts: those of its model, which are refused where it was trained without any.
     """
     if not folder.is_dir():
-        raise AttendoError(
-            f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
-        )
+        raise no_such_run(folder)
     path = folder / "card.json"
     card = _card(path) if path.is_file() else {}  # the first, as a later format may have no such other files
     for name in ("config.toml", "tokenizer.json", "card.json"):

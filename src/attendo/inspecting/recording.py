@@ -81,7 +81,7 @@ class LayerRecord:
     def _part(self, part: Part) -> Tensor:
         if part not in self._parts:
             raise AttendoError(
-                f"{self._path}.{part} was not recorded; add '{self._path}.{part}' or '*.{part}' to keep"
+                f"{self._path}.{part} was not recorded; add '*.{part}' to keep, as in recording(model, '*.{part}')"
             )
         return self._parts[part]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LONGEST_LABEL = 24
 CELL_WIDTH, CELL_HEIGHT = 0.42, 0.32  # inches
 LARGEST_SIDE = 24.0  # inches; more pieces make the cells smaller, not the picture larger
-DOTS_PER_INCH = 130
+DOTS_PER_INCH, MOST_DOTS = 260, 3120  # of a side, so that a large picture stays quick
 LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
@@ -59,9 +59,9 @@ def write_picture(
     import matplotlib
 
     metadata = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": "attendo"}
-    picture = io.BytesIO()
+    picture, dots = io.BytesIO(), min(DOTS_PER_INCH, MOST_DOTS / max(figure.get_size_inches()))
     with matplotlib.rc_context({"svg.hashsalt": "attendo"}):
-        figure.savefig(picture, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata)
+        figure.savefig(picture, format=suffix[1:], dpi=dots, metadata=metadata)
     write_atomic(path, picture.getvalue())
 
 

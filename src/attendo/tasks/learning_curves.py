@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray
 
+from attendo.bundle import no_such_run
 from attendo.config import read_toml
 from attendo.errors import AttendoError
 from attendo.tasks.tracking import LOG_NAME, read_log
@@ -94,9 +95,7 @@ class Event:
 def read_run(folder: Path) -> RunRecord:
     """Reads metrics.jsonl, and card.json and config.toml where there are. AttendoError names what is damaged."""
     if not folder.is_dir():
-        raise AttendoError(
-            f"{folder}: no such run folder; give the folder that `attendo train … --out` wrote"
-        )
+        raise no_such_run(folder)
     entries, word = read_log(folder / LOG_NAME)
     if not any(entry["kind"] in ("step", "evaluation") for entry in entries):
         raise AttendoError(f"{folder / LOG_NAME} has nothing to show yet; let training make some steps")

@@ -134,13 +134,25 @@ def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
 
 def preset_tables(name: str) -> dict[str, dict[str, Any]]:
     """The tables of a preset that comes with attendo. Raises AttendoError naming those there are."""
-    folder = Path(str(files("attendo"))) / "presets"
-    known = sorted(path.stem for path in folder.glob("*.toml"))
+    known = preset_names()
     if name not in known:
         near = get_close_matches(name, known, n=1)
         remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
         raise AttendoError(f"no preset is called {name!r}; {remedy}")
-    return read_toml(folder / f"{name}.toml")
+    return read_toml(_presets() / f"{name}.toml")
+
+
+def preset_names() -> list[str]:
+    """The presets that come with attendo.
+
+    >>> "base" in preset_names()
+    True
+    """
+    return sorted(path.stem for path in _presets().glob("*.toml"))
+
+
+def _presets() -> Path:
+    return Path(str(files("attendo"))) / "presets"
 
 
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:

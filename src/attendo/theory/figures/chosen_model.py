@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from attendo.config import override, read_toml, to_table
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
 from attendo.tasks.families import family_of
-from attendo.tasks.settings import check_names, joined, preset_tables, section
+from attendo.tasks.settings import check_names, joined, preset_names, preset_tables, section
 from attendo.theory.presets import PRESETS
 
 PRESET = "base"
@@ -46,10 +47,27 @@ def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
     path = Path(preset)
     if path.suffix == ".toml" or path.is_dir():
         return read_toml(path / "config.toml" if path.is_dir() else path)
-    if preset not in PRESETS:
+    if preset in PRESETS:
+        config = _source_model(preset)
+        if config is None:
+            raise AttendoError(
+                f"{preset} is a single attention, which has no blocks to draw; take a whole model"
+            )
+        return {"model": to_table(config)}
+    if preset in preset_names():
         return preset_tables(preset)
+    known = [*preset_names(), *(name for name in PRESETS if _source_model(name) is not None)]
+    near = get_close_matches(preset, known, n=1)
+    remedy = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"there are {', '.join(known)}, or give F.toml or a run folder"
+    )
+    raise AttendoError(f"no preset is called {preset!r}; {remedy}")
+
+
+def _source_model(name: str) -> ModelConfig | None:
+    """The config of a source's model; None for a single attention."""
     with torch.device("meta"):  # the numbers are not needed
-        config = getattr(PRESETS[preset].build(), "config", None)
-    if not isinstance(config, ModelConfig):
-        raise AttendoError(f"{preset} is a single attention, which has no blocks to draw; take a whole model")
-    return {"model": to_table(config)}
+        config = getattr(PRESETS[name].build(), "config", None)
+    return config if isinstance(config, ModelConfig) else None

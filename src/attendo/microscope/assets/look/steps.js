@@ -300,7 +300,7 @@ function showProducts(box, row, j) {
   const rest = terms.slice(MOST_TERMS).reduce((sum, term) => sum + term.xy, 0);
   const made = terms.slice(0, MOST_TERMS).map(({ d, x, y, xy }) => {
     const color = divergingColor(xy / top);
-    const text = `${formatted(x, 2)} × ${formatted(y, 2)} = ${formatted(xy)}`;
+    const text = `${formatted(x)} × ${formatted(y)} = ${formatted(xy)}`;
     return el(
       "span",
       { class: "term", title: `d = ${d + 1}`, style: { background: rgbText(color), color: ink(color) } },
