@@ -61,6 +61,14 @@ def test_one_line_for_each_text(trained):
     assert sum(facts[0]["probabilities"].values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("command", ["classify", "embed", "translate"])
+def test_the_name_of_a_file_is_no_text(command, files):
+    said = refused(command, "no-run", files[1])
+    assert said.startswith(
+        f"Invalid value: '{files[1]}' is a file, and TEXT is a text; for its lines give < FILE"
+    )
+
+
 def test_a_text_of_a_million_characters_is_cut_with_a_word(trained):
     folder, _ = trained
     outcome = attendo("classify", folder, stdin=b"snow " * 200_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from io import BufferedReader
+from pathlib import Path
 from typing import cast
 
 import typer
@@ -85,6 +86,19 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
                 f"TEXT number {number} is not UTF-8; type it in a UTF-8 terminal, or send it on stdin"
             )
     yield 1, texts
+
+
+def refuse_file_name(texts: list[str] | None, remedy: str) -> None:
+    """BadParameter where the only text is the name of a file: it would be read as the text."""
+    if not texts or len(texts) != 1:
+        return
+    [text] = texts
+    try:
+        is_file = Path(text).is_file()
+    except (OSError, ValueError):  # a text that no file can be called by
+        return
+    if is_file:
+        raise typer.BadParameter(f"{text!r} is a file, and TEXT is a text; for its lines {remedy}")
 
 
 def one_line(text: str) -> str:

@@ -15,7 +15,13 @@ import typer
 
 from attendo.cli.card import card_lines
 from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, drawing_of, refuse, show
-from attendo.cli.lines import MOST_LINES, arguments_as_lines, numbered_chunks, stdin_bytes
+from attendo.cli.lines import (
+    MOST_LINES,
+    arguments_as_lines,
+    numbered_chunks,
+    refuse_file_name,
+    stdin_bytes,
+)
 from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.translation_lines import TranslationLines, candidate_json
@@ -134,6 +140,7 @@ def translate(
     from attendo.tasks import Translator
 
     files = both_files(source, out, bool(texts))
+    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
     if prefix and has_surrogate(prefix):
         raise typer.BadParameter("--prefix is not UTF-8; type it in a UTF-8 terminal")
     searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}

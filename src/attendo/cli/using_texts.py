@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from attendo.cli.lines import arguments_as_lines, numbered_chunks, one_line, stdin_bytes, stdin_text
+from attendo.cli.lines import (
+    arguments_as_lines,
+    numbered_chunks,
+    one_line,
+    refuse_file_name,
+    stdin_bytes,
+    stdin_text,
+)
 from attendo.cli.options import Device, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.using_options import (
@@ -60,6 +67,7 @@ def classify(
     """
     from attendo.tasks import Classifier
 
+    refuse_file_name(texts, "give < FILE")
     classifier = Classifier.load(folder, chosen_device(device, threads))
     counter, n_cut, n_done = Counter("lines"), 0, 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
@@ -176,6 +184,7 @@ def embed(
     from attendo.tasks import Embedder
     from attendo.tasks.embedder import nearest_rows
 
+    refuse_file_name(texts, "give < FILE")
     embedder = Embedder.load(folder, chosen_device(device, threads))
     others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
