@@ -162,6 +162,9 @@ class Workshop:
             "pairs.csv": "en,ja\n" + "".join(f'"{a}","{b}"\n' for a, b in zip(*sides, strict=True)),
             "tickets.csv": "\ufeff" + "\r\n".join(["id,category,body", *tickets, ""]),
             "more-tickets.csv": "\r\n".join(["id,category,body", *tickets[:20], ""]),
+            "new-tickets.csv": "\r\n".join(
+                ["id,body", *(f'{n},"{text}"' for n, text in enumerate(texts[:5])), ""]
+            ),
             "texts.txt": "".join(f"{text}\n" for text in texts),
             "novel.txt": "\n".join(texts),
             "other.txt": "\n".join(texts[:5]),

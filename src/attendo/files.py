@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TextIO
 
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
@@ -49,6 +49,25 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         if isinstance(error, OSError):  # name the file that was asked for, not the hidden one (or none)
             raise OSError(error.errno, error.strerror, str(path)) from error
         raise
+    _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def atomic_text(path: Path) -> Iterator[TextIO]:
+    """Yield a text file to write (UTF-8, ends of lines as given), which becomes `path` when the block ends.
+
+    So what is too long to be held is written as `write_atomic` writes; on an error nothing has changed.
+    """
+    path = path.resolve()
+    temporary = _beside(path)
+    try:
+        with temporary.open("x", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     _sync_folder(path.parent)
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from attendo.cli.drawing import refuse
 from attendo.cli.lines import (
     arguments_as_lines,
     numbered_chunks,
@@ -24,6 +25,7 @@ from attendo.cli.options import Device, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.using_options import (
     Folder,
+    Header,
     Input,
     JsonLines,
     Output,
@@ -44,7 +46,7 @@ Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="El
 
 def add_text_commands(app: typer.Typer) -> None:
     """Adds the commands that use what has learned from texts."""
-    app.command("classify", short_help="Label texts, or the lines of stdin.")(classify)
+    app.command("classify", short_help="Label texts, the lines of stdin, or a table.")(classify)
     # what stands behind PROMPT is taken in, to say that it belongs in quotes
     app.command("generate", short_help="Continue a text.", context_settings={"allow_extra_args": True})(
         generate
@@ -55,6 +57,21 @@ def add_text_commands(app: typer.Typer) -> None:
 def classify(
     folder: Folder,
     texts: Texts = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="F", help="A table of texts, or lines of a .txt; with --output."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="G", help="Where they go with their labels: .tsv, .csv or .jsonl."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", "--column", metavar="C", help="Of --input: text=body, or 2. Else as in training."
+        ),
+    ] = None,
+    header: Header = None,
     as_json: JsonLines = False,
     device: Device = "cpu",
     threads: Threads = None,
@@ -63,11 +80,23 @@ def classify(
 
     The probabilities are calibrated on the validation rows. A line without text gets the most frequent label.
 
+    --input reads .csv, .tsv, .jsonl or .parquet, perhaps .gz, as training does. --output gets one row for each that
+    was read, in order: its line in F, the label, the probability, the text. A row without text, or one that cannot be
+    read, has no label.
+
     Example: attendo classify runs/mine "what a lovely film"
+
+    Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body
     """
     from attendo.tasks import Classifier
 
-    refuse_file_name(texts, "give < FILE")
+    files = both_files(source, out, bool(texts))
+    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
+    if files:
+        refuse("--input", {"--json": as_json})
+        return _classify_file(folder, *files, columns, header, chosen_device(device, threads))
+    if columns is not None or header is not None:
+        raise typer.BadParameter("--columns and --header are of --input; give that, too, or leave them out")
     classifier = Classifier.load(folder, chosen_device(device, threads))
     counter, n_cut, n_done = Counter("lines"), 0, 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
@@ -85,6 +114,42 @@ def classify(
     counter.clear()
     if n_cut:
         say(classifier.long_texts.summary(n_cut, n_done))
+    return 0
+
+
+def _classify_file(
+    folder: Path, source: Path, out: Path, columns: str | None, header: bool | None, device: str
+) -> int:
+    """Labels the texts of a table; its columns and header as in training unless given."""
+    from attendo.config import read_toml
+    from attendo.data.corpora import parse_columns, read_lines
+    from attendo.data.labelled import LABELLED
+    from attendo.data.lines import require_file
+    from attendo.data.texts import has_rows
+    from attendo.errors import AttendoError
+    from attendo.tasks import Classifier
+    from attendo.tasks.label_table import check_table, classify_table
+
+    require_file(source)
+    check_table(out, "--output")
+    if out.exists():
+        raise AttendoError(f"{out} is there already; take another name, or remove it")
+    classifier = Classifier.load(folder, device)
+    if has_rows(source):  # else lines, which have no columns
+        learned = read_toml(folder / "config.toml").get("data", {})
+        columns = learned.get("columns") if columns is None else columns
+        header = learned.get("header") if header is None else header
+    column = None
+    if columns is not None:  # those of training name the label, too
+        column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
+    account, counter = Account(str(source)), Counter("rows")
+    rows = read_lines(source, column, bool(header), account=account, keep_skipped=True)
+    n_done, n_cut = classify_table(classifier, rows, out, counter.show)
+    counter.clear()
+    say(account.line())
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, n_done))
+    say(f"wrote {out}")
     return 0
 
 

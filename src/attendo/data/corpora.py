@@ -165,11 +165,13 @@ def read_lines(
     strict: bool = False,
     account: Account | None = None,
     keep_empty: bool = False,
+    keep_skipped: bool = False,
 ) -> Iterator[tuple[int, str]]:
     """The usable texts of a file: (line number, text).
 
     A column is chosen from .tsv, .csv, .jsonl and .parquet; any other file is text, one row a line, tabs
-    included; there, with `keep_empty`, an empty line is a row, too.
+    included; there, with `keep_empty`, an empty line is a row, too. keep_skipped: "" stands for each row that is
+    skipped, so that every row read gives one text.
 
     Raises AttendoError as `read_rows` does.
     """
@@ -181,14 +183,22 @@ def read_lines(
         raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
     else:
         rows = _whole_lines(path)
-    for number, fields in _accounted([(str(path), rows)], strict, account, keep_empty):
+    blank = ("",) if keep_skipped else None
+    for number, fields in _accounted([(str(path), rows)], strict, account, keep_empty, blank):
         yield number, fields[0]
 
 
 def _accounted(
-    parts: Iterable[tuple[str, Iterator[RawRow]]], strict: bool, account: Account, keep_empty: bool = False
+    parts: Iterable[tuple[str, Iterator[RawRow]]],
+    strict: bool,
+    account: Account,
+    keep_empty: bool = False,
+    blank: tuple[str, ...] | None = None,
 ) -> Iterator[Row]:
-    """The usable ones among the raw rows of files; each row is counted before the next is read."""
+    """The usable ones among the raw rows of files; each row is counted before the next is read.
+
+    blank: the fields of those that cannot be used; None leaves them out.
+    """
     number = start = 0
     for name, rows in parts:
         start += number
@@ -203,6 +213,8 @@ def _accounted(
                 yield Row(start + number, fields)
             else:
                 account.skip(start + number, fault, strict)
+                if blank is not None:
+                    yield Row(start + number, blank)
     account.end()
     account.require_used()
 
