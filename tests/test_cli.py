@@ -397,5 +397,7 @@ def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
     found = json.loads(attendo("doctor", pairs, *files, "--json").out)
     assert found["findings"]["leaks"]["lines"] == [4]
     assert found["against"]["used"] == 2
-    assert "a table of pairs is given alone" in refused("doctor", pairs, "--against", pairs, "--against", pairs)
+    assert "a table of pairs is given alone" in refused(
+        "doctor", pairs, "--against", pairs, "--against", pairs
+    )
     assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")

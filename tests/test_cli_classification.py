@@ -303,3 +303,25 @@ def test_a_command_of_another_task_names_the_right_one(trained, masked):
     assert refused("translate", trained[0], "x").endswith("use it with `attendo classify`")
     assert refused("classify", masked[0], "x").endswith("use it with `attendo embed`")
     assert "--beam means nothing for this task" in refused("evaluate", trained[0], __file__, "--beam", "4")
+
+
+def test_the_doctor_reads_labelled_texts_too(tmp_path):
+    table, test = tmp_path / "tickets.csv", tmp_path / "test.csv"
+    rows = ["1,bill,rain", "2,bill,rain", "3,door,rain", '4,door,"a long\ntext"', "5,,x", "6,odd,snow"]
+    table.write_text("id,kind,body\n" + "\n".join(rows) + "\n")
+    test.write_text("id,kind,body\n1,bill,snow\n2,bill,hail\n")
+    asked = ["doctor", table, "--columns", "label=kind,text=body"]
+    outcome = attendo(*asked, "--against", test)
+    assert outcome.code == 1, outcome.err
+    assert "6 rows read, 5 used, 1 skipped" in outcome.out and "--drop" not in outcome.out
+    report = json.loads(attendo(*asked, "--against", test, "--json").out)
+    assert {name: (found["count"], found["lines"]) for name, found in report["findings"].items()} == {
+        "duplicates": (1, [3]),
+        "several-labels": (1, [4]),
+        "leaks": (1, [8]),
+        "rare-labels": (5, [2, 3, 4]),
+    }
+    assert report["labels"] == {"bill": 2, "door": 2, "odd": 1}
+    assert "leaks: not checked" in attendo(*asked).out
+    assert "give one" in refused(*asked, test)
+    assert "label=NAME,text=NAME" in refused("doctor", table, "--columns", "label=kind,body")

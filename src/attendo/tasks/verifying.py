@@ -72,7 +72,9 @@ def verify_resume(
     logged = logged_chains(folder / LOG_NAME)
     if last < target.step and not any(first < step <= last for step in logged):
         last = min((step for step in logged if first < step <= target.step), default=target.step)
-        say(f"the log has nothing to compare with before step {last:,}: {last - first:,} steps are made again")
+        say(
+            f"the log has nothing to compare with before step {last:,}: {last - first:,} steps are made again"
+        )
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)
     for step, chain in chains_of(run, last, target):

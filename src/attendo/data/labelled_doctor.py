@@ -1,0 +1,176 @@
+"""What is wrong with a corpus of labelled texts: copies, contradicting labels, leaks, rare labels.
+
+Of each row are kept its number and the hashes of its text and label, 24 bytes; no text is.
+"""
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attendo.data.accounting import Account, plural
+from attendo.data.doctor_checks import later_rows
+from attendo.data.doctor_report import Check, Finding
+from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled
+
+FEWEST = 10
+"""A label with fewer rows than that is rare."""
+
+CHECKS = (
+    Check("duplicates", "duplicate", "exact copies of an earlier row"),
+    Check("several-labels", "text with another label", "text has another label earlier on"),
+    Check("leaks", "leak", "text stands in the other file, too"),
+    Check("rare-labels", "rare label", f"the label has fewer than {FEWEST} rows"),
+)
+
+_RECORD = np.dtype([("line", np.int64), ("text", np.int64), ("label", np.int64)])
+
+
+class Repeats(NamedTuple):
+    """Numbers of rows whose text an earlier row has: with the same label, with another one."""
+
+    copies: list[int]
+    contradictions: list[int]
+
+    def lines(self, account: Account) -> list[str]:
+        """What is found, a line for each kind, for people."""
+        found = {"exact copies of an earlier row": self.copies}
+        found["with the text of an earlier row and another label"] = self.contradictions
+        return [
+            f"{plural(len(rows), 'row')} {kind}: {account.places(rows[:3], len(rows))}"
+            for kind, rows in found.items()
+            if rows
+        ]
+
+
+class SeenRows:
+    """The rows that came past, as they are compared; equal texts have equal hashes within one process.
+
+    >>> seen, texts = SeenRows(), ("rain", "rain", "rain", "snow")
+    >>> rows = [LabelledRow(i, label, text) for i, (label, text) in enumerate(zip("aaba", texts), 1)]
+    >>> list(seen.watch(rows)) == rows, seen.repeats()
+    (True, Repeats(copies=[2], contradictions=[3]))
+    """
+
+    def __init__(self) -> None:
+        self._numbers, self._texts, self._labels = array("q"), array("q"), array("q")
+
+    def watch(self, rows: Iterable[LabelledRow]) -> Iterator[LabelledRow]:
+        """The same rows, each kept in mind as it passes."""
+        for row in rows:
+            self._numbers.append(row.number)
+            self._texts.append(hash(row.text))
+            self._labels.append(hash(row.label))
+            yield row
+
+    def repeats(self) -> Repeats:
+        """The rows whose text an earlier one has."""
+        records = np.zeros(len(self._numbers), _RECORD)
+        for name, values in (("line", self._numbers), ("text", self._texts), ("label", self._labels)):
+            records[name] = values
+        return Repeats(
+            *(
+                np.sort(records["line"][found]).tolist()
+                for found in later_rows(records, ("text",), ("label",))
+            )
+        )
+
+    def shared(self, other: "SeenRows") -> list[int]:
+        """The numbers of the rows whose text is in `other`, too."""
+        found = np.isin(np.array(self._texts, np.int64), np.array(other._texts, np.int64))
+        return np.array(self._numbers, np.int64)[found].tolist()
+
+
+@dataclass
+class LabelledReport:
+    """What `examine_labelled` found. counts: rows by label. longest: characters, and the row's number."""
+
+    account: Account
+    against: Account | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    n_characters: int = 0
+    longest: tuple[int, int] = (0, 0)
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def found(self) -> bool:
+        """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
+        return self.account.n_skipped > 0 or any(finding.count for finding in self.findings)
+
+    def lines(self) -> list[str]:
+        """The report for the terminal."""
+        account, (longest, line) = self.account, self.longest
+        out = [account.file, f"  {account.counts()}"]
+        out += [
+            f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
+            for reason, entry in account.skipped.items()
+        ]
+        if self.against is not None:
+            out += [f"  against {self.against.file}", f"  {plural(self.against.used, 'row')} of it used"]
+        out.append(
+            f"  text: {self.n_characters / account.used:.0f} characters on average, longest {longest:,}"
+            f" ({account.places([line], 1)})"
+        )
+        out.append(f"  {len(self.counts):,} labels, the rarest last:")
+        common = self.counts.most_common()
+        shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
+        out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]
+        for finding in self.findings:
+            if finding.not_checked:
+                out.append(f"          –  {finding.check.name}: not checked, {finding.not_checked}")
+                continue
+            out.append(f"  {finding.count:>9,}  {finding.check.name}: {finding.check.title}")
+            if finding.count:
+                out.append(f"             {account.places(list(finding.lines), finding.count)}")
+        return out
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain values."""
+        return {
+            "account": self.account.as_json(),
+            "against": None if self.against is None else self.against.as_json(),
+            "labels": dict(self.counts.most_common()),
+            "mean_length": self.n_characters / self.account.used,
+            "longest": self.longest[0],
+            "longest_line": self.account.places_json([self.longest[1]])[0],
+            "findings": {
+                finding.check.name: {
+                    "count": finding.count,
+                    "lines": self.account.places_json(list(finding.lines)),
+                    "not_checked": finding.not_checked,
+                }
+                for finding in self.findings
+            },
+        }
+
+
+def examine_labelled(source: LabelledSource, against: LabelledSource | None = None) -> LabelledReport:
+    """Reads a source of labelled texts, compares its rows with each other and with `against`, and reports.
+
+    Raises AttendoError for unreadable files.
+    """
+    account, seen = Account(source.name), SeenRows()
+    report = LabelledReport(account)
+    for row in seen.watch(read_labelled(source, account=account)):
+        report.counts[row.label] += 1
+        report.n_characters += len(row.text)
+        report.longest = max(report.longest, (len(row.text), -row.number))
+    report.longest = report.longest[0], -report.longest[1]
+    leaks: list[int] = []
+    if against is not None:
+        report.against, other = Account(against.name), SeenRows()
+        for _ in other.watch(read_labelled(against, account=report.against)):
+            pass
+        leaks = seen.shared(other)
+    rare = {label for label, count in report.counts.items() if count < FEWEST}
+    rare_rows = [row.number for row in read_labelled(source) if row.label in rare] if rare else []
+    numbers = (*seen.repeats(), leaks, rare_rows)
+    report.findings = tuple(
+        Finding(check, len(rows), tuple(rows[:3]), not_checked)
+        for check, rows in zip(CHECKS, numbers, strict=True)
+        for not_checked in ["no file to compare with" if check.name == "leaks" and against is None else ""]
+    )
+    return report
