@@ -96,6 +96,13 @@ def test_each_trouble_is_found_with_its_lines(tmp_path):
     assert (report.source.script, report.target.script) == ("Latin", "Kana")
 
 
+def test_line_breaks_and_tabs_in_quoted_fields_are_no_control_characters(tmp_path):
+    rows = [f'"{source[:9]}\r\n\t{source[9:]}","{target}"' for source, target in clean_japanese(200)]
+    path = tmp_path / "a.csv"
+    path.write_bytes("\r\n".join(["source,target", *rows, '"a\bb","あいうえお"', ""]).encode())
+    assert found(examine(PairSource((path,))))["control-characters"] == (1, (402,))
+
+
 def test_swapped_rows_of_one_script_are_found_by_their_letters(tmp_path):
     rows = two_languages(600)
     swapped = set(range(10, 600, 40))

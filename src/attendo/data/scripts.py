@@ -61,9 +61,9 @@ _N_CLASSES = len(SCRIPTS) + 3
 _EMOJI_BLOCKS = ((0x2190, 0x21FF), (0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B00, 0x2BFF), (0x1F000, 0x1FAFF))
 _INVISIBLE_BLOCKS = ((0x200B, 0x200F),)  # zero-width space, joiners, direction marks: fine in some scripts
 _CONTROL_BLOCKS = (
-    *((0x01, 0x08), (0x0B, 0x0D), (0x0E, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x180E, 0x180E)),
+    *((0x01, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (0x7F, 0x9F), (0xAD, 0xAD), (0x180E, 0x180E)),
     *((0x2028, 0x202E), (0x2060, 0x206F), (0xFEFF, 0xFEFF), (0xFFF9, 0xFFFD), (0xFFFE, 0xFFFF)),
-)  # C0 but tab and line feed, C1, soft hyphen, line separators, embedded directions, word joiners, U+FFFD
+)  # C0 but tab and line breaks, C1, soft hyphen, line separators, embedded directions, word joiners, U+FFFD
 
 _BUCKETS = 1 << 16
 _END = "\n\n"  # closes each text, so that no group of three letters reaches from one text into the next
@@ -94,8 +94,8 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
     """The script code of each text (uint8 [texts]), its number of letters, and whether it has odd characters.
 
     Han characters count as Kana where at least a tenth of both are Kana, so Japanese is Kana and Chinese is
-    Han. Odd are control characters anywhere, and zero-width or direction marks in a text that has no letter
-    of a script that needs them, and no emoji.
+    Han. Odd are control characters anywhere, but for the tabs and line breaks that a quoted field may hold, and
+    zero-width or direction marks in a text that has no letter of a script that needs them, and no emoji.
 
     >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
     >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
