@@ -131,6 +131,7 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     outcome = attendo("evaluate", folder, files[0])
     assert outcome.code == 0, outcome.err
     assert "accuracy" in outcome.out and "macro-F1" in outcome.out and "rows are labels" in outcome.out
+    assert "120 of 120 texts stand in the training file, too" in outcome.err
     facts = json.loads(attendo("evaluate", folder, files[0], "--json").out)
     assert sum(map(sum, facts["confusion"])) == 120
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
@@ -325,3 +326,17 @@ def test_the_doctor_reads_labelled_texts_too(tmp_path):
     assert "leaks: not checked" in attendo(*asked).out
     assert "give one" in refused(*asked, test)
     assert "label=NAME,text=NAME" in refused("doctor", table, "--columns", "label=kind,body")
+
+
+def test_copies_and_contradictions_are_said_before_training(tmp_path):
+    table = tmp_path / "rows.tsv"
+    texts = [("ab"[i % 2], f"text {i}") for i in range(40)]
+    lines = [
+        f"{label}\t{text}\n" for label, text in [*texts, ("a", "text 0"), ("b", "text 2"), ("b", "text 2")]
+    ]
+    table.write_text("".join(lines))
+    said = attendo(
+        "plan", "classification", "--train", table, *settings(SMALL), *ONE_LAYER, "--threads", "1"
+    ).err
+    assert "exact copies of an earlier row: 2 (lines 41, 43)" in said
+    assert "texts with another label earlier on: 1 (line 42)" in said

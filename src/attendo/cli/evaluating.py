@@ -155,15 +155,19 @@ def _classifications(
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.labelled import read_labelled
     from attendo.tasks.families import CLASSIFICATION
+    from attendo.tasks.labelled_corpus import n_known
     from attendo.tasks.settings import data_of
 
     if len(files) > 1:
         raise typer.BadParameter(ONE_NAME)
-    source = data_of(CLASSIFICATION, folder).source(files[0], given["--columns"], given["--header"])
+    data = data_of(CLASSIFICATION, folder)
+    source = data.source(files[0], given["--columns"], given["--header"])
     account = Account(source.name)
     rows = list(read_labelled(source, account=account))
     say(account.line())
     refuse_header(rows, source, classifier)
+    if n := n_known(data, rows):
+        say(f"{n:,} of {len(rows):,} texts stand in the training file, too: the scores flatter")
     result = classifier.evaluate(rows, source.name)
     _keep(given["--out"], [found.label for found in result.found])
     n_cut = sum(found.cut for found in result.found)

@@ -37,11 +37,10 @@ class Repeats(NamedTuple):
 
     def lines(self, account: Account) -> list[str]:
         """What is found, a line for each kind, for people."""
-        found = {"exact copies of an earlier row": self.copies}
-        found["with the text of an earlier row and another label"] = self.contradictions
+        kinds = ("exact copies of an earlier row", "texts with another label earlier on")
         return [
-            f"{plural(len(rows), 'row')} {kind}: {account.places(rows[:3], len(rows))}"
-            for kind, rows in found.items()
+            f"{kind}: {len(rows):,} ({account.places(rows[:3], len(rows))})"
+            for kind, rows in zip(kinds, self, strict=True)
             if rows
         ]
 

@@ -24,6 +24,7 @@ from attendo.data.labelled import (
     held_out_texts,
     read_labelled,
 )
+from attendo.data.labelled_doctor import SeenRows
 from attendo.data.labelled_store import labelled_store
 from attendo.data.lines import require_file
 from attendo.data.long_texts import Long, LongTexts
@@ -91,6 +92,16 @@ class LabelledData:
         return LongTexts(max_tokens=self.max_tokens, long=self.long)
 
 
+def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
+    """How many of these rows have a text that stands in a run's training file, too; 0 where that is there no more."""
+    texts = {row.text for row in rows}
+    try:
+        known = {row.text for row in read_labelled(data.source(Path(data.train[0]))) if row.text in texts}
+    except AttendoError:
+        return 0
+    return sum(row.text in known for row in rows)
+
+
 @dataclass
 class LabelledCorpus:
     """The training and validation texts of a run, read in streams as often as needed."""
@@ -112,10 +123,11 @@ class LabelledCorpus:
     @cached_property
     def counts(self) -> dict[str, int]:
         """How many training rows each label has; what was read is said once."""
-        account = Account(self._source.name)
-        rows = read_labelled(self._source, self.data.strict, account)
+        account, seen = Account(self._source.name), SeenRows()
+        rows = seen.watch(read_labelled(self._source, self.data.strict, account))
         every = count_labels(rows, self._source.name, account)
-        self.say(account.line())
+        for line in (account.line(), *seen.repeats().lines(account)):
+            self.say(line)
         counts = (
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
         )
