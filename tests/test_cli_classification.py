@@ -137,6 +137,21 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
+def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
+    folder, _ = trained
+    file, out = tmp_path / "test.tsv", tmp_path / "found.csv"
+    file.write_text("snow\tit will snow .\nsnow\t\nother\train\n")
+    assert attendo("evaluate", folder, file, "--out", out).code == 0
+    with out.open(newline="") as kept:
+        rows = list(csv.DictReader(kept))
+    found = library.load(folder).classify(["it will snow .", "rain"])
+    assert [tuple(row.values()) for row in rows] == [
+        ("1", "snow", found[0].label, f"{found[0].probability:.4f}", "it will snow ."),
+        ("3", "other", found[1].label, f"{found[1].probability:.4f}", "rain"),
+    ]
+    assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / "found.html")
+
+
 def test_an_evaluation_fits_80_columns():
     measures = {"loss": 12.345, "accuracy": 0.5, "macro_f1": 0.5, "ece": 0.5, "perplexity": 1e5}
     report = Report("evaluation", Progress(), evaluation=Evaluation(measures, "loss"), is_best=True)

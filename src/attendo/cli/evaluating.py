@@ -71,7 +71,8 @@ def evaluate(
     ] = None,
     header: Header = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="F", help="Keep the translations or labels, one a line.")
+        Path | None,
+        typer.Option(metavar="F", help="Keep the translations, one a line; or a table of the labels."),
     ] = None,
     as_json: OneJson = False,
     device: Device = "cpu",
@@ -82,6 +83,9 @@ def evaluate(
     A translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, perplexity of the targets. A
     classifier: accuracy, macro-F1, calibration error, scores by label, the confusion matrix. A language model:
     perplexity and bits a byte over whole documents, each by itself; context and stride are printed with them.
+
+    --out of a classifier is a table (.tsv, .csv or .jsonl): each used row's line in F, its label, the label found, that
+    one's probability, and the text. Rows that were skipped are not in it; the line numbers say which.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -155,11 +159,15 @@ def _classifications(
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.labelled import read_labelled
     from attendo.tasks.families import CLASSIFICATION
+    from attendo.tasks.label_table import check_table, label_table
     from attendo.tasks.labelled_corpus import n_known
     from attendo.tasks.settings import data_of
 
     if len(files) > 1:
         raise typer.BadParameter(ONE_NAME)
+    out = given["--out"]
+    if out is not None:
+        check_table(out, "--out")
     data = data_of(CLASSIFICATION, folder)
     source = data.source(files[0], given["--columns"], given["--header"])
     account = Account(source.name)
@@ -169,7 +177,11 @@ def _classifications(
     if n := n_known(data, rows):
         say(f"{n:,} of {len(rows):,} texts stand in the training file, too: the scores flatter")
     result = classifier.evaluate(rows, source.name)
-    _keep(given["--out"], [found.label for found in result.found])
+    if out is not None:
+        with label_table(out, ("line", "label", "found", "probability", "text")) as write:
+            for row, found in zip(rows, result.found, strict=True):
+                [line] = account.places_json([row.number])
+                write((line, row.label, found.label, found.probability, row.text))
     n_cut = sum(found.cut for found in result.found)
     if n_cut:
         say(classifier.long_texts.summary(n_cut, len(rows)))
