@@ -15,6 +15,7 @@ from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attention, share_heads
 from attendo.nn.masks import Mask
+from attendo.nn.positions import DistanceBias
 
 PATH = "layer"
 CROSS = "decoder.blocks.0.cross_attention"
@@ -174,6 +175,23 @@ def test_a_tempered_head_keeps_its_own_mask():
     for head in (1, 3):
         even = allowed[:, head] / allowed[:, head].sum(-1, keepdim=True).clamp_min(1)
         same(record[PATH].weights[:, head], even.double(), 1e-7)
+
+
+def test_a_key_that_a_bias_hides_stays_hidden_at_every_temperature():
+    class Window(DistanceBias):
+        def forward(self, queries, keys):
+            return torch.where((queries[:, None, :, None] - keys).abs() > 1, -torch.inf, 0.0)
+
+    model, (src, _, _) = small(), batch()
+    attention = model.encoder.blocks[0].self_attention
+    attention.positions = Window()
+    for beta in (0.0, 1.0, math.inf):
+        edits = [Temper("encoder.blocks.0.self_attention", beta)]
+        with torch.no_grad(), recording(model, "encoder.blocks.0.self_attention.weights", edits) as record:
+            record.model.encode(src)
+        weights = record["encoder.blocks.0.self_attention"].weights
+        same(weights.sum(-1), torch.ones(3, 4, 6).double())
+        assert not weights.triu(2).any() and not weights.tril(-2).any()
 
 
 def test_edits_of_a_layer_are_made_in_their_order():

@@ -3,11 +3,14 @@
 import random
 
 import pytest
+import torch
 from browser_looking import FEATURES, Looking, address_of
-from looked_models import FAMILIES, HOSTILE, text_of
+from looked_models import FAMILIES, HOSTILE, looked_model, text_of
 
 from attendo.microscope.ask import Ask, AskedEdit
 from attendo.microscope.look_page import saved_page
+from attendo.microscope.session import Session
+from attendo.nn.positions import DistanceBias
 
 full = pytest.mark.full
 
@@ -109,6 +112,39 @@ def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, token
     assert at.js("app.look.ask.edits.length") == 1 and at.js("app.look.baseline !== null")
     assert at.page.evaluate("document.documentElement.lang") == "ja"
     assert "--serve" not in at.page.text_content("#status")
+    at.visit.check()
+
+
+class Window(DistanceBias):
+    """The first head sees the keys next to a query alone, the second all."""
+
+    def forward(self, queries, keys):
+        far = (queries[:, None, :, None] - keys).abs() > torch.tensor([1, 600])[:, None, None]
+        return torch.zeros(far.shape).masked_fill(far, -torch.inf)
+
+
+def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path):
+    user, layer = looked_model("translation", tokenizer), "encoder.blocks.1.self_attention"
+    for block in user.model.encoder.blocks:
+        block.self_attention.positions = Window()
+    session, path = Session(user), tmp_path / "page.html"
+    path.write_text(
+        saved_page(session, Ask(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}), encoding="utf-8"
+    )
+    at = Looking(visit(path.as_uri()), session)
+    drawn = at.js(f'[...app.numbersNow("{layer}").weights(0)]')
+    weights = at.weights()
+    torch.testing.assert_close(torch.tensor(drawn), weights.flatten(), rtol=0, atol=1e-5)
+    assert (weights.triu(2) == 0).all() and weights.triu(1).any()
+    assert min(at.js(f'[...app.numbersNow("{layer}").weights(0, 0)]')) == 0.0  # at β = 0, too
+    at.page.select_option("#shows", "scores")
+    at.page.locator('canvas[data-name="heat"]').focus()
+    at.page.keyboard.press("End")  # the last key of the first query
+    assert "q·k·scale −∞" in at.page.text_content("#detail")
+    assert "−∞" in at.open_tab("steps").inner_text()
+    at.open_tab("positions")
+    at.drawn("positions")
+    assert "∞" not in "".join(at.page.locator("#view-positions .color-scale").all_text_contents())
     at.visit.check()
 
 

@@ -9,6 +9,7 @@ path is exact or a shell pattern; edits of one layer are made in the order given
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,8 @@ class LayerEdits:
             heads = list(edit.heads)
             scores = scores[:, heads]
             allowed = allowed if allowed is None or allowed.shape[1] == 1 else allowed[:, heads]
-        return masked_softmax(scores, allowed, edit.inverse_temperature)
+        seen = scores > -math.inf  # a bias of -inf is a mask, which β · score would lose at 0
+        return masked_softmax(scores, seen if allowed is None else allowed & seen, edit.inverse_temperature)
 
     def _given(self, edit: Replace, weights: Tensor) -> Tensor:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -148,12 +149,14 @@ def _told(beta: float) -> float | str:
 
 
 @torch.no_grad()
-def _biases(attention: Attention, n: int) -> list[list[float]]:
-    """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1."""
+def _biases(attention: Attention, n: int) -> list[list[float | None]]:
+    """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1; None for -inf."""
     device = attention.q_proj.weight.device
     here, distances = (
         torch.zeros(1, 1, dtype=torch.long, device=device),
         torch.arange(1 - n, n, device=device),
     )
     assert isinstance(attention.positions, DistanceBias)
-    return attention.positions(here, distances)[0, :, 0].tolist()
+    added = attention.positions(here, distances)[0, :, 0]
+    rows = added.expand(attention.n_heads, -1).tolist()
+    return [[None if number == -math.inf else number for number in row] for row in rows]

@@ -130,7 +130,7 @@ function showSpot(app, readout) {
   const [from, to] = [app.rowTokens(layer)[query], app.tokensOf(layer.keys)[key]];
   const weight = weights[query * layer.k_len + key];
   const score = numbers.scores(head)[query * layer.k_len + key];
-  const may = numbers.allowed(query, key);
+  const may = numbers.allowed(query, key) && score !== -Infinity;
   clear(readout).append(
     el("span", {}, place(from, query), " → ", place(to, key)),
     el("span", {}, "α ", el("b", { id: "value" }, formatted(weight)), may ? "" : ` (${say("masked")})`),

@@ -60,7 +60,7 @@ export function select(options, chosen, onchange, properties = {}) {
 
 // -0.0000 would be a sign without a number
 export function formatted(number, digits = 4) {
-  if (number === Infinity) return "∞";
+  if (number === Infinity || number === -Infinity) return number > 0 ? "∞" : "−∞";
   if (number === null || number === undefined || !Number.isFinite(number)) return "–";
   const text = number.toFixed(digits);
   return Number(text) === 0 ? text.replace("-", "") : text.replace("-", "−");

@@ -23,13 +23,14 @@ export function floatsOf(base64) {
 }
 
 // softmax(β·scores) over the keys with allowed(j) (null: all); the largest is subtracted first, so no β
-// overflows. β = Infinity: 1 at the first maximum. A key not allowed has exactly 0; with none allowed all
-// are 0.
+// overflows. β = Infinity: 1 at the first maximum. A key not allowed, or with the score −∞, has exactly 0; where
+// there is no other all are 0.
 export function softmaxRow(scores, allowed, beta = 1, out = new Float32Array(scores.length)) {
+  const open = (j) => scores[j] !== -Infinity && (!allowed || allowed(j));
   let top = -1;
   for (let j = 0; j < scores.length; j++) {
     out[j] = 0;
-    if ((!allowed || allowed(j)) && (top < 0 || scores[j] > scores[top])) top = j;
+    if (open(j) && (top < 0 || scores[j] > scores[top])) top = j;
   }
   if (top < 0) return out;
   if (beta === Infinity) {
@@ -38,7 +39,7 @@ export function softmaxRow(scores, allowed, beta = 1, out = new Float32Array(sco
   }
   let sum = 0;
   for (let j = 0; j < scores.length; j++) {
-    if (allowed && !allowed(j)) continue;
+    if (!open(j)) continue;
     const power = Math.exp(beta * (scores[j] - scores[top]));
     out[j] = power;
     sum += power;
@@ -141,11 +142,11 @@ export function layerNumbers(layer, buffer, only) {
   // how many keys a query may look at
   const reach = (i) => (layer.causal ? Math.max(0, i + kLen - qLen + 1) : kLen);
   const allowed = (i, j) => j < reach(i);
-  // what is added to a score by distance: ALiBi's slope, or a trained table
+  // what is added to a score by distance: ALiBi's slope, or a table, in which null is −∞: JSON has no infinity
   const bias = (head, i, j) => {
     const apart = j - (i + kLen - qLen);
     if (layer.slopes) return -layer.slopes[head] * Math.abs(apart);
-    return layer.biases ? layer.biases[head][apart + kLen - 1] : 0;
+    return layer.biases ? (layer.biases[head][apart + kLen - 1] ?? -Infinity) : 0;
   };
   const biased = layer.slopes || layer.biases;
 

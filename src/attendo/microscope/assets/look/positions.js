@@ -139,7 +139,7 @@ function drawPositions(app, view) {
   if (!view.answer) return;
   const { kind, n, d, trained, data, dots, tokens } = view.answer;
   const name = (i) => `${say("positions-row", { n: i })}${tokens[i] ? ` ${pieceText(tokens[i])}` : ""}`;
-  const most = (numbers) => numbers.reduce((high, x) => Math.max(high, Math.abs(x)), 0);
+  const most = (numbers) => numbers.reduce((high, x) => (x === -Infinity ? high : Math.max(high, Math.abs(x))), 0);
   view.kind.textContent = say("positions-kind", { kind: say(`position-${kind}`), n, d });
   const drawn = { rows: n, diverging: true, trained, rowName: name };
   const draw = (map, scale, more) => {

@@ -36,7 +36,8 @@ function matrixOf(numbers, head, beta, kind, hidden, own) {
     for (let i = from; i < to; i++) {
       const end = numbers.reach(i);
       for (let j = 0; j < end; j++)
-        if (!hidden.has(j)) found = Math.max(found, Math.abs(values[i * kLen + j]));
+        if (!hidden.has(j) && values[i * kLen + j] !== -Infinity)
+          found = Math.max(found, Math.abs(values[i * kLen + j]));
     }
     return found;
   };
@@ -94,14 +95,15 @@ function shading(app, { layer, kind, top }) {
   return [palette(), (value) => Math.round(255 * (root ? Math.sqrt(share(value)) : share(value)))];
 }
 
-// The color of a value, or null where the mask or the reader hides the cell
+// The color of a value, or null where the mask, a score of −∞ or the reader hides the cell
 export function cellColor(app, shown) {
   const { numbers, layer, hidden } = shown;
   const [colors, shade] = shading(app, shown);
   const columns = layer.k_len;
   return (value, i) => {
     const j = i % columns;
-    return hidden.has(j) || !numbers.allowed((i - j) / columns, j) ? null : colors[shade(value)];
+    const may = value !== -Infinity && numbers.allowed((i - j) / columns, j);
+    return hidden.has(j) || !may ? null : colors[shade(value)];
   };
 }
 
@@ -117,7 +119,7 @@ export function cellsPicture(before, app, shown) {
   for (let i = 0, at = 0; i < rows; i++) {
     const end = numbers.reach(i);
     for (let j = 0; j < columns; j++, at++)
-      dots[at] = j >= end || hidden.has(j) ? 0 : words[shade(values[at])];
+      dots[at] = j >= end || hidden.has(j) || values[at] === -Infinity ? 0 : words[shade(values[at])];
   }
   const canvas = fits ? before.canvas : new OffscreenCanvas(columns, rows);
   canvas.getContext("2d").putImageData(image, 0, 0);

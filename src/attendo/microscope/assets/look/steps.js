@@ -106,7 +106,7 @@ function rowOf(app, shown) {
       product,
       bias: numbers.bias(head, query, j),
       score,
-      may: numbers.allowed(query, j),
+      may: numbers.allowed(query, j) && score !== -Infinity,
       weight: weights[query * n + j],
     };
   });
