@@ -129,7 +129,8 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
         block.self_attention.positions = Window()
     session, path = Session(user), tmp_path / "page.html"
     path.write_text(
-        saved_page(session, Ask(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}), encoding="utf-8"
+        saved_page(session, Ask(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}),
+        encoding="utf-8",
     )
     at = Looking(visit(path.as_uri()), session)
     drawn = at.js(f'[...app.numbersNow("{layer}").weights(0)]')

@@ -265,9 +265,9 @@ def _require_parallel(source: Path, target: Path) -> None:
     counts = count_lines(source), count_lines(target)
     if counts[0] != counts[1]:
         raise AttendoError(
-            f"{_from_here(source)} has {counts[0]:,} lines and {_from_here(target)} has {counts[1]:,}; line n of one must"
-            " belong to line n of the other: compare both with the files that they were made from to find where they"
-            " drift apart"
+            f"{_from_here(source)} has {counts[0]:,} lines and {_from_here(target)} has {counts[1]:,}; line n of one"
+            " must belong to line n of the other: compare both with the files that they were made from to find where"
+            " they drift apart"
         )
 
 

@@ -58,8 +58,9 @@ def verify_resume(
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 
-    Where the log has no step among so few, it goes on to the first that the log has, or to the checkpoint. A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
-    AttendoError where there is nothing to replay.
+    Where the log has no step among so few, it goes on to the first that the log has, or to the checkpoint. A run with
+    one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises AttendoError where
+    there is nothing to replay.
     """
     bundle = load_bundle(folder, own_parts)
     config = config_of(folder, bundle)
