@@ -66,10 +66,13 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     chosen = None if columns is None else parse_columns(columns)
     pair = None if chosen is None else (chosen[0], chosen[1])
     source = PairSource(tuple(files), pair, header)
-    other = None
-    if against:  # two parallel files have no columns, whatever F has
-        other = PairSource(tuple(against), *((pair, header) if len(against) == 1 else ()))
-    return examine(source, other)
+    match against:
+        case [single]:
+            return examine(source, PairSource((single,), pair, header))
+        case [_, *_]:  # parallel files have no columns, whatever F has
+            return examine(source, PairSource(tuple(against)))
+        case _:
+            return examine(source, None)
 
 
 def _names_label(columns: str | None) -> bool:
