@@ -2,13 +2,14 @@
 
 import csv
 import json
+import sys
 
 import pytest
 from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
-from attendo.cli.reporting import evaluation_lines
+from attendo.cli.reporting import evaluation_lines, say
 from attendo.tasks import Classifier, Embedder
 from attendo.training.run import Evaluation, Report
 from attendo.training.state import Progress
@@ -150,6 +151,19 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
         ("3", "other", found[1].label, f"{found[1].probability:.4f}", "rain"),
     ]
     assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / "found.html")
+
+
+def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
+    long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} empty field: line {n}' for n in range(6))}"
+    typed = f"go on with: attendo resume {'run' * 30}"
+    say(long)
+    assert capsys.readouterr().err == f"{long}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say(long)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) < 80 and " ".join(line.strip() for line in lines) == long
+    say(typed)
+    assert capsys.readouterr().err == f"{typed}\n"
 
 
 def test_an_evaluation_fits_80_columns():

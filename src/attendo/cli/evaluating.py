@@ -226,7 +226,7 @@ def _assessment_lines(result: Assessment) -> list[str]:
     if len(result.classes) <= 10:
         labels = [score.label for score in result.classes]
         body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
-        lines += ["", *table_lines(["rows are labels, columns found", *labels], body)]
+        lines += ["", "rows are labels, columns found", "", *table_lines(["label", *labels], body)]
     return lines
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import typer
@@ -23,12 +24,21 @@ if TYPE_CHECKING:
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
 """Seconds between progress lines on a terminal and in a pipe."""
 
-WIDTH = 79
+WIDTH, INDENT = 79, "    "
 
 
 def say(line: str) -> None:
-    """One line for a person, kept apart from results."""
-    print(line, file=sys.stderr, flush=True)
+    """One line for a person, kept apart from results; a terminal has it in its width, a log as it is.
+
+    What is to be typed stays whole, so that it can be copied.
+    """
+    whole = len(line) <= WIDTH or "attendo " in line or not sys.stderr.isatty()
+    parts = (
+        [line]
+        if whole
+        else wrap(line, WIDTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+    )
+    print("\n".join(parts), file=sys.stderr, flush=True)
 
 
 def silent(line: str) -> None:
