@@ -78,6 +78,14 @@ class Looking:
         assert self.page.is_visible(f"#view-{name}")
         return self.page.locator(f"#view-{name}")
 
+    def tabs(self):
+        """The names of the views that there are for this family."""
+        return self.page.evaluate("[...document.querySelectorAll('[role=tab]')].map(one => one.id.slice(4))")
+
+    def has_tab(self, name, there):
+        """Whether a view is there is as it should be."""
+        assert (name in self.tabs()) is there
+
     def says(self, panel, text):
         """Waits until a part of the page shows a text."""
         for _ in range(300):
@@ -259,10 +267,10 @@ def look_through_the_lens(at):
 
 def force_a_token(at):
     """g: what could come next; one is forced, the model goes on from there, and it is taken back."""
-    panel = at.open_tab("next")
     if at.js("app.model.family") not in ("translation", "language-model"):
-        at.tells(panel)
+        at.has_tab("next", at.js("app.model.family") == "masked-language-model")
         return
+    panel = at.open_tab("next")
     at.until(
         "document.querySelectorAll('#view-next table tbody tr, #view-next li, #view-next .choice').length > 2"
     )
@@ -281,11 +289,10 @@ def force_a_token(at):
 
 def climb_the_tree(at):
     """h: the beam as a tree, walked by keys; why not another text."""
-    panel = at.open_tab("tree")
     if at.js("app.model.family") not in ("translation", "language-model"):
-        at.tells(panel)
-        assert not panel.locator("canvas").first.is_visible()
+        at.has_tab("tree", False)
         return
+    panel = at.open_tab("tree")
     at.page.select_option("#tree-beam", "3")
     panel.locator("#tree-go").click()
     at.drawn("tree")
@@ -309,10 +316,10 @@ def see_positions(at):
 
 def see_classes(at):
     """j: which tokens and heads a classifier's answer hangs on."""
-    panel = at.open_tab("classes")
     if at.js("app.model.family") != "classification":
-        at.tells(panel)
+        at.has_tab("classes", False)
         return
+    panel = at.open_tab("classes")
     at.until("document.querySelectorAll('#view-classes .piece').length > 3")
     text = panel.inner_text()
     assert all(row["label"] in text for row in at.js("app.look.outcome.labels"))

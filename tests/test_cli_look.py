@@ -105,6 +105,7 @@ def test_files(run, tmp_path):
         outcome = attendo("look", run, TEXT, "--beam", 1, "--out", tmp_path / name, "--head", 2)
         assert (outcome.code, outcome.err) == (0, f"wrote {tmp_path / name}\n")
         assert outcome.out.startswith(f"    {TEXT}\n")
+        assert "\n\n" not in outcome.out  # no map: the file has it
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
     with (tmp_path / "map.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -50,7 +50,7 @@ def test_axe_finds_nothing_serious(visit, served, sessions, tokenizer, family, t
     state = {"text": text_of(tokenizer, 12), "max_tokens": 4, "theme": theme}
     visited = visit(address_of(served(sessions[family]), **state), bypass_csp=True)
     page = visited.ready()
-    for name in ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes", "film"):
+    for name in Looking(visited, sessions[family]).tabs():
         page.click(f"#tab-{name}")
         page.wait_for_timeout(50)
         found = Axe().run(page).response["violations"]
@@ -69,7 +69,7 @@ def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessio
     visited = visit(address_of(served(sessions[family]), **state))
     at = Looking(visited, sessions[family])
     assert at.js("typeof window.harmed") == "undefined" and at.page.locator("#page img").count() == 0
-    for name in ("slider", "switches", "lens", "next", "tree", "positions", "classes"):
+    for name in at.tabs()[1:-1]:
         at.open_tab(name)
     shown = "".join(at.page.locator("#said .chip .piece").all_text_contents())
     for word in HOSTILE[:6]:
@@ -93,7 +93,7 @@ def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, 
     at.page.keyboard.press("Home")
     query, key = at.js("app.spot().query"), at.js("app.spot().key")
     assert at.page.text_content("#value") == f"{weights[query, key]:.4f}"
-    for name in ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes"):
+    for name in at.tabs()[:-1]:
         at.open_tab(name)
         at.page.wait_for_timeout(50)
         assert "--serve" not in at.page.text_content("#status"), name

@@ -12,7 +12,6 @@ from attendo.microscope.ask import Ask
 from attendo.microscope.look_page import framed_page, saved_page
 
 full = pytest.mark.full
-VIEWS = ("steps", "slider", "switches", "lens", "next", "tree", "positions", "classes", "film")
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -46,7 +45,7 @@ def test_in_a_file_what_can_be_pressed_works_and_the_rest_says_why_not(saved, to
     reason, held = at.page.text_content("#saved-note"), (at.state("layer"), at.state("head"))
     assert "attendo look DIR --serve" in reason
     locked = set()
-    for name in (None, *VIEWS):
+    for name in (None, *at.tabs()):
         if name:
             at.open_tab(name)
             at.page.wait_for_timeout(80)
@@ -113,7 +112,7 @@ def test_nothing_is_cut_in_a_narrow_window(live, tokenizer, family, language):
     at.page.click(".facts summary")
     for wide in (360, 530, 800):
         at.page.set_viewport_size({"width": wide, "height": 800})
-        for name in VIEWS:
+        for name in at.tabs():
             at.open_tab(name)
             at.page.wait_for_timeout(60)
             assert at.page.evaluate(CUT) == [False], (wide, name)

@@ -33,9 +33,14 @@ MOST_COLUMNS = 4 * WIDTH
 
 
 def text_lines(
-    view: View, stack: Stack | None, layer: int | None, head: int | None, heads: bool, language: Language
+    view: View,
+    stack: Stack | None,
+    layer: int | None,
+    head: int | None,
+    language: Language,
+    shows: Literal["map", "heads", "answer"],
 ) -> list[str]:
-    """Text, answer, what the edits change, and the map, or the table of the heads; in 80 columns."""
+    """Text, answer, what the edits change, and the map, the table of the heads, or no more; in 80 columns."""
     from attendo.microscope.terminal import map_text
 
     shown = view.map(stack)
@@ -44,7 +49,9 @@ def text_lines(
     lines += [f"    {line}" for line in _facts(view, language)]
     if view.seen.note:
         lines += _marked("  ", f"({view.seen.note})")
-    if heads:
+    if shows == "answer":
+        return lines
+    if shows == "heads":
         return [*lines, "", *_heads_table(view, stack, layer, head, language)]
     return [*lines, "", map_text(shown, 80, layer, head, language)]
 

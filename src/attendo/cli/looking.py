@@ -110,8 +110,9 @@ def look(
     """Show where a model looks while it reads TEXT and answers; any kind of model that attendo trains.
 
     Prints the text, the answer, and a map of one layer: a line for each token that looks, a shade for each token that
-    is looked at. --out page.html writes all there is to see as one file that opens offline. --serve shows the same page
-    live: other texts, heads switched off by a click, hard and soft attention, the search as a tree.
+    is looked at. --out page.html writes all there is to see, in place of the map, as one file that opens offline.
+    --serve shows the same page live: other texts, heads switched off by a click, hard and soft attention, the search
+    as a tree.
 
     PATH is decoder.blocks.0.cross_attention, for instance: encoder or decoder, a block (from 0), and self_attention,
     cross_attention or feed_forward; * stands for any part of it. --json counts layers and heads from 0, too. To a
@@ -163,7 +164,8 @@ def look(
         state = _state_of(ask, ask_for(user, ""), opened)
         return _serve(user, folder, state, PORT if port is None else port, open_, language)
     view = View(look_at(user, ask, folder))
-    printed = json_text(view, *chosen) if as_json else "\n".join(text_lines(view, *chosen, heads, language))
+    shows = "heads" if heads else "map" if out is None else "answer"
+    printed = json_text(view, *chosen) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
     if out is not None:
         view.save(out, *chosen, language)  # first: who reads what is printed may leave before its end
     print(printed)

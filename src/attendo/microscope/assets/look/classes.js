@@ -58,10 +58,9 @@ export function makeClasses(app, root) {
 
 async function loadClasses(app, view) {
   const { look } = app;
-  const fits = look?.family === "classification";
-  view.all.hidden = !fits;
-  view.none.textContent = fits ? "" : say(look ? "class-none" : "view-nothing-yet");
-  if (!fits) return;
+  view.all.hidden = !look;
+  view.none.textContent = look ? "" : say("view-nothing-yet");
+  if (!look) return;
   drawClassBars(app, view);
   drawClassHeads(app, view);
   const answer = await view.ask("tokens", { key: look.key });
@@ -153,10 +152,6 @@ function drawClassHeads(app, view) {
 
 function addClassWords() {
   addWords({
-    "class-none": [
-      "This model gives no classes: only a classifier does.",
-      "このモデルはクラスを出しません。クラスを出すのは分類モデルだけです。",
-    ],
     "class-classes": ["Probability of each class", "クラスごとの確率"],
     "class-tokens": ["Which tokens the label rests on", "ラベルのよりどころとなるトークン"],
     "class-by": ["Color by", "色分け"],

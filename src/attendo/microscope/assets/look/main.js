@@ -85,9 +85,17 @@ function makeTop(app) {
   );
 }
 
-// name → what fills it; the tree has two parts
-function viewMakers() {
-  return {
+// The views that only some families have something to show in
+const WRITERS = ["translation", "language-model"];
+const OF_FAMILIES = {
+  next: [...WRITERS, "masked-language-model"],
+  tree: WRITERS,
+  classes: ["classification"],
+};
+
+// name → what fills it, of the views of this family; the tree has two parts
+function viewMakers(family) {
+  const makers = {
     steps: makeSteps,
     slider: makeSlider,
     switches: makeSwitches,
@@ -98,12 +106,14 @@ function viewMakers() {
     classes: makeClasses,
     film: makeFilm,
   };
+  const fits = ([name]) => OF_FAMILIES[name]?.includes(family) ?? true;
+  return Object.fromEntries(Object.entries(makers).filter(fits));
 }
 
 function makeTabs(app) {
-  const { state } = app;
+  const { state, model } = app;
   const list = el("div", { class: "tabs", role: "tablist", "aria-label": say("tabs-name") });
-  const makers = viewMakers();
+  const makers = viewMakers(model.family);
   const names = Object.keys(makers);
   const panels = names.map((name) => {
     const root = panel(`view-${name}`, say(`view-${name}`));

@@ -39,7 +39,7 @@ export function makeNext(app, root) {
 
 // The tokens behind which the model predicts one
 function nextTokens(look) {
-  if (!look || look.family === "classification") return [];
+  if (!look) return [];
   return look.family === "masked-language-model" ? look.source : look.target;
 }
 
@@ -62,7 +62,7 @@ function followQuery(app) {
 async function loadNext(app, view) {
   const tokens = (view.tokens = nextTokens(app.look));
   if (!tokens.length) view.all.hidden = true;
-  if (!tokens.length) return void (view.said.textContent = say(app.look ? "next-none" : "view-nothing-yet"));
+  if (!tokens.length) return void (view.said.textContent = say("view-nothing-yet"));
   const wish = app.state.get("position");
   const position = Math.min(
     wish >= 0 && Number.isInteger(wish) ? wish : leastSure(app.look, tokens),
@@ -254,10 +254,6 @@ function drawForced(app, view) {
 
 function addNextWords() {
   addWords({
-    "next-none": [
-      "A classifier predicts no next token: see its classes.",
-      "分類モデルは次のトークンを予測しません。「クラス」をご覧ください。",
-    ],
     "next-strip": [
       "Each token, shaded by the probability of the one that follows it. Choose one to see what else " +
         "could follow.",

@@ -15,7 +15,7 @@ export function makeTree(app, root) {
   const view = treeParts(app, root);
   const update = drawWhenShown(root, () => {
     if (view.key !== app.look?.key) forgetTree(app, view);
-    if (!searchedFor(app.look)) return;
+    if (!app.look) return;
     heldBeams(app, view);
     const beam = beamOfTree(app);
     view.beam.value = String(beam);
@@ -119,18 +119,12 @@ function treeLegend() {
   );
 }
 
-// Whether the answer was searched for, token by token
-export function searchedFor(look) {
-  return ["translation", "language-model"].includes(look?.family);
-}
-
 function forgetTree(app, view) {
   const { look } = app;
-  const searches = searchedFor(look);
   Object.assign(view, { key: look?.key, tree: null, asked: null, at: null });
   view.whole.hidden = view.zooms.hidden = view.files.hidden = true;
-  view.controls.hidden = !searches;
-  view.said.textContent = say(!look ? "view-nothing-yet" : searches ? "tree-press" : "tree-none");
+  view.controls.hidden = !look;
+  view.said.textContent = say(look ? "tree-press" : "view-nothing-yet");
 }
 
 async function loadTree(app, view, beam) {
@@ -234,10 +228,6 @@ function addTreeWords() {
     "tree-press": [
       "A search of this width is run again and every step of it kept.",
       "選んだ幅で探索をやり直し、すべての段階を残します。",
-    ],
-    "tree-none": [
-      "This model answers in one pass; there is no search to show.",
-      "このモデルは一度で答えるので、探索はありません。",
     ],
     "tree-best": ["the best text", "最良の文"],
     "tree-alive": ["came to an end too", "最後まで残った"],

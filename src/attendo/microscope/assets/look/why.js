@@ -3,7 +3,7 @@ import { addWords, inJapanese, say } from "./words.js";
 import { button, clear, el, formatted, pieceElement, pieceText } from "./dom.js";
 import { barOf, drawWhenShown, questions, scrolled, tableHead, withNumber } from "./views.js";
 import { comparedWords, markedText } from "./compared.js";
-import { searchedFor, beamOfTree } from "./tree.js";
+import { beamOfTree } from "./tree.js";
 import { onlyLive } from "./locks.js";
 
 export function makeWhy(app, root) {
@@ -44,9 +44,8 @@ export function makeWhy(app, root) {
   root.append(view.form, view.said, view.place);
   const update = drawWhenShown(root, () => {
     const { look } = app;
-    const writes = searchedFor(look);
-    view.form.hidden = !writes;
-    if (!writes) view.said.textContent = look ? say("why-none") : say("view-nothing-yet");
+    view.form.hidden = !look;
+    if (!look) view.said.textContent = say("view-nothing-yet");
     else {
       const question = { key: look.key, target: app.state.get("why"), beam: beamOfTree(app) };
       const other = JSON.stringify(question) !== view.asked;
@@ -141,10 +140,6 @@ function addWhyWords() {
     ],
     "why-go": ["Ask", "たずねる"],
     "why-empty": ["Type a text first.", "先に文を入れてください。"],
-    "why-none": [
-      "This model writes no text, so none can be missing.",
-      "このモデルは文を書かないので、比べる文はありません。",
-    ],
     "why-same": ["The same.", "同じ文です。"],
     "why-model": ["The model's choice.", "モデルの選択です。"],
     "why-forced": ["Not searched for.", "探索の対象外です。"],
