@@ -9,8 +9,8 @@ import pytest
 import torch
 from attentions import RIGHT, WRONG, plain, unscaled, with_mask
 
+from attendo.data.text_width import columns
 from attendo.errors import AttendoError
-from attendo.microscope.labels import columns
 from attendo.nn.attention import attention
 from attendo.theory import check
 from attendo.theory.checking.checker import PROPERTIES

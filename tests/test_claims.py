@@ -3,7 +3,7 @@
 import pytest
 from claim_findings import BY_ID, failing, finding
 
-from attendo.microscope.labels import columns
+from attendo.data.text_width import columns
 from attendo.microscope.terminal_pictures import picture_lines
 from attendo.theory.claims import CLAIMS
 

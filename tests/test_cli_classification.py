@@ -9,8 +9,9 @@ from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
-from attendo.cli.reporting import evaluation_lines, say
+from attendo.cli.reporting import say
 from attendo.tasks import Classifier, Embedder
+from attendo.training.report_lines import evaluation_lines
 from attendo.training.run import Evaluation, Report
 from attendo.training.state import Progress
 

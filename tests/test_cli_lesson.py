@@ -11,8 +11,8 @@ from command_line import attendo, refused
 
 import attendo.lessons as lessons
 from attendo.cli import lesson
+from attendo.data.text_width import columns
 from attendo.lessons.lesson import Conclusion, Lesson, Options, Table
-from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.words import Words
 

@@ -13,7 +13,7 @@ from command_line import attendo, refused
 import attendo.theory.claims as claims_package
 import attendo.theory.errata as errata_package
 from attendo.cli.theory import _number, _width
-from attendo.microscope.labels import columns
+from attendo.data.text_width import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.theory.claims.claim import Check, Claim, Finding, below, equals, shown
 from attendo.theory.claims.lookup import C27

@@ -15,6 +15,7 @@ from torch import nn
 from attendo.cli.lesson import piece_lines
 from attendo.cli.tables import WIDTH
 from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
+from attendo.data.text_width import columns
 from attendo.data.tokenizers import Tokenizer
 from attendo.lessons import ablate
 from attendo.lessons.ablate import (
@@ -40,7 +41,6 @@ from attendo.lessons.ablate_corpus import (
 )
 from attendo.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
 from attendo.lessons.lesson import Options, Table
-from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import EncoderDecoder, parameter_count
 from attendo.words import Words

@@ -13,6 +13,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 from attendo.cli.lesson import piece_lines
 from attendo.cli.tables import WIDTH
 from attendo.data.masking import MASK_ID
+from attendo.data.text_width import columns
 from attendo.lessons import contexts_models
 from attendo.lessons.arrays import NO_TARGET
 from attendo.lessons.contexts import LESSON, MASKED_STEPS, _where_kind, _where_words, gaze
@@ -52,7 +53,6 @@ from attendo.lessons.contexts_words import (
     words,
 )
 from attendo.lessons.lesson import Options, Table
-from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import MaskedLM
 

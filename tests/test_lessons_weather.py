@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from attendo.data import weather
+from attendo.data.text_width import columns
 from attendo.lessons import find_lesson, weather_contest, weather_tasks
 from attendo.lessons import weather as lesson
 from attendo.lessons.arrays import T_95, seeded
@@ -35,7 +36,6 @@ from attendo.lessons.weather_models import (
     transition_counts,
 )
 from attendo.lessons.weather_tasks import tasks
-from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture, picture_lines
 from attendo.models import parameter_count
 from attendo.nn.attention import attention

@@ -3,6 +3,8 @@
 import re
 import shutil
 import sys
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from attendo.microscope.layers import layer_of
 from attendo.microscope.position_view import positions_answer
 from attendo.models import EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
+from attendo.nn.positions import DistanceBias
 from attendo.tasks.families import family_of
 from attendo.tasks.runs import new_run
 from attendo.tasks.settings import joined
@@ -56,7 +59,9 @@ def place(tmp_path_factory):
         patch.setitem(sys.modules, "distance_bias", type("Module", (), BIAS))
         train = library.train
         patch.setattr(library, "train", lambda *a, **k: train(*a, **(k | {"settings": settings})))
-        block("train.py")
+        with redirect_stdout(StringIO()) as said:
+            block("train.py")
+    (folder / "said.txt").write_text(said.getvalue(), encoding="utf-8")
     return folder
 
 
@@ -73,6 +78,13 @@ def test_the_file_is_short_and_its_own_tests_pass():
     assert len(tests) == 2
     for test in tests:
         test()
+
+
+def test_training_says_what_the_command_says(within):
+    lines = (within / "said.txt").read_text(encoding="utf-8").splitlines()
+    evaluated = [line for line in lines if re.match(r"step [48]: BLEU .*  loss \d", line)]
+    assert len(evaluated) == 2 and any(line.startswith("    → ") for line in lines)
+    assert re.match(r"done: .*; 8 steps in .* CPU-seconds\)$", lines[-1])
 
 
 def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):
@@ -108,18 +120,23 @@ def test_a_search_gives_what_the_modules_give_and_says_why_it_is_not_compiled(wi
 def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(within):
     line = (
         "runs/near has parts of its own (distance_bias.py:with_log_distance), whose code no folder holds; hand them in"
-        " from Python: attendo.load('runs/near', own_parts=with_log_distance)"
+        " from Python: from distance_bias import with_log_distance; attendo.load('runs/near',"
+        " own_parts=with_log_distance)"
     )
     assert f"error: {line}" in (DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")
     for command in (
         ("translate", "runs/near", "It will rain."),
         ("look", "runs/near", "It will rain."),
         ("evaluate", "runs/near", "pairs.tsv"),
-        ("resume", "runs/near", "--more-steps", "2", "--threads", "1"),
-        ("verify-resume", "runs/near"),
         ("embed", "runs/near", "It will rain."),
     ):
         assert refused(*command) == line, command
+    for command, call in (
+        (("resume", "runs/near", "--more-steps", "2", "--threads", "1"), "resuming.resumed_run"),
+        (("verify-resume", "runs/near"), "verifying.verify_resume"),
+    ):
+        wanted = line.replace("attendo.load('runs/near'", f"attendo.tasks.{call}(Path('runs/near')")
+        assert refused(*command) == wanted, command
     for target in ("huggingface", "ctranslate2", "argos", "onnx"):
         said = refused("export", "runs/near", "out", "--to", target)
         assert said.endswith("which no other program knows; it can't be exported")
@@ -152,6 +169,29 @@ def test_a_function_that_changes_nothing_is_refused(within, tmp_path):
             model.get_submodule("encoder.blocks.0")
 
         run_with(nothing, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (
+            lambda self, queries, keys: torch.zeros(2, queries.shape[1], len(keys)),
+            r"self_attention.positions \(Own\) gives \[2, 2, 6\] for queries \[2, 2\] and keys \[6\]",
+        ),
+        (
+            lambda self, queries, keys: -(queries[:, :, None] - keys).abs() * torch.ones(3, 1, 1),
+            r"fails for queries \[2, 2\] and keys \[6\]: The size of tensor a .* \[2, 2 or 1, 2, 6\]$",
+        ),
+    ],
+)
+def test_a_bias_of_another_shape_is_refused_before_it_is_trained(within, tmp_path, forward, message):
+    def with_it(model):
+        for block in model.encoder.blocks:
+            block.self_attention.positions = type("Own", (DistanceBias,), {"forward": forward})()
+
+    with pytest.raises(AttendoError, match=message):
+        run_with(with_it, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_counts_parts_on_paper_is_refused(within, tmp_path):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from attendo.data.text_width import columns
 from attendo.microscope.flow import flowed
-from attendo.microscope.labels import columns
 from attendo.microscope.terminal_pictures import Picture, picture_lines
 from attendo.words import Words
 

@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
@@ -20,6 +21,8 @@ from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
+from attendo.nn.attention import Attention
+from attendo.nn.positions import DistanceBias
 
 FORMAT = 1
 USES: dict[Architecture, str] = {
@@ -73,12 +76,16 @@ class Bundle:
             _put_in(self.own_parts, model)
         return model
 
-    def require_own_parts(self, folder: Path) -> None:
-        """Raises AttendoError where the model of a folder has parts that nobody has handed in."""
+    def require_own_parts(self, folder: Path, call: str = "attendo.load({!r}, own_parts={})") -> None:
+        """Raises AttendoError where a model has parts that nobody has handed in; call: what takes them."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
+            file, _, function = name.rpartition(":")
+            module = file.removesuffix(".py")
+            known = file != module and module.isidentifier() and function.isidentifier()
+            first = f"from {module} import {function}; " if known else ""
             raise AttendoError(
                 f"{folder} has parts of its own ({name}), whose code no folder holds; hand them in from Python:"
-                f" attendo.load({str(folder)!r}, own_parts={name.rpartition(':')[2]})"
+                f" {first}{call.format(str(folder), function)}"
             )
 
 
@@ -103,6 +110,29 @@ def _put_in(own_parts: OwnParts, model: Model) -> None:
         raise AttendoError(
             f"own_parts={name_of_parts(own_parts)} put no module or parameter into the model that it was given; replace"
             " some there, in place"
+        )
+    for path, module in model.named_modules():
+        if isinstance(module, Attention) and isinstance(module.positions, DistanceBias):
+            _try_bias(
+                f"own_parts={name_of_parts(own_parts)}: {path}.positions", module.positions, module.n_heads
+            )
+
+
+@torch.no_grad()
+def _try_bias(where: str, bias: DistanceBias, n_heads: int) -> None:
+    """Raises AttendoError where a bias has not the shape that each of its callers awaits."""
+    queries, keys = torch.tensor([[2, 3], [4, 5]]), torch.arange(6)
+    wanted = f"[batch, heads, queries, keys]: here [2, {n_heads} or 1, 2, 6]"
+    name = f"{where} ({type(bias).__name__})"
+    try:
+        found = tuple(bias(queries, keys).shape)
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise AttendoError(
+            f"{name} fails for queries [2, 2] and keys [6]: {error}; a DistanceBias gives {wanted}"
+        ) from error
+    if found not in ((2, n_heads, 2, 6), (2, 1, 2, 6)):
+        raise AttendoError(
+            f"{name} gives {list(found)} for queries [2, 2] and keys [6]; a DistanceBias gives {wanted}"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attendo.cli.reporting import duration, measured
+from attendo.data.accounting import duration
 
 LEFT, WIDTH = 12, 79
 CALLS = {
@@ -119,6 +119,8 @@ def _counts(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _validation(found: dict[str, float] | None) -> str:
+    from attendo.training.report_lines import measured
+
     return f"{', '.join(measured(found))} (step {found['step']:,})" if found else "none yet"
 
 

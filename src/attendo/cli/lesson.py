@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.options import Spoken
-from attendo.cli.reporting import LIVE_EVERY, Live, duration, say
+from attendo.cli.reporting import LIVE_EVERY, Live, say
 from attendo.cli.tables import WIDTH, table_lines
+from attendo.data.accounting import duration
 from attendo.words import Words
 
 if TYPE_CHECKING:

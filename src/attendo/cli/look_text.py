@@ -58,7 +58,7 @@ def text_lines(
 
 def _marked(mark: str, text: str) -> list[str]:
     """A text behind its mark, in lines."""
-    from attendo.microscope.labels import isolated, wrapped
+    from attendo.data.text_width import isolated, wrapped
 
     first, *rest = wrapped(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
@@ -66,8 +66,8 @@ def _marked(mark: str, text: str) -> list[str]:
 
 def _plain(text: str, language: Language) -> str:
     """A text for a terminal: single spaces, what commands a screen as its code, and of a long text the beginning."""
+    from attendo.data.text_width import fitted
     from attendo.microscope.attention_map import visible
-    from attendo.microscope.labels import fitted
     from attendo.words import Words
 
     whole = " ".join(visible(word) for word in one_line(text).split())

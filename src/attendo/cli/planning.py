@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attendo.cli.options import Device, OneJson, Threads, use_threads
-from attendo.cli.reporting import duration, say
+from attendo.cli.reporting import say
 from attendo.cli.training_options import (
     Assignments,
     Config,
@@ -28,7 +28,7 @@ from attendo.cli.training_options import (
     joined_settings,
     one_end,
 )
-from attendo.data.accounting import plural
+from attendo.data.accounting import duration, plural
 
 if TYPE_CHECKING:
     from attendo.tasks.planning import Outcome, PaperPlan, Plan

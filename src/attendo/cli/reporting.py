@@ -6,14 +6,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import typer
 
-from attendo.data.accounting import plural
+from attendo.data.accounting import duration
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -43,19 +43,6 @@ def say(line: str) -> None:
 
 def silent(line: str) -> None:
     """For a process among several that is not the one to speak."""
-
-
-_FORMS: dict[str, Callable[[float], str]] = {
-    "bleu": "BLEU {:.1f}".format,
-    "chrf": "chrF {:.1f}".format,
-    "exact": "exact {:.1f} %".format,
-    "loss": "loss {:.3f}".format,
-    "perplexity": "perplexity {:.2f}".format,
-    "bits_per_byte": "{:.3f} bits a byte".format,
-    "accuracy": lambda share: f"accuracy {100 * share:.1f} %",
-    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
-    "ece": lambda share: f"calibration error {100 * share:.1f} %",
-}
 
 
 class Stopped:
@@ -147,35 +134,16 @@ class Screen:
 
     def show(self, report: Report) -> None:
         """Shows what the loop has done, if it is time to."""
-        match report.kind:
-            case "step":
-                self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
-                if report.note:
-                    self.clear()
-                    say(f"step {report.progress.step:,}: {report.note}")
-                self._progress(report)
-            case "evaluation":
-                self.clear()
-                for line in evaluation_lines(report):
-                    say(line)
-            case "end":
-                self.clear()
-                spent = report.progress
-                say(
-                    f"done: {report.note}; {plural(spent.step, 'step')} in {duration(spent.wall_seconds)}"
-                    f" ({spent.cpu_seconds:,.0f} CPU-seconds)"
-                )
-            case "skipped":
-                self.clear()
-                say(f"step {report.progress.step:,}: {report.note}")
-            case "advice":
-                from attendo.training.coach_rules import advice_lines
+        from attendo.training.report_lines import report_lines
 
-                self.clear()
-                for line in advice_lines(report.note):
-                    say(line)
-            case "checkpoint":
-                pass
+        if report.kind == "step":
+            self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
+        if lines := report_lines(report):
+            self.clear()
+            for line in lines:
+                say(line)
+        if report.kind == "step":
+            self._progress(report)
 
     def clear(self) -> None:
         """Takes the live line away."""
@@ -222,46 +190,3 @@ class Counter:
     def clear(self) -> None:
         """Takes the line away."""
         self.live.clear()
-
-
-def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
-    from attendo.microscope.labels import fitted
-
-    assert report.evaluation is not None
-    first, *parts = measured(report.evaluation.measures)
-    if report.note or report.is_best:
-        parts.append(f"({report.note})" if report.note else "best so far")
-    lines = [f"step {report.progress.step:,}: {first}"]
-    for part in parts:
-        if len(lines[-1]) + 2 + len(part) <= WIDTH:
-            lines[-1] += f"  {part}"
-        else:
-            lines.append(f"    {part}")
-    for source, wanted, given in report.evaluation.samples[:1]:
-        texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
-        lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
-    return lines
-
-
-def measured(measures: Mapping[str, float]) -> list[str]:
-    """The measures that people look at, in words.
-
-    >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
-    ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']
-    """
-    return [form(measures[name]) for name, form in _FORMS.items() if name in measures]
-
-
-def duration(seconds: float) -> str:
-    """A time span for people.
-
-    >>> duration(42), duration(125), duration(7300)
-    ('42 s', '2:05 min', '2:01 h')
-    """
-    if seconds < 60:
-        return f"{seconds:.0f} s"
-    minutes = int(seconds // 60)
-    return (
-        f"{minutes}:{int(seconds % 60):02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
-    )

@@ -155,8 +155,8 @@ def _width() -> int:
 
 def _beside(first: str, text: str) -> list[str]:
     """A text behind a label, wrapped beside it."""
+    from attendo.data.text_width import columns
     from attendo.microscope.flow import flowed
-    from attendo.microscope.labels import columns
 
     left = columns(first)
     parts = flowed(text, _width() - left)
@@ -165,7 +165,7 @@ def _beside(first: str, text: str) -> list[str]:
 
 def _cell(text: str, width: int) -> str:
     """The text, filled with spaces to so many columns."""
-    from attendo.microscope.labels import columns
+    from attendo.data.text_width import columns
 
     return text + " " * (width - columns(text))
 

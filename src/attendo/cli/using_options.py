@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from attendo.cli.options import use_threads
-from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, duration, say, stopping
+from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say, stopping
+from attendo.data.accounting import duration
 
 if TYPE_CHECKING:
     from attendo.tasks.bulk import Progress, Work

@@ -174,6 +174,20 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def duration(seconds: float) -> str:
+    """A time span for people.
+
+    >>> duration(42), duration(125), duration(7300)
+    ('42 s', '2:05 min', '2:01 h')
+    """
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = int(seconds // 60)
+    return (
+        f"{minutes}:{int(seconds % 60):02d} min" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d} h"
+    )
+
+
 def line_list(lines: list[int], count: int) -> str:
     """The first line numbers of `count` rows, for people.
 

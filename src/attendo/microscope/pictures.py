@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
+from attendo.data.text_width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.microscope.attention_map import AttentionMap, visible
-from attendo.microscope.labels import fitted
 from attendo.microscope.shades import MANY
 from attendo.words import Language, Words
 

@@ -7,10 +7,10 @@ from itertools import zip_longest
 import numpy as np
 from jaxtyping import Float
 
+from attendo.data.text_width import clusters, columns, fitted, isolated, padded
 from attendo.errors import AttendoError
 from attendo.microscope.attention_map import AttentionMap, visible
 from attendo.microscope.flow import flowed
-from attendo.microscope.labels import clusters, columns, fitted, isolated, padded
 from attendo.words import Language, Words
 
 SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from attendo.data.text_width import columns, fitted, padded
 from attendo.microscope.flow import flowed
-from attendo.microscope.labels import columns, fitted, padded
 from attendo.microscope.terminal import SHADES, standing
 from attendo.words import Language, Words
 

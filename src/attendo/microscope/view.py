@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from attendo.data.text_width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.inspecting.edits import Edit, Off, Temper
@@ -27,7 +28,6 @@ from attendo.microscope.attention_map import (
     map_of,
     weights_of,
 )
-from attendo.microscope.labels import fitted
 from attendo.microscope.layers import attention_layers, attention_paths, stacks_of
 from attendo.microscope.look_page import saved_page
 from attendo.microscope.looking import compared, outcome

@@ -41,6 +41,7 @@ def resumed_run(
     resume from, or where the data have changed.
     """
     bundle = load_bundle(folder, own_parts)
+    bundle.require_own_parts(folder, "attendo.tasks.resuming.resumed_run(Path({!r}), own_parts={})")
     with ranks.in_turn("checkpoints", everywhere=True):
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
@@ -113,7 +114,6 @@ def restored(
     ranks: Ranks = ALONE,
 ) -> Run:
     """The loop's state as a checkpoint holds it, or at its very beginning, on the data of then."""
-    bundle.require_own_parts(folder)
     config.data.check()
     family = config.family
     with ranks.in_turn("store"):

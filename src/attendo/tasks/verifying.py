@@ -63,6 +63,7 @@ def verify_resume(
     there is nothing to replay.
     """
     bundle = load_bundle(folder, own_parts)
+    bundle.require_own_parts(folder, "attendo.tasks.verifying.verify_resume(Path({!r}), own_parts={})")
     config = config_of(folder, bundle)
     start, end = ends(folder, bundle.card.get("init_from"), say)
     target = read_progress(end)

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from attendo.data.text_width import columns
 from attendo.microscope.flow import flowed
-from attendo.microscope.labels import columns
 from attendo.theory.checking.trials import Failure, Property, numbers
 from attendo.words import Language, Words
 

@@ -1,0 +1,74 @@
+"""What is told of a run while it trains, in lines for a person: evaluations, the coach's advice, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from attendo.data.accounting import duration, plural
+from attendo.data.text_width import fitted
+
+if TYPE_CHECKING:
+    from attendo.training.run import Report
+
+WIDTH = 79
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "bleu": "BLEU {:.1f}".format,
+    "chrf": "chrF {:.1f}".format,
+    "exact": "exact {:.1f} %".format,
+    "loss": "loss {:.3f}".format,
+    "perplexity": "perplexity {:.2f}".format,
+    "bits_per_byte": "{:.3f} bits a byte".format,
+    "accuracy": lambda share: f"accuracy {100 * share:.1f} %",
+    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
+    "ece": lambda share: f"calibration error {100 * share:.1f} %",
+}
+
+
+def report_lines(report: Report) -> list[str]:
+    """What a report has to say; nothing of an update like others, and of a checkpoint."""
+    done = report.progress
+    match report.kind:
+        case "evaluation":
+            return evaluation_lines(report)
+        case "end":
+            return [
+                f"done: {report.note}; {plural(done.step, 'step')} in {duration(done.wall_seconds)}"
+                f" ({done.cpu_seconds:,.0f} CPU-seconds)"
+            ]
+        case "advice":
+            from attendo.training.coach_rules import advice_lines
+
+            return advice_lines(report.note)
+        case "step" | "skipped" if report.note:
+            return [f"step {done.step:,}: {report.note}"]
+        case _:
+            return []
+
+
+def evaluation_lines(report: Report) -> list[str]:
+    """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
+    assert report.evaluation is not None
+    first, *parts = measured(report.evaluation.measures)
+    if report.note or report.is_best:
+        parts.append(f"({report.note})" if report.note else "best so far")
+    lines = [f"step {report.progress.step:,}: {first}"]
+    for part in parts:
+        if len(lines[-1]) + 2 + len(part) <= WIDTH:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"    {part}")
+    for source, wanted, given in report.evaluation.samples[:1]:
+        texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
+        lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
+    return lines
+
+
+def measured(measures: Mapping[str, float]) -> list[str]:
+    """The measures that people look at, in words.
+
+    >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
+    ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']
+    """
+    return [form(measures[name]) for name, form in _FORMS.items() if name in measures]
