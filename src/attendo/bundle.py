@@ -56,13 +56,15 @@ def use_of(task: str | None, architecture: Architecture) -> str:
 class Bundle:
     """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card.
 
-    own_parts: what no folder holds, and its user hands in: the function that its model's own parts come from.
+    own_parts: what no folder holds, and its user hands in: the function that its model's own parts come from. folder:
+    that it was read from.
     """
 
     tables: dict[str, dict[str, Any]]
     tokenizer: Tokenizer
     card: dict[str, Any] = field(default_factory=dict)
     own_parts: OwnParts | None = None
+    folder: Path | None = None
 
     @property
     def model_config(self) -> ModelConfig:
@@ -190,7 +192,7 @@ def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
     tables = _whole_config(folder / "config.toml", card)
     if own_parts is not None and "own_parts" not in card:
         raise AttendoError(f"{folder} was trained without parts of one's own; load it without own_parts")
-    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card, own_parts)
+    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card, own_parts, folder)
 
 
 def _card(path: Path) -> dict[str, Any]:

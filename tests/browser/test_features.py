@@ -127,6 +127,7 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     user, layer = looked_model("translation", tokenizer), "encoder.blocks.1.self_attention"
     for block in user.model.encoder.blocks:
         block.self_attention.positions = Window()
+    user.folder = tmp_path / "near"
     session, path = Session(user), tmp_path / "page.html"
     path.write_text(
         saved_page(session, Ask(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}),
@@ -138,6 +139,8 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     torch.testing.assert_close(torch.tensor(drawn), weights.flatten(), rtol=0, atol=1e-5)
     assert (weights.triu(2) == 0).all() and weights.triu(1).any()
     assert min(at.js(f'[...app.numbersNow("{layer}").weights(0, 0)]')) == 0.0  # at β = 0, too
+    assert at.page.text_content("h1 bdi") == "near"
+    assert "run: attendo.look(model, text), in Python" in at.page.text_content("#saved-note")
     at.page.select_option("#shows", "scores")
     at.page.locator('canvas[data-name="heat"]').focus()
     at.page.keyboard.press("End")  # the last key of the first query

@@ -27,7 +27,7 @@ from attendo.microscope.position_view import positions_answer
 from attendo.microscope.reading import family_name, usual_beam, usual_search
 from attendo.microscope.seen import Seen, User
 from attendo.microscope.why import why_answer
-from attendo.models import parameter_count
+from attendo.models import Model, parameter_count
 from attendo.training.checkpoints import checkpoints
 
 LONGEST_SWEEP = 160
@@ -106,8 +106,10 @@ class Session:
             ["vocabulary", f"{config.vocab_size:,}"],
             ["positions", config.positions],
         ]
+        folder = self.folder or user.folder
         return {
-            "name": self.folder.name if self.folder else "a model in memory",
+            "name": "a model in memory" if folder is None else folder.absolute().name,
+            "own_parts": _has_own_parts(model),
             "family": family,
             "facts": facts,
             "search": usual_search(user),
@@ -219,6 +221,12 @@ class _Fields:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise AttendoError(f"{self.name} wants {field!r} as a number from {least}, and it is {value!r}")
         return value
+
+
+def _has_own_parts(model: Model) -> bool:
+    """Whether a model has modules of its user's own, which no command can load."""
+    rooms = {type(module).__module__.partition(".")[0] for module in model.modules()}
+    return not rooms <= {"attendo", "torch"}
 
 
 def _size(seen: Seen) -> int:

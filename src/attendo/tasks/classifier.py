@@ -83,7 +83,7 @@ class Classifier:
     """Classifies raw text.
 
     counts: training rows by label, in the order of the classes. temperature: p = softmax(logits / temperature), fitted
-    on validation rows. long_texts: what becomes of long texts.
+    on validation rows. long_texts: what becomes of long texts. folder: that it was loaded from.
     """
 
     model: EncoderClassifier
@@ -92,6 +92,7 @@ class Classifier:
     temperature: float = 1.0
     long_texts: LongTexts = field(default_factory=LongTexts)
     card: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
 
     def __post_init__(self) -> None:
         config, around = self.model.config, self.tokenizer.specials.n_around_text
@@ -129,6 +130,7 @@ class Classifier:
             temperature,
             build(LongTexts, long, "config.toml [data]"),
             card,
+            bundle.folder,
         )
 
     @property

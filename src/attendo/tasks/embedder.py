@@ -53,12 +53,13 @@ class EmbeddingConfig:
 class Embedder:
     """Vectors from a model: of a translator its encoder's, of a language model its decoder's.
 
-    embedding: the run's own defaults, those of its table [embedding].
+    embedding: the run's own defaults, those of its table [embedding]. folder: that it was loaded from.
     """
 
     model: Model
     tokenizer: Tokenizer
     embedding: EmbeddingConfig = EmbeddingConfig()
+    folder: Path | None = None
     _compiled: CompiledModel | None = None
 
     @classmethod
@@ -71,7 +72,8 @@ class Embedder:
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
         """An embedder around a model that is in memory already."""
         table = bundle.tables.get("embedding", {})
-        return cls(model, bundle.tokenizer, build(EmbeddingConfig, table, "config.toml [embedding]"))
+        embedding = build(EmbeddingConfig, table, "config.toml [embedding]")
+        return cls(model, bundle.tokenizer, embedding, bundle.folder)
 
     def prepare(self) -> Embedder:
         """Brings an encoder that is trained no more into compiled form, where it can be; gives itself back."""

@@ -59,12 +59,14 @@ class Generator:
 
     The model reads at most `max_len` tokens at a time, its context. A prompt that has more is cut on the left, and
     `Generation.cut` says by how many tokens; where prompt and text together come to more, the window slides (`Window`).
+    folder: that it was loaded from.
     """
 
     model: DecoderLM
     tokenizer: Tokenizer
     decoding: SamplingConfig = dataclasses.field(default_factory=SamplingConfig)
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
+    folder: Path | None = None
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
     _reader: Reader | None = dataclasses.field(default=None, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
@@ -80,7 +82,7 @@ class Generator:
     def from_bundle(cls, bundle: Bundle, model: DecoderLM) -> Generator:
         """A generator around a model that is in memory already."""
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
-        return cls(model, bundle.tokenizer, decoding, bundle.card)
+        return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Generator:
         """Brings its model into the fastest form for writing on this processor (`decoding.members`); gives itself back.

@@ -51,7 +51,8 @@ class Translator:
     """Translates raw text. `decoding` holds the defaults that `translate` starts from.
 
     companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
-    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all.
+    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder: that
+    it was loaded from.
     """
 
     model: EncoderDecoder
@@ -60,6 +61,7 @@ class Translator:
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     companions: tuple[EncoderDecoder, ...] = ()
     shortlist: Shortlist | None = None
+    folder: Path | None = None
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
     _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
@@ -86,7 +88,7 @@ class Translator:
     def from_bundle(cls, bundle: Bundle, model: EncoderDecoder) -> Translator:
         """A translator around a model that is in memory already."""
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
-        return cls(model, bundle.tokenizer, decoding, bundle.card)
+        return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Translator:
         """Brings its models into the fastest form for a search on this processor (`decoding.members`), itself back.
@@ -220,8 +222,13 @@ class Translator:
         """Translates the sources and compares with the targets; the loss is that of the given targets.
 
         The search is not guarded against loops: these are the model's own texts. tokenize: sacreBLEU's for BLEU; if
-        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all.
+        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all. Raises
+        AttendoError for what is no sequence of pairs.
         """
+        if not isinstance(beam, int | None) or any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
+            raise AttendoError(
+                "evaluate wants pairs, [(source, target), …]; of two lists take list(zip(sources, targets, strict=True))"
+            )
 
         def worked(part: Sequence[tuple[str, str]]) -> list[tuple[str, float, int]]:
             sources = [source for source, _ in part]

@@ -1,5 +1,5 @@
 // The page: one state, one look at a time, and the views that draw it.
-import { addCommonWords, addWords, say, setLanguage } from "./words.js";
+import { addCommonWords, addWords, say, setAgain, setLanguage } from "./words.js";
 import { button, clear, el, field, panel, select } from "./dom.js";
 import { forgetColors } from "./colors.js";
 import { makeSource } from "./source.js";
@@ -241,6 +241,7 @@ async function start() {
   } catch (error) {
     return void clear(page).append(el("p", { class: "alert", role: "alert" }, error.message));
   }
+  setAgain(model);
   if (first && !state.get("text"))
     state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
   state.correctBy((values) => misfitsOf(model, source, values));

@@ -49,8 +49,8 @@ const SLIDER_WORDS = {
     "{n}個の β での対数確率の変化：{told}",
   ],
   "slider-saved": [
-    "In this saved page the slider redraws the open head. To run the model again: attendo look DIR --serve",
-    "この保存されたページではスライダーは開いているヘッドだけを描き直します。モデルの再実行には: attendo look DIR --serve",
+    "In this saved page the slider redraws the open head. To run the model again: {again}",
+    "この保存されたページではスライダーは開いているヘッドだけを描き直します。モデルの再実行には: {again}",
   ],
 };
 

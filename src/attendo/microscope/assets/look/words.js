@@ -1,6 +1,7 @@
 // What the page says, in English and Japanese. Views bring their own words with addWords.
 const WORDS = {};
 let currentLanguage = "en";
+let again = ["attendo look DIR --serve", "attendo look DIR --serve"];
 
 export function addWords(words) {
   Object.assign(WORDS, words);
@@ -11,16 +12,22 @@ export function setLanguage(name) {
   document.documentElement.lang = currentLanguage;
 }
 
+// How the model is run again: no command can load one that has parts of its user's own
+export function setAgain({ own_parts: ownParts }) {
+  if (ownParts) again = ["attendo.look(model, text), in Python", "Python で attendo.look(model, text)"];
+}
+
 export function inJapanese() {
   return currentLanguage === "ja";
 }
 
-// say("tokens", { n: 3 }): the words for a key; "{n}" in them is replaced
+// say("tokens", { n: 3 }): the words for a key; "{n}" in them is replaced, and {again} by how to run the model again
 export function say(key, values = {}) {
   const words = WORDS[key];
   if (!words) return key;
-  const text = words[currentLanguage === "ja" ? 1 : 0];
-  return text.replace(/\{(\w+)\}/g, (whole, name) => (name in values ? String(values[name]) : whole));
+  const at = currentLanguage === "ja" ? 1 : 0;
+  const known = { again: again[at], ...values };
+  return words[at].replace(/\{(\w+)\}/g, (whole, name) => (name in known ? String(known[name]) : whole));
 }
 
 // A module path in words: decoder.blocks.2.cross_attention -> "Cross-attention, layer 3"
@@ -52,12 +59,12 @@ export function addCommonWords() {
     head: ["head {n}", "ヘッド{n}"],
     "part-name": ["{name}, head {n}", "{name} ヘッド{n}"],
     "not-live": [
-      "This saved page holds only its first question. To ask more, run: attendo look DIR --serve",
-      "この保存されたページは最初の質問の答えだけを持っています。続けて調べるには: attendo look DIR --serve",
+      "This saved page holds only its first question. To ask more, run: {again}",
+      "この保存されたページは最初の質問の答えだけを持っています。続けて調べるには: {again}",
     ],
     "no-server": [
-      "No answer: the program behind this page has ended. Start it again: attendo look DIR --serve",
-      "応答がありません。プログラムが終了しています。もう一度起動してください: attendo look DIR --serve",
+      "No answer: the program behind this page has ended. Start it again: {again}",
+      "応答がありません。プログラムが終了しています。もう一度起動してください: {again}",
     ],
     loading: ["Loading…", "読み込み中…"],
     "view-nothing-yet": [
