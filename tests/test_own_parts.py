@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.microscope.layers import layer_of
 from attendo.microscope.position_view import positions_answer
-from attendo.models import EncoderDecoder, ModelConfig
+from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
 from attendo.nn.positions import DistanceBias
 from attendo.tasks.families import family_of
@@ -65,6 +66,16 @@ def place(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def plain(place):
+    """A run without such parts beside it, and test.tsv."""
+    folder = place / "runs" / "plain"
+    list(small_run(folder, place / "pairs.tsv", training={"steps": 4}).reports())
+    lines = (place / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
+    (place / "test.tsv").write_text("".join(lines[:20]), encoding="utf-8")
+    return folder
+
+
 @pytest.fixture
 def within(place, monkeypatch):
     monkeypatch.chdir(place)
@@ -95,6 +106,35 @@ def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):
     assert re.search(r"torch\.Size\(\[1, 2, (\d+), \1\]\)", lines[-1])
     page = (within / "near.html").read_text(encoding="utf-8")
     assert '"name":"near","own_parts":true' in page
+
+
+def test_two_runs_are_compared_in_numbers(within, plain, capsys):
+    block("compare.py")
+    first, *scores = capsys.readouterr().out.splitlines()
+    assert first.count("'bleu': ") == 2
+    assert [line.split()[0] for line in scores] == ["BLEU", "chrF2"] and "(" in scores[0]
+    translator = library.load(plain)
+    with pytest.raises(AttendoError, match=r"evaluate wants pairs, \[\(source, target\), …\]"):
+        translator.evaluate(["rain", "snow"], ["雨", "雪"])
+
+
+def test_a_window_hides_keys_and_the_microscope_shows_it(plain):
+    translator = library.load(plain)
+    attention = translator.model.get_submodule(PATH)
+    attention.positions = block("window.py")["Window"]()
+    seen = library.look(translator, "It will rain in Oslo on Monday morning.")
+    weights = torch.from_numpy(seen.weights(PATH))
+    assert weights.shape[-1] > 6 and not weights.triu(5).any() and weights.triu(4).any()
+    assert '"biases":[[null,' in seen.page()
+
+
+def test_a_language_model_is_tested_token_by_token_as_the_page_says():
+    model = DecoderLM(replace(CONFIG, architecture="decoder", n_encoder_layers=0)).eval()
+    WITH_BIAS(model)
+    ids = torch.tensor([[3, 4, 5, 6]])
+    page = (DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(lines, {"torch": torch, "model": model, "ids": ids, "cache": model.start(len(ids))})
 
 
 def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch, capsys):

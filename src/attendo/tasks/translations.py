@@ -9,6 +9,7 @@ from typing import Literal
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.step import Hypothesis
+from attendo.errors import AttendoError
 from attendo.metrics import Score
 from attendo.tasks.alignment import Link, Looks, links_of
 
@@ -114,3 +115,14 @@ def _candidate(
         finished=all(part.finished for part in parts),
         alignment=None if seen is None else links_of(tokenizer, segments, ids, seen),
     )
+
+
+def require_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    """Raises AttendoError for what is no sequence of a source and a target each.
+
+    >>> require_pairs(["rain", "雨"])
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: evaluate wants pairs, [(source, target), …]; make them of two lists by zip
+    """
+    if any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
+        raise AttendoError("evaluate wants pairs, [(source, target), …]; make them of two lists by zip")

@@ -33,16 +33,11 @@ from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
-from attendo.tasks.alignment import (
-    attending_step,
-    coverage_scores,
-    teacher_forced,
-    where_tokens_look,
-)
+from attendo.tasks.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
 from attendo.tasks.seeds import of_parts, of_texts
 from attendo.tasks.sources import Sources, sources_of
 from attendo.tasks.streaming import text_as_found
-from attendo.tasks.translations import Assessment, Candidate, Loop, Translation
+from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, require_pairs
 from attendo.training.distributed import ALONE, Ranks
 
 
@@ -51,8 +46,8 @@ class Translator:
     """Translates raw text. `decoding` holds the defaults that `translate` starts from.
 
     companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
-    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder: that
-    it was loaded from.
+    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder:
+    that it was loaded from.
     """
 
     model: EncoderDecoder
@@ -222,13 +217,9 @@ class Translator:
         """Translates the sources and compares with the targets; the loss is that of the given targets.
 
         The search is not guarded against loops: these are the model's own texts. tokenize: sacreBLEU's for BLEU; if
-        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all. Raises
-        AttendoError for what is no sequence of pairs.
+        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all.
         """
-        if not isinstance(beam, int | None) or any(isinstance(pair, str) or len(pair) != 2 for pair in pairs):
-            raise AttendoError(
-                "evaluate wants pairs, [(source, target), …]; of two lists take list(zip(sources, targets, strict=True))"
-            )
+        require_pairs(pairs)
 
         def worked(part: Sequence[tuple[str, str]]) -> list[tuple[str, float, int]]:
             sources = [source for source, _ in part]
