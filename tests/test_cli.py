@@ -372,32 +372,3 @@ def test_the_card_in_80_columns(trained, monkeypatch):
     assert values["task"] == "translation"
     assert values["config"]["training"]["steps"] == 12
     assert values["progress"]["step"] == 12
-
-
-# ---- doctor
-
-
-def test_the_doctor_ends_with_1_if_it_found_something(tmp_path, pairs):
-    clean = attendo("doctor", pairs)
-    assert (clean.code, clean.err) == (0, "")
-    assert all(len(line) <= 80 for line in clean.out.splitlines()[1:])
-    leaking = tmp_path / "test.tsv"
-    leaking.write_text(pairs.read_text().splitlines()[3] + "\nrain\t雨\n")
-    found = attendo("doctor", pairs, "--against", leaking, "--json")
-    assert found.code == 1
-    assert json.loads(found.out)["findings"]["leaks"]["lines"] == [4]
-
-
-def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
-    rows = [line.split("\t") for line in pairs.read_text().splitlines()]
-    held_out = [(rows[3][0], "雨"), ("rain", "雨")]
-    for side, name in enumerate(("test.en", "test.ja")):
-        (tmp_path / name).write_bytes("".join(f"{pair[side]}\r\n" for pair in held_out).encode())
-    files = "--against", tmp_path / "test.en", "--against", tmp_path / "test.ja"
-    found = json.loads(attendo("doctor", pairs, *files, "--json").out)
-    assert found["findings"]["leaks"]["lines"] == [4]
-    assert found["against"]["used"] == 2
-    assert "a table of pairs is given alone" in refused(
-        "doctor", pairs, "--against", pairs, "--against", pairs
-    )
-    assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")
