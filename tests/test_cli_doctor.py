@@ -1,4 +1,4 @@
-"""attendo doctor: what it finds in pairs, alone and beside held-out ones."""
+"""attendo doctor: its exit code, and what it compares with."""
 
 import json
 
@@ -7,9 +7,9 @@ from command_line import attendo, refused
 from tiny_corpus import pairs_file
 
 
-@pytest.fixture
-def pairs(tmp_path):
-    return pairs_file(tmp_path)
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    return pairs_file(tmp_path_factory.mktemp("pairs"))
 
 
 def test_the_doctor_ends_with_1_if_it_found_something(tmp_path, pairs):

@@ -66,13 +66,12 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     chosen = None if columns is None else parse_columns(columns)
     pair = None if chosen is None else (chosen[0], chosen[1])
     source = PairSource(tuple(files), pair, header)
-    match against:
-        case [single]:
-            return examine(source, PairSource((single,), pair, header))
-        case [_, *_]:  # parallel files have no columns, whatever F has
-            return examine(source, PairSource(tuple(against)))
-        case _:
-            return examine(source, None)
+    other = None
+    if against and len(against) > 1:  # parallel files, which have no columns whatever F has
+        other = PairSource(tuple(against))
+    elif against:
+        other = PairSource(tuple(against), pair, header)
+    return examine(source, other)
 
 
 def _names_label(columns: str | None) -> bool:

@@ -21,8 +21,6 @@ def required(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         package = name.partition(".")[0] if error.name is None else error.name.partition(".")[0]
-        if (
-            package == "transformers"
-        ):  # what Hugging Face's readers of a model have anyway, and nobody else needs
+        if package == "transformers":  # who reads the export has it, and nothing else needs it
             raise AttendoError('transformers is not installed; pip install "transformers>=5"') from None
         raise AttendoError(f'{package} is not installed; pip install "attendo[interop]"') from None

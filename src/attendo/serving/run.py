@@ -66,8 +66,8 @@ def serve(
     From the first signal on nothing new is admitted, and what was admitted is answered to its end, for
     `config.drain` seconds at most; a second one ends the process at once. SIGHUP, and with watch every so many
     seconds a look at the files, loads the models anew that have changed. told: gets the address as soon as it listens,
-    ready: when the models are loaded, too, and requests are answered. Raises AttendoError for a port in use and for
-    a folder that is no model.
+    ready: when the models are loaded, too, and requests are answered. Raises AttendoError for a port in use and for a
+    folder that is no model.
     """
     listening = _listening(host, port)
     at = listening.getsockname()[1]
