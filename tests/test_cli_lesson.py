@@ -23,7 +23,7 @@ def teach(options):
     yield Words("What is asked.", "問い。")
     rows = ((Words("linear", "線形"), 0.5), (Words("deep", "深い"), f"{options.steps(100)} ± 1"))
     yield Table("losses", Words("Losses", "損失"), (W, Words("loss", "損失")), rows)
-    yield Conclusion("It is so.", "そうである。")
+    yield Conclusion(Words("It is so.", "そうである。"))
     yield Picture("curves", W, np.array([[1.0, 2.0]]), ("a",), ("1", "2"))
 
 

@@ -14,10 +14,9 @@ from attendo.data.labelled import LabelledRow
 from attendo.errors import AttendoError
 from attendo.lessons import imdb
 from attendo.lessons.imdb_reviews import PAD_ID, UNKNOWN_ID, reviews, vocabulary, word_examples, words_of
-from attendo.lessons.lesson import Options, Table
+from attendo.lessons.lesson import Conclusion, Options, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
-from attendo.words import Words
 
 GOOD, BAD, EITHER = (
     ["great", "lovely", "fine"],
@@ -144,7 +143,7 @@ def test_all_contenders_learn_what_words_tell(files):
     pictures = [piece for piece in pieces if isinstance(piece, Picture)]
     assert [picture.rows for picture in pictures] == [("lecture", "masked", "ours")]
     assert np.isfinite(pictures[0].values).all()
-    said = pieces[-1]
-    assert isinstance(said, Words)
+    assert isinstance(pieces[-1], Conclusion)
+    said = pieces[-1].words
     best = max(table.rows, key=lambda row: float(str(row[3]).rstrip("%")))
     assert str(best[3]) in said.en and str(best[3]) in said.ja

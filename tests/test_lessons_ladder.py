@@ -21,7 +21,7 @@ from attendo.lessons.ladder_tasks import (
     text,
     unordered_signal_limit,
 )
-from attendo.lessons.lesson import Options, Table
+from attendo.lessons.lesson import Conclusion, Options, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
@@ -133,7 +133,8 @@ def test_the_lesson_shows_tables_curves_and_maps_in_both_languages(monkeypatch):
     assert list(tables) == ["counting", "difference", "signal", "signals"]
     assert [len(table.rows) for table in tables.values()] == [7, 3, 4, 4]
     assert {piece.kind for piece in pieces if isinstance(piece, Picture)} == {"curves", "matrix"}
-    texts = [piece for piece in pieces if isinstance(piece, Words)]
+    texts = [piece.words if isinstance(piece, Conclusion) else piece for piece in pieces]
+    texts = [text for text in texts if isinstance(text, Words)]
     assert len(texts) == 8
     assert all("nan" not in words.en and words.ja != words.en for words in texts)
     weights = next(p for p in pieces if isinstance(p, Picture) and p.rows == ("A", "B", "C", "|A-B|")).values

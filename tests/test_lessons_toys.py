@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from attendo.lessons import toy_tasks, toys
 from attendo.lessons.arrays import NO_TARGET, ArrayTask, seeded
-from attendo.lessons.lesson import Options, Table
+from attendo.lessons.lesson import Conclusion, Options, Table
 from attendo.lessons.toy_tasks import (
     add,
     cross_weights,
@@ -28,7 +28,6 @@ from attendo.lessons.toy_tasks import (
 from attendo.lessons.toys import ADD, COPY, LESSONS, SORT
 from attendo.model_config import Positions
 from attendo.models import EncoderDecoder
-from attendo.words import Words
 
 ROWS = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -122,8 +121,8 @@ def test_lessons_show_a_table_and_say_what_it_means(monkeypatch, lesson, n_rows)
     assert table.name == lesson.name
     assert len(table.rows) == n_rows
     assert lesson.question not in pieces  # the command prints it
-    assert isinstance(pieces[-1], Words)
-    assert "nan" not in pieces[-1].en + pieces[-1].ja
+    assert isinstance(pieces[-1], Conclusion)
+    assert "nan" not in pieces[-1].words.en + pieces[-1].words.ja
 
 
 def test_names_are_those_of_the_commands():

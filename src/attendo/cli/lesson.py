@@ -146,7 +146,7 @@ def _paragraph(text: str) -> list[str]:
 
 def piece_lines(piece: Piece, language: Language) -> list[str]:
     """What a piece looks like in a terminal, at most WIDTH columns wide."""
-    from attendo.lessons.lesson import Table
+    from attendo.lessons.lesson import Conclusion, Table
     from attendo.microscope.terminal_pictures import Picture, picture_lines
 
     match piece:
@@ -156,12 +156,12 @@ def piece_lines(piece: Piece, language: Language) -> list[str]:
             return [*_paragraph(piece.title.in_language(language)), *table_lines(heads, rows)]
         case Picture():
             return picture_lines(piece, language, WIDTH)
-        case words:
+        case Conclusion(words) | words:
             return _paragraph(words.in_language(language))
 
 
 def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
-    from attendo.lessons.lesson import Table
+    from attendo.lessons.lesson import Conclusion, Table
     from attendo.microscope.terminal_pictures import Picture
 
     match piece:
@@ -170,7 +170,7 @@ def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
         case Picture():
             facts = {"kind": piece.kind, "title": piece.title.in_language(language), "rows": piece.rows}
             return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
-        case words:
+        case Conclusion(words) | words:
             return {"text": words.in_language(language)}
 
 

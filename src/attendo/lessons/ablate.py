@@ -206,10 +206,10 @@ def teach(options: Options) -> Iterator[Piece]:
     yield Table("ablate", ABLATE.title, columns, (_unordered(data), *(result.row() for result in results)))
     yield _curves(results, steps)
     yield _cross_attention(results[0].runs[0], data)
-    yield _verdicts(results, len(seeds))
+    yield Conclusion(_verdicts(results, len(seeds)))
     by_name = {result.variant.name.en: result for result in results}
-    yield _positions(by_name)
-    yield _dropout(by_name)
+    yield Conclusion(_positions(by_name))
+    yield Conclusion(_dropout(by_name))
 
 
 def _about(data: Data, steps: int, n_seeds: int) -> Words:
@@ -277,7 +277,7 @@ def _cross_attention(run: Training, data: Data) -> Picture:
 
 def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
     if n_seeds < 2:
-        return Conclusion(
+        return Words(
             "One run of each tells nothing about chance: train more seeds before you believe a difference.",
             "各 1 回では偶然との区別がつかない。差を信じる前にシードを増やすこと。",
         )
@@ -285,7 +285,7 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
     en = {verdict: ", ".join(name.en for name in names) or "none" for verdict, names in found.items()}
     ja = {verdict: "、".join(name.ja for name in names) or "なし" for verdict, names in found.items()}
     n = len(results) - 1
-    return Conclusion(
+    return Words(
         f"By the 95 % interval of the mean difference from the base, run by run, worse: {en[1]}; better: {en[-1]};"
         f" {n_seeds} runs do not tell: {en[0]}. If none of the {n} changes mattered, {0.05 * n:.1f} of them would still"
         " look as if they did.",
@@ -305,7 +305,7 @@ _FOUND = {
 def _positions(by_name: dict[str, Result]) -> Words:
     base, learned, none = (by_name[name] for name in ("base", "(E) learned", "no positions"))
     exact = [statistics.fmean(result.exact) for result in (base, learned, none)]
-    return Conclusion(
+    return Words(
         f"Positions: with sinusoids {exact[0]:.0f} % exact, learned {exact[1]:.0f} % ({_FOUND[learned.verdict].en}),"
         f" none {exact[2]:.0f} % ({_FOUND[none.verdict].en}). In the paper learned ones have BLEU 25.7, sinusoids 25.8."
         " An encoder without positions often cannot tell which weather stands in which clause: the table's first row is"
@@ -319,7 +319,7 @@ def _positions(by_name: dict[str, Result]) -> Words:
 def _dropout(by_name: dict[str, Result]) -> Words:
     kinds = [by_name[name] for name in ("(D) drop 0", "base", "(D) drop .2")]
     shown = [f"{kind.training_loss:.3f} / {statistics.fmean(kind.losses):.3f}" for kind in kinds]
-    return Conclusion(
+    return Words(
         f"Training loss in the last steps / test loss with dropout 0: {shown[0]}, .1: {shown[1]}, .2: {shown[2]}. A"
         " training loss far below the test loss means sentences learned by heart, two high ones too little learned."
         " Dropout is on in training and off in the test, which can make the first the higher one.",

@@ -97,7 +97,7 @@ def in_context(
     _, _, static, _, _ = _mean(found, STATIC)
     same, other, kind, new, _ = _mean(found, ENCODER_END)
     guessed = _mean(control, ENCODER_END)[2]
-    yield Conclusion(
+    said = Words(
         "The embedding is one vector whatever the sentence, so a probe reads the kind from it"
         f" {static:.0%} of the time. Behind layer {N_LAYERS} vectors of one meaning have a cosine of {same:.2f}, of two"
         f" {other:.2f}, and the probe is right {kind:.0%} of the time, {new:.0%} on a noun that it was not fitted to;"
@@ -106,6 +106,7 @@ def in_context(
         f"後では、ベクトルのコサインは同じ意味なら {same:.2f}、別の意味なら {other:.2f} であり、プローブの正答率は"
         f" {kind:.0%}、当てはめに使わなかった名詞では {new:.0%}、学習していないモデルでは {guessed:.0%} である。",
     )
+    yield Conclusion(said)
 
 
 def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
@@ -177,8 +178,8 @@ def in_translation(
     yield Table("translator", title, columns, _rows(found))
     yield Table("translator-untrained", _UNTRAINED, columns, _rows(control))
     yield _translations(models[0], material.tokens)
-    yield _where_kind(found, control)
-    yield _where_words(found, control)
+    yield Conclusion(_where_kind(found, control))
+    yield Conclusion(_where_words(found, control))
 
 
 def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words:
@@ -199,7 +200,7 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words
             "This translator settles most of it in the encoder.",
             "この翻訳モデルは意味の大半をエンコーダで決めている。",
         )
-    return Conclusion(
+    return Words(
         f"The kind of an ambiguous noun is read from the encoder's output {encoder:.0%} of the time, from the decoder's"
         f" {decoder:.0%} (without training {guessed[0]:.0%} and {guessed[1]:.0%}). {said.en} At the decoder's input"
         " stands the word before the noun, which may be an adjective that tells the kind.",
@@ -225,7 +226,7 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Word
             "So it is not clear that the encoder's vectors go by the source word and the decoder's by its translation.",
             "エンコーダのベクトルは原語で、デコーダのベクトルは訳語で決まるとは、はっきりとは言えない。",
         )
-    return Conclusion(
+    return Words(
         f"In the encoder's output the two meanings of a word like bat have a cosine of {bats:.2f}, two words like dog"
         f" and hound one of {dogs:.2f} (without training {first[0]:.2f} and {first[1]:.2f}); in the decoder's it is"
         f" {late_bats:.2f} and {late_dogs:.2f} ({last[0]:.2f} and {last[1]:.2f}). {said.en} A probe reads the source"

@@ -181,7 +181,7 @@ def teach(options: Options) -> Iterator[Piece]:
     yield Table("imdb", IMDB.title, columns, tuple(result.row() for result in results))
     yield _curves(results[:3])
     yield from _choices(model, data, ids)
-    yield _conclusion(results, data)
+    yield Conclusion(_conclusion(results, data))
 
 
 def _about(data: Reviews) -> Words:
@@ -235,7 +235,7 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
     linear = "" if len(results) > 3 else ' For the linear model: pip install "attendo[lessons]".'
     linear_ja = "" if len(results) > 3 else '線形モデルには pip install "attendo[lessons]" が必要である。'
-    return Conclusion(
+    return Words(
         f"Best on the test: {best.name.en}, {best.test:.1%}; the lecture reported 80.5% for its own. Masking the"
         f" padding changes the lecture's by {change:+.1f} points. On the validation reviews the lecture's differs by"
         f" {gap:+.1f} points from the test.{other_films}{linear}",

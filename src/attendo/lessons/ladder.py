@@ -126,7 +126,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
         )
         for mark in (False, True)
     )
-    yield Conclusion(
+    said = Words(
         "Softmax gives shares, not counts: a row and the same row twice look alike. Doubling the rows changes the"
         f' logits of "K=V" by at most {_doubling(runs[0][0].model, contenders[0].draw):.0e}. The mark\'s own share'
         f" tells how many letters it is compared with. All counts are right in {bare[1]:.1%} of the rows without it"
@@ -138,6 +138,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
         f" {bare[0]:.1%} と {bare[2]:.1%})、目印ありで {marked[1]:.1%}({marked[0]:.1%} と {marked[2]:.1%})である"
         f"(モデルの平均。学習はすべて長さ {LENGTH} だけで行った)。",
     )
+    yield Conclusion(said)
 
 
 def counters(steps: int) -> list[Contender]:
@@ -198,7 +199,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
     more = share > even
-    yield Conclusion(
+    said = Words(
         f"The fourth row gives {share:.0%} of its weight to the answers for A and B, {'more' if more else 'no more'}"
         f" than an even spread ({even:.0%}). With self-attention the difference is right in"
         f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
@@ -206,6 +207,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
         f"{'より多い' if more else 'を上回らない'}。差が正しい行は自己アテンションありで {np.mean(fourth[1]):.1%}、"
         f"なしで {np.mean(fourth[0]):.1%} である。",
     )
+    yield Conclusion(said)
 
 
 def signal_step(options: Options) -> Iterator[Piece]:
@@ -246,7 +248,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
     title = Words("Length of the vector of each position", "各位置ベクトルの長さ")
     yield Picture("matrix", title, norms[None].astype(np.float64), ("",), names)
     without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    yield Conclusion(
+    said = Words(
         f"Without positions no model can have a mean loss below {loss:.3f}; this one has {without:.3f}, with positions"
         f" {with_places:.4f}. The vector of the signal's position is {norms[0]:.2f} long, the others"
         f" {norms[1:].mean():.2f} on average.",
@@ -254,6 +256,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
         f" {with_places:.4f} である。合図の位置のベクトルの長さは {norms[0]:.2f}、他は平均"
         f" {norms[1:].mean():.2f} である。",
     )
+    yield Conclusion(said)
 
 
 def several_signals_step(options: Options) -> Iterator[Piece]:
@@ -291,7 +294,7 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
     yield Table("signals", Words("Three signals", "3 つの合図"), columns, rows)
     yield _curves(contenders, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    yield Conclusion(
+    said = Words(
         f"The source's single head has a loss of {source:.4f}, and {bare:.4f} once its positions start at random;"
         f" projections make it {one:.4f}, four heads in place of the one {four:.4f}. With equal parameters one head has"
         f" {one / four:.2g} times the loss of four.",
@@ -299,6 +302,7 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
         f" 4 ヘッドに分けると {four:.4f} である。パラメータ数が等しいとき、1 ヘッドの損失は 4 ヘッドの {one / four:.2g}"
         " 倍である。",
     )
+    yield Conclusion(said)
 
 
 def _lengths() -> tuple[int, int, int]:

@@ -56,11 +56,13 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Conclusion(Words):
+class Conclusion:
     """What a lesson's figures show. It takes models trained to the end, so a quick look goes without."""
 
+    words: Words
 
-Piece = Words | Table | Picture
+
+Piece = Words | Conclusion | Table | Picture
 """What a lesson shows: a sentence, a table, or a picture (curves or a matrix)."""
 
 

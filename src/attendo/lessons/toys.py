@@ -89,19 +89,21 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
-        yield Conclusion(
+        said = Words(
             f"With sinusoids {best:.1%} of fresh rows are exact. Without positions the encoder hands over a bag of"
             f" symbols: at most {limit:.1%} can be exact, and {none:.1%} are.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。位置がなければエンコーダが渡すのは記号の多重集合で"
             f"あり、完全一致は高々 {limit:.1%}、実際は {none:.1%} である。",
         )
+        yield Conclusion(said)
     else:
-        yield Conclusion(
+        said = Words(
             f"With sinusoids {best:.1%} of fresh rows are exact. The result does not depend on the source's order, so"
             f" positions are not needed to know it; without them {none:.1%} are exact.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。答えは入力の順序によらないので、原理的には位置は"
             f"いらない。位置なしでは {none:.1%} が完全一致する。",
         )
+        yield Conclusion(said)
 
 
 def _columns_explained(ordered: bool) -> Words:
@@ -211,7 +213,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
-    yield Conclusion(
+    said = Words(
         f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
         f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
         f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",
@@ -219,6 +221,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
         f"組の正答率は、逆順の b + a を学習した場合は {once:.1%}、b + a も学習しなかった場合は {never:.1%} である"
         f"(当て推量では {1 / CLOCK:.1%})。足し算そのものを試しているのは最後の数だけである。",
     )
+    yield Conclusion(said)
 
 
 def _model(run: Training) -> EncoderDecoder:

@@ -168,12 +168,13 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
     )
     found, largest = chi_square(counts), float(np.abs(shares - true).max())
     usual = found <= RARELY
-    yield Conclusion(
+    said = Words(
         f"The largest difference is {largest:.3f}. χ² is {found:.1f}; samples of the true chain exceed {RARELY} in 5 %"
         f" of all cases ({DEGREES} degrees of freedom): {'no' if usual else 'a'} difference to the chain is seen.",
         f"最大の差は {largest:.3f} である。χ² は {found:.1f} で、真の連鎖のサンプルが {RARELY} を超えるのは 5 % の"
         f"場合である(自由度 {DEGREES})。連鎖との違いは{'認められない' if usual else '認められる'}。",
     )
+    yield Conclusion(said)
 
 
 @torch.no_grad()

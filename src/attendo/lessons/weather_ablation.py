@@ -69,7 +69,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
     }
     found = effects([accuracy[variant.name] for variant in VARIANTS])
     yield effects_table(found)
-    yield answer(found, options.seeds or 5)
+    yield Conclusion(answer(found, options.seeds or 5))
 
 
 def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
@@ -136,7 +136,7 @@ def answer(found: Sequence[Effect], seeds: int) -> Words:
         for say, names in zip(("役に立つもの", "害になるもの", "差が示されないもの"), groups, strict=True)
         if names
     ]
-    return Conclusion(
+    return Words(
         f"{'. '.join(english)} (for this sum, this width, one learning rate, {seeds} seed{'s' * (seeds > 1)}).",
         f"{'。'.join(japanese)}(この和、この幅、1 つの学習率、シード {seeds} 個での結果)。",
     )

@@ -97,12 +97,12 @@ def task_steps(options: Options) -> Iterator[Piece]:
         held = contest(name, CONTENDERS, seeds, options.steps)
         extra = [_decoder_row(held, options)] if name == "markov" else []
         yield task_table(held, name, extra)
-        yield nearest(held)
+        yield Conclusion(nearest(held))
         if name == "1-4-8":
             yield from table_map(held)
         if name == "dotmod":
             yield curves(held)
-            yield unseen(held)
+            yield Conclusion(unseen(held))
 
 
 def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ()) -> Table:
@@ -151,7 +151,7 @@ def nearest(held: Contest) -> Words:
     """Which contender's loss is the least, and how the linear model compares."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
-    return Conclusion(
+    return Words(
         f"Nearest to the law: {best.en}, {min(means):.3f} nats above it. The linear model: {means[0]:.3f}.",
         f"真の法則に最も近いのは「{best.ja}」で、その差は {min(means):.3f} ナットである。線形モデルは {means[0]:.3f}。",
     )
@@ -176,7 +176,7 @@ def unseen(held: Contest) -> Words:
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
     rest = data.test.rows(np.flatnonzero(new))
     linear, deep = (_accuracy(runs[0].model, rest) for runs in (held.runs[0], held.runs[-1]))
-    return Conclusion(
+    return Words(
         f"A rule that makes its own weather comes back to the same days: {1 - new.mean():.0%} of the test sequences of"
         f" seed 1 stand in its training data, too. On the other {len(rest):,} the deep model is right in {deep:.1%},"
         f" the linear one in {linear:.1%}.",

@@ -115,8 +115,8 @@ def teach(options: Options) -> Iterator[Piece]:
     contest = Contest(counts, seconds, nats, {c.name: c.runs(task, steps, seeds) for c in entered})
     yield models_table(contest, task)
     yield learning_curves(contest)
-    yield comparison(contest)
-    yield worth_of_order(contest)
+    yield Conclusion(comparison(contest))
+    yield Conclusion(worth_of_order(contest))
     words = phrase(task, PHRASE)
     yield continuations(contest, task, words[:PROMPT])
     model = contest.runs["Transformer"][0].model
@@ -181,7 +181,7 @@ def comparison(contest: Contest) -> Words:
     n = len(contest.runs[better])
     times = [fmean(run.seconds_per_1000 for run in contest.runs[name]) for name in pair]
     ratio = times[0] / times[1]
-    return Conclusion(
+    return Words(
         f"After so few words the {better} is ahead: its perplexity is {1 - math.exp(-gain):.1%} below the {other}'s"
         f" ({gain:.3f} nats a word), and lower with {ahead} of {n} seeds. A word costs the Transformer {ratio:.1f}"
         " times the LSTM's time on a processor. --effort 3 trains three times as long.",
@@ -208,7 +208,7 @@ def worth_of_order(contest: Contest) -> Words:
             "order was worth nothing to a Transformer that learned so briefly",
             "これだけの学習では、順序は Transformer の役に立っていない",
         )
-    return Conclusion(
+    return Words(
         f"Perplexity goes {steps}: from frequency alone, to one word before, to the set of {CONTEXT} words, to their"
         f" order. The word before is worth {single - pair:.3f} nats a word, the others as a set {pair - bag:.3f};"
         f" {verdict.en}.",

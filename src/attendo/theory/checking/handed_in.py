@@ -83,6 +83,9 @@ def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[
     """Checks each "FILE.py:FUNCTION", or for "FOLDER:FUNCTION" each Python file of the folder, as `check_file` does.
 
     What cannot be run is an answer with an error. Raises AttendoError for a folder without Python files.
+
+    >>> [answer.line() for answer in check_files(["none.py:attention"])]
+    ["none.py: can't be run: No such file or directory; give a Python file"]
     """
     refuse_unknown(require)
     for place in [one for given in places for one in places_in(given)]:
@@ -121,7 +124,11 @@ def places_in(place: str) -> list[str]:
 
 
 def is_folder(place: str) -> bool:
-    """Whether "FOLDER:FUNCTION" names a folder that is there."""
+    """Whether "FOLDER:FUNCTION" names a folder that is there.
+
+    >>> is_folder("none:attention")
+    False
+    """
     folder, _, name = place.rpartition(":")
     return bool(folder and name) and Path(folder).is_dir()
 

@@ -1,0 +1,74 @@
+"""attendo claims --check: what is required, a folder, several files, and the table of grades."""
+
+import csv
+import json
+
+import pytest
+from command_line import attendo, refused
+
+MINE = """print('loading')
+def unscaled(query, key, value):
+    return (query @ key.mT).softmax(-1) @ value
+def right(query, key, value):
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+"""
+
+
+@pytest.fixture
+def student(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE, encoding="utf-8")
+    return path
+
+
+def test_what_is_required_fails_where_it_is_not_offered(student):
+    outcome = attendo("claims", "--check", f"{student}:right", "--require", "mask")
+    assert outcome.code == 1
+    assert outcome.out.startswith("right: 8 of 10 properties hold\n")
+    assert "✗ mask        required, not offered: no parameter with `mask` in its name\n" in outcome.out
+    assert refused("claims", "--check", f"{student}:right", "--require", "dropout").startswith(
+        "'dropout' can"
+    )
+    assert refused("claims", "--require", "mask").startswith("--require and --out go with --check")
+
+
+@pytest.fixture
+def folder(tmp_path, student):
+    """A right answer, one that does not parse, and attendo's own function."""
+    folder = tmp_path / "handed-in"
+    folder.mkdir()
+    (folder / "aoi.py").write_text(student.read_text(encoding="utf-8"), encoding="utf-8")
+    (folder / "ben.py").write_text("\ndef right(query:\n", encoding="utf-8")
+    (folder / "chie.py").write_text("from attendo.nn.attention import attention as right\n", encoding="utf-8")
+    return folder
+
+
+def test_a_folder_and_several_files_have_a_line_each(folder, student, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    outcome = attendo("claims", "--check", "handed-in:right", "--check", "mine.py:unscaled", "--out", "g.csv")
+    prints = "; mask not offered; it prints, which is left out; what it returns is checked"
+    assert (outcome.code, outcome.out.splitlines()) == (
+        1,
+        [
+            f"handed-in/aoi.py: passes (8 of 8 hold){prints}",
+            "handed-in/ben.py: can't be run: line 2: syntax error: '(' was never closed",
+            "handed-in/chie.py: passes (10 of 10 hold); this is attendo's own function",
+            f"mine.py: fails scale, agreement (6 of 8 hold){prints}",
+            "wrote g.csv",
+        ],
+    )
+    rows = list(csv.DictReader((folder.parent / "g.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["verdict"] for row in rows] == ["passes", "can't be run", "passes", "fails"]
+    assert (rows[3]["failed"], rows[3]["held"], rows[3]["not offered"]) == ("scale, agreement", "6", "mask")
+
+
+def test_several_files_as_json_and_what_is_refused(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    facts = json.loads(attendo("claims", "--check", "handed-in:right", "--json").out)
+    assert facts["check"] is None
+    assert [answer["verdict"] for answer in facts["checks"]] == ["passes", "can't be run", "passes"]
+    (tmp_path / "empty").mkdir()
+    assert refused("claims", "--check", "empty:f").startswith("empty: no Python file in it")
+    assert refused("claims", "--check", "handed-in").startswith("handed-in: write handed-in:FUNCTION")
+    assert "write --check before each file" in refused("claims", "--check", "mine.py:right", "mine.py:right")
+    assert "are written as .csv" in refused("claims", "--check", "mine.py:right", "--out", "g.xlsx")
