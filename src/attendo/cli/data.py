@@ -33,7 +33,7 @@ def doctor(
         ),
     ] = None,
     columns: Annotated[
-        str | None, typer.Option(metavar="C", help="source=en,target=ja or 1,2; or label=kind,text=body.")
+        str | None, typer.Option(metavar="C", help="source=en,target=ja or 1,2; or label=category,text=body.")
     ] = None,
     header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
     as_json: OneJson = False,
@@ -49,7 +49,7 @@ def doctor(
 
     Example: attendo doctor train.ja train.en --against test.ja --against test.en
 
-    Example: attendo doctor tickets.csv --columns label=kind,text=body
+    Example: attendo doctor tickets.csv --columns label=category,text=body
     """
     examined = _labelled if _names_label(columns) else _pairs
     report = examined(files, against, columns, header)
