@@ -376,5 +376,5 @@ WRONG = [
     (sum_with_a_small_number, "rows agreement", "agreement", "small number added to the sum"),
     (scaling_in_place, "inputs", "inputs", "an operation in place"),
     (mask_in_place, "inputs", "inputs", "an operation in place"),
-    (with_dropout, "rows scale agreement +", "agreement", "two calls with the same input differ"),
+    (with_dropout, "rows agreement +", "agreement", "two calls with the same input differ"),
 ]

@@ -50,6 +50,7 @@ def test_attendos_own_passes():
 
 @pytest.mark.parametrize(("function", "failed", "where", "hint"), WRONG, ids=named)
 def test_wrong_ones_fail_in_the_right_place_with_the_right_hint(function, failed, where, hint):
+    torch.manual_seed(0)  # one of them draws: which of the other properties fail is up to chance
     report = check(function)
     wanted = {name.replace("-", " ") for name in failed.split()}
     if "+" in wanted:  # one mistake of shape raises in many places

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import attendo
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
@@ -68,6 +69,7 @@ def run(place, monkeypatch, capsys):
         program, *words = shlex.split(command)
         if program == "python":
             runpy.run_path(words[0], run_name="__main__")
+            torch.set_printoptions(profile="default", sci_mode=None)  # the page's programs set their own
             return capsys.readouterr().out
         outcome = attendo(*words)
         fails = words[:2] == ["claims", "--check"] and words[2] in (

@@ -87,10 +87,11 @@ function makeTop(app) {
 
 // The views that only some families have something to show in
 const WRITERS = ["translation", "language-model"];
+const LABELLERS = ["classification"];
 const OF_FAMILIES = {
   next: [...WRITERS, "masked-language-model"],
   tree: WRITERS,
-  classes: ["classification"],
+  classes: LABELLERS,
 };
 
 // name → what fills it, of the views of this family; the tree has two parts
