@@ -1,5 +1,6 @@
 """What the data doctor found: counts, line numbers and remedies, for the terminal and as JSON."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,40 @@ class Finding:
     lines: tuple[int, ...] = ()
     not_checked: str = ""
 
+    def told(self, account: Account, fix: str = "") -> list[str]:
+        """What was found, for the terminal; fix: what stands behind the places."""
+        if self.not_checked:
+            return [f"          –  {self.check.name}: not checked, {self.not_checked}"]
+        out = [f"  {self.count:>9,}  {self.check.name}: {self.check.title}"]
+        if self.count:
+            out.append(f"             {account.places(list(self.lines), self.count)}{fix}")
+        return out
+
+    def as_json(self, account: Account) -> dict[str, Any]:
+        """What was found, as plain values."""
+        return {
+            "count": self.count,
+            "lines": account.places_json(list(self.lines)),
+            "not_checked": self.not_checked,
+        }
+
+
+def anything_found(account: Account, findings: Sequence[Finding]) -> bool:
+    """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
+    return account.n_skipped > 0 or any(finding.count for finding in findings)
+
+
+def accounted(account: Account, against: Account | None) -> list[str]:
+    """What a report begins with: the rows that were read, those that were skipped, and the other file."""
+    out = [account.file, f"  {account.counts()}"]
+    out += [
+        f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
+        for reason, entry in account.skipped.items()
+    ]
+    if against is not None:
+        out += [f"  against {against.file}", f"  {plural(against.used, 'row')} of it used"]
+    return out
+
 
 @dataclass(frozen=True)
 class Side:
@@ -70,8 +105,8 @@ class Report:
 
     @property
     def found(self) -> bool:
-        """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
-        return self.account.n_skipped > 0 or any(finding.count for finding in self.findings)
+        """As `anything_found`."""
+        return anything_found(self.account, self.findings)
 
     def summary(self) -> str:
         """The report in one line, as `attendo train` prints it."""
@@ -82,16 +117,7 @@ class Report:
         """The report for the terminal, at most 80 columns wide but for file names."""
         low, middle, high = self.ratios
         account = self.account
-        out = [
-            account.file,
-            f"  {account.counts()}",
-        ]
-        out += [
-            f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
-            for reason, entry in account.skipped.items()
-        ]
-        if self.against is not None:
-            out += [f"  against {self.against.file}", f"  {plural(self.against.used, 'row')} of it used"]
+        out = accounted(account, self.against)
         for name, side in (("source", self.source), ("target", self.target)):
             script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
             out.append(
@@ -102,13 +128,8 @@ class Report:
             f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
         )
         for finding in self.findings:
-            if finding.not_checked:
-                out.append(f"          –  {finding.check.name}: not checked, {finding.not_checked}")
-                continue
-            out.append(f"  {finding.count:>9,}  {finding.check.name}: {finding.check.title}")
-            if finding.count:
-                fix = self._dropped(finding) or f"  (--drop {finding.check.name})"
-                out.append(f"             {account.places(list(finding.lines), finding.count)}{fix}")
+            fix = self._dropped(finding) or f"  (--drop {finding.check.name})"
+            out += finding.told(account, fix)
         if sum(finding.count > 0 for finding in self.findings) > 1:
             out.append("  names after --drop can be joined by commas")
         return out
@@ -122,12 +143,7 @@ class Report:
             "target": self._side_json(self.target),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
-                finding.check.name: {
-                    "count": finding.count,
-                    "lines": self.account.places_json(list(finding.lines)),
-                    "not_checked": finding.not_checked,
-                    "fix": f"--drop {finding.check.name}",
-                }
+                finding.check.name: finding.as_json(self.account) | {"fix": f"--drop {finding.check.name}"}
                 for finding in self.findings
             },
         }

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attendo.data.accounting import Account, plural
+from attendo.data.accounting import Account
 from attendo.data.doctor_checks import later_rows
-from attendo.data.doctor_report import Check, Finding
+from attendo.data.doctor_report import Check, Finding, accounted, anything_found
 from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled
 
 FEWEST = 10
@@ -96,19 +96,13 @@ class LabelledReport:
 
     @property
     def found(self) -> bool:
-        """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
-        return self.account.n_skipped > 0 or any(finding.count for finding in self.findings)
+        """As `anything_found`."""
+        return anything_found(self.account, self.findings)
 
     def lines(self) -> list[str]:
         """The report for the terminal."""
         account, (longest, line) = self.account, self.longest
-        out = [account.file, f"  {account.counts()}"]
-        out += [
-            f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
-            for reason, entry in account.skipped.items()
-        ]
-        if self.against is not None:
-            out += [f"  against {self.against.file}", f"  {plural(self.against.used, 'row')} of it used"]
+        out = accounted(account, self.against)
         out.append(
             f"  text: {self.n_characters / account.used:.0f} characters on average, longest {longest:,}"
             f" ({account.places([line], 1)})"
@@ -118,12 +112,7 @@ class LabelledReport:
         shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
         out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]
         for finding in self.findings:
-            if finding.not_checked:
-                out.append(f"          –  {finding.check.name}: not checked, {finding.not_checked}")
-                continue
-            out.append(f"  {finding.count:>9,}  {finding.check.name}: {finding.check.title}")
-            if finding.count:
-                out.append(f"             {account.places(list(finding.lines), finding.count)}")
+            out += finding.told(account)
         return out
 
     def as_json(self) -> dict[str, Any]:
@@ -135,14 +124,7 @@ class LabelledReport:
             "mean_length": self.n_characters / self.account.used,
             "longest": self.longest[0],
             "longest_line": self.account.places_json([self.longest[1]])[0],
-            "findings": {
-                finding.check.name: {
-                    "count": finding.count,
-                    "lines": self.account.places_json(list(finding.lines)),
-                    "not_checked": finding.not_checked,
-                }
-                for finding in self.findings
-            },
+            "findings": {finding.check.name: finding.as_json(self.account) for finding in self.findings},
         }
 
 
