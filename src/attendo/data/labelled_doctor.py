@@ -79,7 +79,14 @@ class SeenRows:
 
     def shared(self, other: "SeenRows") -> list[int]:
         """The numbers of the rows whose text is in `other`, too."""
-        found = np.isin(np.array(self._texts, np.int64), np.array(other._texts, np.int64))
+        return self._numbers_where(self._texts, other._texts)
+
+    def labelled(self, labels: Iterable[str]) -> list[int]:
+        """The numbers of the rows that have one of these labels."""
+        return self._numbers_where(self._labels, array("q", map(hash, labels)))
+
+    def _numbers_where(self, hashes: "array[int]", wanted: "array[int]") -> list[int]:
+        found = np.isin(np.array(hashes, np.int64), np.array(wanted, np.int64))
         return np.array(self._numbers, np.int64)[found].tolist()
 
 
@@ -146,9 +153,8 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
         for _ in other.watch(read_labelled(against, account=report.against)):
             pass
         leaks = seen.shared(other)
-    rare = {label for label, count in report.counts.items() if count < FEWEST}
-    rare_rows = [row.number for row in read_labelled(source) if row.label in rare] if rare else []
-    numbers = (*seen.repeats(), leaks, rare_rows)
+    rare = (label for label, count in report.counts.items() if count < FEWEST)
+    numbers = (*seen.repeats(), leaks, seen.labelled(rare))
     report.findings = tuple(
         Finding(check, len(rows), tuple(rows[:3]), not_checked)
         for check, rows in zip(CHECKS, numbers, strict=True)
