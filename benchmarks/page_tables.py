@@ -23,7 +23,7 @@ VERDICTS = {
 LOG = {"en": "log.md", "ja": "../log.md"}
 HEADS = {
     "en": ["what", "asked", "aim", "measured", "again", "verdict", "from", "repeat"],
-    "ja": ["項目", "要求", "目標", "測定値", "再測定", "判定", "出所", "再現"],
+    "ja": ["項目", "基準", "目標", "測定値", "再測定", "判定", "出所", "再現"],
 }
 
 
@@ -118,7 +118,7 @@ def short_of(language):
             )
     heads = {
         "en": ["", "what", "asked or aimed at", "measured", ""],
-        "ja": ["", "項目", "要求・目標", "測定値", "判定"],
+        "ja": ["", "項目", "基準・目標", "測定値", "判定"],
     }
     return table(heads[language], rows)
 

@@ -27,7 +27,7 @@ from attendo.theory.figures.drawing import draw, painter
 from attendo.theory.figures.model_parts import model_diagram
 from attendo.theory.figures.style import SETTINGS, texts_of
 
-JAPANESE = fonts.fonts_for("層正規化ヘッドの注意")[1] >= set("層正規化ヘッドの注意")
+JAPANESE = fonts.fonts_for("層正規化ヘッドの重みアテンション")[1] >= set("層正規化ヘッドの重みアテンション")
 TINY = ["model.d_model=16", "model.n_heads=2", "model.vocab_size=90"]
 
 
@@ -259,7 +259,7 @@ def test_japanese(tmp_path):
     outcome = attendo("figure", "model", "--language", "ja", "--out", out)
     assert (outcome.code, outcome.err) == (0, f"wrote {out}\n")
     svg = out.read_text()
-    assert ">交差注意<" in svg and ">63,045,632<" in svg
+    assert ">クロスアテンション<" in svg and ">63,045,632<" in svg
     assert "Cross-attention" not in svg
 
 

@@ -76,7 +76,8 @@ def test_what_is_left_out_is_said():
 @pytest.mark.parametrize("width", [20, 33, 79])
 def test_paragraphs_keep_every_character_and_break_where_they_may(width):
     text = (
-        "注意の重み a = softmax(-βd) は、距離が大きいほど小さい(β > 0 のとき)。「最も近いキー」を選ぶ。" * 3
+        "アテンションの重み a = softmax(-βd) は、距離が大きいほど小さい(β > 0 のとき)。「最も近いキー」を選ぶ。"
+        * 3
     )
     lines = flowed(text, width, "  ")
     assert max(map(columns, lines)) <= width

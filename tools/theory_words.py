@@ -25,12 +25,12 @@ SOURCES = (
         "nyu",
         Words(
             "NYU Deep Learning, week 12-3: attention and the Transformer",
-            "NYU 深層学習 第 12-3 週：注意と Transformer",
+            "NYU 深層学習 第 12-3 週：アテンションと Transformer",
         ),
         Words(
             "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
             " classifier with tokens as rows. `attendo.theory.lecture` has its classes under its names.",
-            "講義は、列で書かれたハードな注意とソフトな注意から始め、クエリ・キー・バリューを経て、行をトークンとする分類器の"
+            "講義は、列で書かれたハードアテンションとソフトアテンションから始め、クエリ・キー・バリューを経て、行をトークンとする分類器の"
             "コードに至る。講義と同じ名前のクラスが `attendo.theory.lecture` にある。",
         ),
         r"NYU|\bS1\b",
@@ -42,7 +42,7 @@ SOURCES = (
         Words(
             "A draft of a blog post that predicts a Markov chain of rain, cloud and sun by attention, after the"
             " conventions of Phuong & Hutter 2022: columns, ids from 1.",
-            "雨・曇り・晴れのマルコフ連鎖を注意で予測しようとする記事の草稿。Phuong & Hutter 2022 の記法"
+            "雨・曇り・晴れのマルコフ連鎖をアテンションで予測しようとする記事の草稿。Phuong & Hutter 2022 の記法"
             "（列がトークン、番号は 1 から）に従う。",
         ),
         r"[Ww]eather|\bS3\b|Shumi",
@@ -52,12 +52,13 @@ SOURCES = (
         "exercises",
         Words(
             "Exercises on positions and attention (Kikuta 2025, chapter 3)",
-            "位置符号化と注意の演習（菊田 2025、第 3 章）",
+            "位置符号化とアテンションの演習（菊田 2025、第 3 章）",
         ),
         Words(
             "Exercises 3.1 to 3.8: what a shift does to sinusoids, their heat map, attention by rows, look-up by"
             " distance, the softmax and its gradient.",
-            "演習 3.1〜3.8。正弦波のずらし、ヒートマップ、行形式の注意、距離による検索、softmax とその勾配を扱う。",
+            "演習 3.1〜3.8。正弦波のずらし、ヒートマップ、行形式のアテンション、距離による検索、"
+            "softmax とその勾配を扱う。",
         ),
         r"Kikuta|\bS0\b",
     ),
@@ -78,7 +79,7 @@ SOURCES = (
         Words("Slides: how the Transformer works", "スライド：Transformer の仕組み"),
         Words(
             "An introduction without code or 1/√d: self-attention, many heads, encoder and decoder.",
-            "コードも 1/√d もない入門。自己注意、マルチヘッド、エンコーダとデコーダを扱う。",
+            "コードも 1/√d もない入門。セルフアテンション、マルチヘッド、エンコーダとデコーダを扱う。",
         ),
         r"[Ss]lides|\bS4\b",
     ),
@@ -98,7 +99,7 @@ COMMANDS = (
     ("attendo claims C08", Words("one: derivation, figures, picture", "一つの主張：導出、数値、図")),
     (
         "attendo claims --check FILE.py:FUNCTION",
-        Words("your own attention against F07's properties", "自作の注意を F07 の性質で調べる"),
+        Words("your own attention against F07's properties", "自作のアテンションを F07 の性質で調べる"),
     ),
     ("attendo errata", Words("every mistake of the sources", "資料のすべての誤り")),
     ("attendo errata 42", Words("one: both forms, run", "一つの誤り：誤と正を実行する")),
@@ -166,7 +167,7 @@ MATHS_IN_JAPANESE = {
 
 IN_JAPANESE = (
     (r"Queries, keys and values, and ", "クエリ・キー・バリュー、"),
-    (r"Hard Attention and Soft Attention", "ハードな注意とソフトな注意"),
+    (r"Hard Attention and Soft Attention", "ハードアテンションとソフトアテンション"),
     (r"(EncoderLayer) and (Encoder)", r"\1 と \2"),
     (r"(?:the )?shapes of W_q, W_k, W_v and W_p", "W_q・W_k・W_v・W_p の形"),
     (r"implementation of algorithms? (\d+) to (\d+) of (\S+)", r"実装（\3 のアルゴリズム \1〜\2）"),
@@ -176,14 +177,14 @@ IN_JAPANESE = (
     (r" and the support page", "とサポートページ"),
     (r"plot of the positional embedding", "位置埋め込みのプロット"),
     (r"reading of the plot", "プロットの読み取り"),
-    (r"the context of attention", "注意の文脈"),
+    (r"the context of attention", "アテンションの文脈"),
     (r"the softmax example", "softmax の例"),
     (r"training loop and tasks", "学習ループと課題"),
     (r"training step and plot", "学習ステップとプロット"),
     (r"training and evaluation", "学習と評価"),
     (r"encoder and decoder", "エンコーダとデコーダ"),
-    (r"multi-head attention", "マルチヘッド注意"),
-    (r"self-attention", "自己注意"),
+    (r"multi-head attention", "マルチヘッドアテンション"),
+    (r"self-attention", "セルフアテンション"),
     (r"positional encoding", "位置符号化"),
     (r"positional embedding", "位置埋め込み"),
     (r"[Ww]eather post", "天気の記事"),

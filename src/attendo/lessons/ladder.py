@@ -194,7 +194,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
     answers = ("A", "B", "C", "|A-B|")
     title = Words(
         "Self-attention among the answers, mean of the test rows",
-        "答えどうしの自己アテンション(テスト行の平均)",
+        "答えどうしのセルフアテンション(テスト行の平均)",
     )
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
@@ -204,7 +204,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
         f" than an even spread ({even:.0%}). With self-attention the difference is right in"
         f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
         f"4 行目は重みの {share:.0%} を A と B の答えに向けており、均等な配分({even:.0%})"
-        f"{'より多い' if more else 'を上回らない'}。差が正しい行は自己アテンションありで {np.mean(fourth[1]):.1%}、"
+        f"{'より多い' if more else 'を上回らない'}。差が正しい行はセルフアテンションありで {np.mean(fourth[1]):.1%}、"
         f"なしで {np.mean(fourth[0]):.1%} である。",
     )
     yield Conclusion(said)
@@ -372,7 +372,7 @@ LESSON = Lesson(
     title=Words("The attention ladder", "アテンションのはしご"),
     question=Words(
         "What can attention count, and what do marks, self-attention, positions and heads add?",
-        "アテンションは何を数えられるのか。目印、自己アテンション、位置、ヘッドは何を加えるのか。",
+        "アテンションは何を数えられるのか。目印、セルフアテンション、位置、ヘッドは何を加えるのか。",
     ),
     cpu_minutes=3.5,
     teach=teach,

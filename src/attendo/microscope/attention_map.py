@@ -21,8 +21,8 @@ from attendo.words import Language, Words
 
 Stack = Literal["encoder", "decoder", "cross"]
 NAMES: dict[Stack, Words] = {
-    "encoder": Words("Self-attention of the encoder", "エンコーダの自己アテンション"),
-    "decoder": Words("Self-attention of the decoder", "デコーダの自己アテンション"),
+    "encoder": Words("Self-attention of the encoder", "エンコーダのセルフアテンション"),
+    "decoder": Words("Self-attention of the decoder", "デコーダのセルフアテンション"),
     "cross": Words("Cross-attention", "クロスアテンション"),
 }
 TIE = 1e-5

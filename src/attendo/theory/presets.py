@@ -356,13 +356,13 @@ PRESETS = {
     "weather_blog": Preset(
         "「Attentionが何をやっているのか理解しよう」",
         Words("one head of attention, from embedded days to logits of tomorrow's weather",
-              "埋め込んだ日々の天気から翌日の天気のロジットを出す、1ヘッドの注意機構"),
+              "埋め込んだ日々の天気から翌日の天気のロジットを出す、1ヘッドのアテンション"),
         weather_blog, 75,
     ),
     "bishop": Preset(
         "Bishop & Bishop 2024, chapter 12",
         Words("multi-head attention without biases; rows are tokens",
-              "バイアスのないマルチヘッド注意機構。行がトークンである"),
+              "バイアスのないマルチヘッドアテンション。行がトークンである"),
         bishop, 1_048_576,
     ),
     "slides": Preset(

@@ -29,7 +29,7 @@ PROPERTIES = (
     ),
     Property(
         "agreement",
-        Words("as attendo's attention, to 1e-10", "attendo の注意機構と 1e-10 まで一致"),
+        Words("as attendo's attention, to 1e-10", "attendo のアテンションと 1e-10 まで一致"),
         properties.agreement,
     ),
     Property(

@@ -93,7 +93,7 @@ def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
 
 CAUSAL = Words(
     "a causal mask is built in; attention without a mask sees every key",
-    "因果マスクが組み込まれている。マスクなしの注意機構はすべてのキーを見る",
+    "因果マスクが組み込まれている。マスクなしのアテンションはすべてのキーを見る",
 )
 
 

@@ -66,16 +66,22 @@ def size_is_free_of_length(
         query, key, value = (normal(seed, 1, 1, n, d_attn).requires_grad_() for seed in range(3))
         return numbers_kept(lambda: attend(query, key, value))
 
-    ours, theirs = Words("attention: parameters", "注意：パラメータ数"), Words("linear map", "線形写像")
+    ours, theirs = (
+        Words("attention: parameters", "アテンション：パラメータ数"),
+        Words("linear map", "線形写像"),
+    )
     formula = Words("(d_in + 1)(2 d_attn + d_out)", "(d_in + 1)(2 d_attn + d_out)")
     spread = Words(
-        "attention: largest - least count, L = 1 to 40", "注意：L = 1〜40 でのパラメータ数の最大 - 最小"
+        "attention: largest - least count, L = 1 to 40",
+        "アテンション：L = 1〜40 でのパラメータ数の最大 - 最小",
     )
     runs = Words("lengths that one layer takes, of 3", "一つの層で処理できた長さ（3 種のうち）")
     square = Words("L = 64: numbers kept, L²", "L = 64：保存される数 L²")
     growth = Words("numbers kept, L = 128 / 64", "保存される数の比 L = 128 / 64")
     fused = Words("fused kernel: numbers kept, L = 128 / 64", "融合カーネル：保存される数の比 L = 128 / 64")
-    short = Words("L = 5: attention - linear map, parameters", "L = 5：注意と線形写像のパラメータ数の差")
+    short = Words(
+        "L = 5: attention - linear map, parameters", "L = 5：アテンションと線形写像のパラメータ数の差"
+    )
     checks = (
         equals(ours, sizes[3], 75, 0.0),
         equals(formula, (d_in + 1) * (2 * d_attn + d_out), sizes[3], 0.0),
@@ -104,7 +110,7 @@ C20 = Claim(
     statement=Words(
         "The number of attention's parameters does not depend on the length L of the text, as that of a linear map"
         " does; its memory grows as L².",
-        "注意のパラメータ数は、線形写像とは違って文の長さ L によらない。一方、必要なメモリは L² で増える。",
+        "アテンションのパラメータ数は、線形写像とは違って文の長さ L によらない。一方、必要なメモリは L² で増える。",
     ),
     derivation=Words(
         "W_q and W_k have d_attn × d_in numbers and W_v has d_out × d_in; with the biases"

@@ -231,7 +231,7 @@ CLAIMS = (
         source="Bishop & Bishop 2024, exercise 12.2",
         statement=Words(
             "The attention weights of a query are positive and sum to 1.",
-            "一つのクエリの注意の重みは正であり、和は 1 である。",
+            "一つのクエリのアテンションの重みは正であり、和は 1 である。",
         ),
         derivation=Words(
             "a_nm = exp(x_nᵀx_m) / Z_n with Z_n = Σ_m' exp(x_nᵀx_m').\n"
@@ -259,7 +259,7 @@ CLAIMS = (
         statement=Words(
             "Multi-head attention, heads side by side times Wᵒ, is a sum over heads:"
             " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_hᵛ W_hᵒ, a matrix of rank D_v at most.",
-            "ヘッドを横に並べて Wᵒ を掛けるマルチヘッド注意は、ヘッドについての和"
+            "ヘッドを横に並べて Wᵒ を掛けるマルチヘッドアテンションは、ヘッドについての和"
             " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) に等しい。W^(h) = W_hᵛ W_hᵒ の階数は D_v 以下である。",
         ),
         derivation=Words(
@@ -286,7 +286,7 @@ CLAIMS = (
         statement=Words(
             "With the causal mask a token attends to itself and to earlier ones only, and the attention matrix A"
             " shows which values were masked.",
-            "因果マスクがあると、トークンは自分自身とそれより前だけに注意を向け、注意の行列 A から"
+            "因果マスクがあると、トークンは自分自身とそれより前だけに注意を向け、アテンションの行列 A から"
             "どの値がマスクされたかがわかる。",
         ),
         derivation=Words(

@@ -176,7 +176,7 @@ CLAIMS = (
             " matrix; random vectors are nearly orthogonal; concatenated positions are added ones; counts are the best"
             " tables, which grow as V^N; greedy search misses the best text; BERT-large has"
             " some 340 million parameters.",
-            "重みは 0 と 1 の間にある。直交する入力はそのまま出てくる。注意は一つの大きな疎行列である。"
+            "重みは 0 と 1 の間にある。直交する入力はそのまま出てくる。アテンションは一つの大きな疎行列である。"
             "乱数のベクトルはほぼ直交する。"
             "連結した位置は足した位置に等しい。度数が最良の表であり、表は V^N で増える。貪欲法は最良の文を逃す。"
             "BERT-large のパラメータは約 3.4 億である。",

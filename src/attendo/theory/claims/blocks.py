@@ -254,7 +254,7 @@ C18 = Claim(
     source="Slides on the Transformer",
     statement=Words(
         "Residual connections let a network learn well; several heads make attention more expressive than one.",
-        "残差接続によって学習がうまく進む。マルチヘッドにすると注意の表現力が上がる。",
+        "残差接続によって学習がうまく進む。マルチヘッドにするとアテンションの表現力が上がる。",
     ),
     derivation=Words(
         "Without a residual connection the gradient of layer 1 goes through the Jacobians J_L ··· J_2 of all layers"

@@ -248,7 +248,8 @@ C16 = Claim(
     statement=Words(
         "Word2Vec gives a word one vector, whatever stands around it and in whatever order; self-attention takes the"
         " other words into account, and positional encodings add their order.",
-        "Word2Vec は文脈や語順によらず、語に一つのベクトルを与える。自己注意は周りの語を考慮し、位置符号化が語順の情報"
+        "Word2Vec は文脈や語順によらず、語に一つのベクトルを与える。セルフアテンションは周りの語を考慮し、"
+        "位置符号化が語順の情報"
         "を加える。",
     ),
     derivation=Words(
@@ -263,7 +264,8 @@ C16 = Claim(
         "The weights are random here: the property is one of the architecture, training only puts it to use.",
         "静的なベクトルは表の行 E[w] であり、w がどこにあっても同じである。そうした行の平均は、足し算が可換なので語順"
         "によらない。\n"
-        "自己注意は h_p = Σ_q a_pq v_q（a_pq > 0）と混ぜる。別の語 q は v_q と重みを変え、したがって h_p を変える。同"
+        "セルフアテンションは h_p = Σ_q a_pq v_q（a_pq > 0）と混ぜる。別の語 q は v_q と重みを変え、"
+        "したがって h_p を変える。同"
         "じ語でも文が違えばベクトルが違う。\n"
         "ただし MHA(PX) = P·MHA(X)（C09）なので、語を並べ替えると語は自分のベクトルを持って移動する。dog bites man と"
         " man bites dog では同じ 3 本のベクトルになる。\n"
@@ -273,7 +275,7 @@ C16 = Claim(
     condition=Words(
         "Order needs positions (or a causal mask): by itself, self-attention sees a set of words. Distances alone do"
         " not suffice: they are the same in a text read backwards.",
-        "語順を区別するには、位置の情報（または因果マスク）が必要である。自己注意だけでは、語の集合しか見えない。距離だけ"
+        "語順を区別するには、位置の情報（または因果マスク）が必要である。セルフアテンションだけでは、語の集合しか見えない。距離だけ"
         "では足りない。逆順に読んだ文でも距離は同じだからである。",
     ),
     compute=words_in_context,
@@ -300,7 +302,7 @@ C26 = Claim(
         "エンコーダは、文にアルファベット前半の文字が多いかどうかを学習する。その後は重みを固定し、新しい文の隠れ状態"
         " 1 本から、線形写像（one-hot ラベルへの最小二乗）で別のことを読み取る。\n"
         "どの文字か、どの位置か、左隣はどの文字か。いずれも偶然より正しく読み取れる。残差接続が入力を上の層へ運び、"
-        "注意が周りの情報を加えるからである。\n"
+        "アテンションが周りの情報を加えるからである。\n"
         "タスクに不要な情報は学習が進むと薄れる。位置は次第に読み取りにくくなる。\n"
         "t トークンの文のメモリは t 本のベクトル、つまり t·d 個の数であり、文とともに大きくなる。\n"
         "1 本のベクトルではそうはいかない。t 文字に対して d 個の数しかなく、64 文字の平均からは先頭の文字がほとんど"

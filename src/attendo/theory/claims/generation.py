@@ -257,7 +257,7 @@ C15 = Claim(
     source="Slides on the Transformer",
     statement=Words(
         "Self-attention works on all positions in parallel.",
-        "自己注意は全位置を並列に計算する。",
+        "セルフアテンションは全位置を並列に計算する。",
     ),
     derivation=Words(
         "Row t of softmax(QKᵀ/√d)V needs q_t and all keys and values, but no other row of the result.\n"

@@ -104,7 +104,7 @@ C27 = Claim(
     source="Kikuta 2025, exercise 3.3",
     statement=Words(
         "A dictionary can be looked up softly: attention whose scores are minus the edit distance.",
-        "辞書はソフトに引ける。編集距離の符号を変えたものをスコアとする注意機構がそれである。",
+        "辞書はソフトに引ける。編集距離の符号を変えたものをスコアとするアテンションがそれである。",
     ),
     derivation=Words(
         "A dictionary compares a query with each key and answers with the value of the key that is equal. Replace"
@@ -118,7 +118,7 @@ C27 = Claim(
         "比は a_i/a_j = exp(β(d_j - d_i)) となるから、編集が一回増えるごとに重みは exp(β) 分の 1 になる。β = 0 では"
         "すべてのキーの重みが等しく、β が大きくなるにつれて重みは最も近いキーに集まり、β = ∞ ではキーと一致する検索語に"
         "そのキーの値が返る。これは通常の辞書と同じである。綴りを誤った検索語でも目的のキーが見つかる。ベクトルに対する"
-        "注意機構との違いは、スコアが qᵀk ではないことだけである。",
+        "アテンションとの違いは、スコアが qᵀk ではないことだけである。",
     ),
     compute=edit_distance_look_up,
     condition=Words(

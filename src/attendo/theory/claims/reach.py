@@ -148,7 +148,7 @@ def _layers(n: int, d: int, k: int = 3) -> dict[str, Callable[[], Tensor]]:
 
 
 NAMES = {
-    "n²d": Words("self-attention", "自己注意"),
+    "n²d": Words("self-attention", "セルフアテンション"),
     "nd²": Words("RNN", "RNN"),
     "knd²": Words("convolution", "畳み込み"),
     "rnd": Words("restricted", "制限つき"),
@@ -190,10 +190,12 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     False
     """
     one = Words(
-        f"self-attention: layers to see {n} tokens", f"自己注意：{n} トークンすべてが見えるまでの層数"
+        f"self-attention: layers to see {n} tokens",
+        f"セルフアテンション：{n} トークンすべてが見えるまでの層数",
     )
     pairs = Words(
-        "self-attention, one layer: pairs of tokens joined", "自己注意 1 層：結ばれるトークンの組の数"
+        "self-attention, one layer: pairs of tokens joined",
+        "セルフアテンション 1 層：結ばれるトークンの組の数",
     )
     joined = ((attend or attending())(torch.eye(n, dtype=torch.float64), 0) > 0).sum()
     checks = [
@@ -281,7 +283,8 @@ C14 = Claim(
     statement=Words(
         "One layer of self-attention lets every token see all others; convolutions need many layers for that, and an"
         " RNN has to go through the tokens one after the other.",
-        "自己注意は 1 層で全トークンが互いに見える。畳み込みでは多くの層が必要であり、RNN はトークンを一つずつ順に"
+        "セルフアテンションは 1 層で全トークンが互いに見える。畳み込みでは多くの層が必要であり、"
+        "RNN はトークンを一つずつ順に"
         "処理しなければならない。",
     ),
     derivation=Words(
@@ -295,7 +298,8 @@ C14 = Claim(
         "Dilated: if layer i reads places kⁱ apart, L layers read Σ(k - 1)kⁱ + 1 = k^L places: L = ⌈log_k n⌉.\n"
         "Work: scores and mean are 4n²d operations, so d doubled doubles it and n doubled makes it four times as"
         " much; for RNN and convolution it is the other way round. Self-attention costs less where n < d.",
-        "自己注意：どの組でも a_pq > 0 なので、1 層で任意の 2 トークンが結ばれる（経路長 1）。スコアと加重平均は、幅 d"
+        "セルフアテンション：どの組でも a_pq > 0 なので、1 層で任意の 2 トークンが結ばれる（経路長 1）。"
+        "スコアと加重平均は、幅 d"
         " のベクトルの積和がそれぞれ n² 回、つまり O(n²d) であり、他の位置の結果を待つ計算はない。\n"
         "RNN：h_t には h_(t-1) が必要なので、先頭のトークンは n - 1 回の逐次ステップを経て最後の状態に届く。各ステップ"
         "は d × d の積なので O(nd²)。途中の微分は n - 1 個のヤコビ行列の積であり、減衰していく。\n"
@@ -303,8 +307,9 @@ C14 = Claim(
         " L = 2(n - 1)/(k - 1)、つまり n/k のオーダーである。n = 65 では k = 3, 5, 9 で 64, 32, 16 層となる。\n"
         "拡張畳み込み：第 i 層が kⁱ 間隔で読むなら、L 層で Σ(k - 1)kⁱ + 1 = k^L 個の位置が見え、L = ⌈log_k n⌉ であ"
         "る。\n"
-        "計算量：自己注意は 4n²d 回の演算なので、d を 2 倍にすると 2 倍、n を 2 倍にすると 4 倍になる。RNN と畳み込み"
-        "ではその逆である。n < d なら自己注意の方が安い。",
+        "計算量：セルフアテンションは 4n²d 回の演算なので、d を 2 倍にすると 2 倍、"
+        "n を 2 倍にすると 4 倍になる。RNN と畳み込み"
+        "ではその逆である。n < d ならセルフアテンションの方が安い。",
     ),
     compute=one_layer_sees_all,
 )
@@ -315,7 +320,8 @@ C22 = Claim(
     statement=Words(
         "Self-attention restricted to r neighbors costs O(rnd) a layer instead of O(n²d), in O(1) steps, and the"
         " longest path grows to O(n/r).",
-        "r 個の近傍に制限した自己注意は、1 層あたりの計算量が O(n²d) から O(rnd) に減り、逐次計算は O(1) のままだが、"
+        "r 個の近傍に制限したセルフアテンションは、1 層あたりの計算量が O(n²d) から O(rnd) に減り、"
+        "逐次計算は O(1) のままだが、"
         "最大経路長は O(n/r) に伸びる。",
     ),
     derivation=Words(

@@ -194,7 +194,7 @@ CLAIMS = (
         statement=Words(
             "Multi-head self-attention is equivariant: permuted tokens give the same outputs, permuted likewise,"
             " MHA(PX) = P·MHA(X).",
-            "マルチヘッド自己注意は置換に対して同変である。トークンを並べ替えると、出力も同じように"
+            "マルチヘッドセルフアテンションは置換に対して同変である。トークンを並べ替えると、出力も同じように"
             "並べ替わるだけである：MHA(PX) = P·MHA(X)。",
         ),
         derivation=Words(
@@ -226,7 +226,7 @@ CLAIMS = (
         source="NYU Deep Learning 2020, week 12-3",
         statement=Words(
             "Attention maps a set to a set: it takes any number of vectors, gives as many, and sees no order.",
-            "注意機構は集合を集合に写す。ベクトルは何個でもよく、同じ個数の出力を返し、順序は見ない。",
+            "アテンションは集合を集合に写す。ベクトルは何個でもよく、同じ個数の出力を返し、順序は見ない。",
         ),
         derivation=Words(
             "The parameters know the widths of vectors, not their number t: A is t × t and AV has t rows.\n"

@@ -271,7 +271,7 @@ CLAIMS = (
         statement=Words(
             "The inverse temperature β = 1/√d keeps attention equally soft in every dimension d, because lengths in"
             " d dimensions grow like that of (1, ..., 1), which is √d.",
-            "逆温度 β = 1/√d により、注意の鋭さは次元 d によらず一定に保たれる。d 次元での長さは"
+            "逆温度 β = 1/√d により、アテンションの鋭さは次元 d によらず一定に保たれる。d 次元での長さは"
             " (1, …, 1) の長さ √d のように伸びるからである。",
         ),
         derivation=Words(
@@ -305,7 +305,8 @@ CLAIMS = (
         source="NYU Deep Learning 2020, week 12-3",
         statement=Words(
             "Hard attention has ‖a‖₀ = 1: one element is taken. Soft attention has ‖a‖₁ = 1: elements are mixed.",
-            "ハードな注意では ‖a‖₀ = 1 であり、要素を一つ選ぶ。ソフトな注意では ‖a‖₁ = 1 であり、要素を混ぜる。",
+            "ハードアテンションでは ‖a‖₀ = 1 であり、要素を一つ選ぶ。"
+            "ソフトアテンションでは ‖a‖₁ = 1 であり、要素を混ぜる。",
         ),
         derivation=Words(
             "Hard: a is one-hot at the highest score, so one entry is not 0, and ‖a‖₀ counts such entries.\n"
@@ -319,7 +320,7 @@ CLAIMS = (
             "両者をつなぐのは β である。a_j / a_i = exp(-β(s_i - s_j)) なので、s_i がただ一つの最大値なら、\n"
             "β → ∞ で他の重みは 0 に近づく。β = 0 ではすべて 1/n になる。\n"
             "ノルムだけでは足りない。(5, 0, 0) は ‖a‖₀ = 1、(¾, -¼, 0) は ‖a‖₁ = 1 だが、選択でも混合でもない。\n"
-            "正しくは単体 a_i ≥ 0, Σ a_i = 1 であり、ハードな注意はその頂点である。",
+            "正しくは単体 a_i ≥ 0, Σ a_i = 1 であり、ハードアテンションはその頂点である。",
         ),
         condition=Words(
             "With a_i ≥ 0 and Σ a_i = 1 in both cases; the norms alone allow other vectors.",

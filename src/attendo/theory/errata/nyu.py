@@ -85,7 +85,7 @@ EncoderLayer(8, 2)(torch.ones(1, 3, 8)).shape""",
         title=Words("self.cnn is used and never made", "self.cnn を作らずに使っている"),
         wrong=Words(
             "forward calls self.cnn, but the constructor builds only the attention and two norms.",
-            "forward が self.cnn を呼ぶが、コンストラクタは注意機構と 2 つの正規化しか作らない。",
+            "forward が self.cnn を呼ぶが、コンストラクタはアテンションと 2 つの正規化しか作らない。",
         ),
         right=Words(
             "The layer also owns the position-wise feed-forward net, d_model → conv_hidden_dim → d_model.",

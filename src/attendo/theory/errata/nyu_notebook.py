@@ -10,14 +10,16 @@ ERRATA = (
     Erratum(
         number=11,
         source=f"{_PAGE}, MultiHeadAttention",
-        title=Words("d_input does not make cross-attention", "d_input を渡しても交差注意にはならない"),
+        title=Words(
+            "d_input does not make cross-attention", "d_input を渡してもクロスアテンションにはならない"
+        ),
         wrong=Words(
             "The text below the constructor says that a given d_input turns the block into cross-attention.",
             "コンストラクタの下の説明では、d_input を与えると cross-attention になるとされている。",
         ),
         right=Words(
             "It sets widths only. Attention is cross where the inputs differ: X_k = X_v = h^Enc, not X_q.",
-            "入力の幅を決めるだけである。交差注意になるのは X_k = X_v = h^Enc と X_q が別のときである。",
+            "入力の幅を決めるだけである。クロスアテンションになるのは X_k = X_v = h^Enc と X_q が別のときである。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -88,7 +90,8 @@ A = attention_weights(Q, K, mask.dense(3, 3)[0, 0])
         ),
         right=Words(
             "Its self-attention is causal; the figure implies it: ŷ_0, …, ŷ_{t-1} go in, states 1, …, t come out.",
-            "デコーダの自己注意には因果マスクをかける。図の入力 ŷ_0, …, ŷ_{t-1} と出力 1, …, t はこれを前提とする。",
+            "デコーダのセルフアテンションには因果マスクをかける。"
+            "図の入力 ŷ_0, …, ŷ_{t-1} と出力 1, …, t はこれを前提とする。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -242,12 +245,13 @@ code = Attention(8, 2, bias=False)
         title=Words("No rotation, and not of x_i", "回転ではなく、x_i の表現でもない"),
         wrong=Words(
             "q, k, v are called rotations of x, and cross-attention's output the representation of the word x_i.",
-            "q, k, v を x の回転と呼び、交差注意の出力を単語 x_i の意味表現としている。",
+            "q, k, v を x の回転と呼び、クロスアテンションの出力を単語 x_i の意味表現としている。",
         ),
         right=Words(
             "W x is a rotation only if WᵀW = I (and det W = 1); a trained W also stretches. Cross-attention gives one"
             " vector for each target position y_i; those of the x_i come from the encoder.",
-            "W x が回転になるのは WᵀW = I(かつ det W = 1)のときだけで、学習した W は伸縮もする。交差注意が与えるのは"
+            "W x が回転になるのは WᵀW = I(かつ det W = 1)のときだけで、学習した W は伸縮もする。"
+            "クロスアテンションが与えるのは"
             "目標側の位置 y_i ごとのベクトルであり、x_i の表現はエンコーダの出力である。",
         ),
         mark="run",
@@ -282,13 +286,13 @@ norms = x[0, 0].norm(), cross.q_proj(x)[0, 0].norm()
             "The encoder's inputs are handled one after another (順次); their bypass around attention is gone; the"
             " feed-forward net is one of position information (位置情報). Stray: σ, V\\Vert, alpha_i and times without"
             " a backslash.",
-            "エンコーダの入力が「順次」処理されるとし、注意機構を迂回する残差接続が消え、フィードフォワード網が"
+            "エンコーダの入力が「順次」処理されるとし、アテンションを迂回する残差接続が消え、フィードフォワード網が"
             "「位置情報」のものになっている。余分な σ や V\\Vert、バックスラッシュのない alpha_i と times もある。",
         ),
         right=Words(
             "All inputs enter at once (同時に), each also past the attention; the net is position-wise (位置ごとの)."
             " One call for all positions equals one call for each. Row j of Xᵀx is the product of x_j and x.",
-            "すべての入力は同時に入り、注意機構を迂回もする。フィードフォワード網は位置ごとのものである。全位置を一度に"
+            "すべての入力は同時に入り、アテンションを迂回もする。フィードフォワード網は位置ごとのものである。全位置を一度に"
             "計算した結果は、位置ごとに計算した結果と等しい。Xᵀx の第 j 行は x_j と x のスカラー積である。",
         ),
         mark="run",
@@ -362,14 +366,16 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
             " (.861 valid, .805 test) differ, and no reason is given. Padding attends and wins the maximum. torchtext"
             ".legacy is gone, nothing is seeded, evaluation keeps the graph, the model on display has more layers.",
             "ミニバッチごとの正解率を平均するため、短い最後のミニバッチも満杯のものと同じ重みになる。表示された値"
-            "（検証 .861、テスト .805）の差には説明がない。パディングも注意を受け、最大値に選ばれる。torchtext.legacy"
+            "（検証 .861、テスト .805）の差には説明がない。パディングにもアテンションの重みが付き、"
+            "最大値に選ばれる。torchtext.legacy"
             " はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
         ),
         right=Words(
             "Count the right answers of all texts and divide once; leave padding out of attention and pooling. Had the"
             " sums been divided by the last batch's index, one less than the 16 and 153 batches, the true figures"
             " would be .807 and .799: that would explain most of the gap.",
-            "全文章の正解数を数えて一度だけ割り、パディングは注意とプーリングから除く。もしバッチ数（16 と 153）より 1 "
+            "全文章の正解数を数えて一度だけ割り、パディングはアテンションとプーリングから除く。"
+            "もしバッチ数（16 と 153）より 1 "
             "小さい最後の番号で割っていたとすれば、正しい値は .807 と .799 であり、差の大半に説明がつく。",
         ),
         mark="run",

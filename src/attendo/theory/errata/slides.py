@@ -190,7 +190,7 @@ eight, (len(products), sum(products))""",
             "The encoder makes h^Enc, once. Each decoder layer projects its own K and V from it (they can be kept for"
             " the whole sentence), and its self-attention is causal (erratum 13).",
             "エンコーダは h^Enc を一度だけ作る。デコーダの各層がそこから自分の K と V を作り(文の間は保存しておける)、"
-            "自己注意には因果マスクをかける(正誤 13)。",
+            "セルフアテンションには因果マスクをかける(正誤 13)。",
         ),
         mark="run",
         wrong_code=Snippet(

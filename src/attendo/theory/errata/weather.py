@@ -112,7 +112,8 @@ list(layer.attend.parameters()), round(before, 4), round(after, 4)""",
         right=Words(
             "Columns in, columns out: v @ alpha.T, d_out × T, is attention as attendo computes it, transposed. A"
             " single query is a T of 1 on the query's side.",
-            "列で入れたら列で返す。v @ alpha.T は d_out × T で、attendo の注意の転置に等しい。単一クエリとは、クエリ側"
+            "列で入れたら列で返す。v @ alpha.T は d_out × T で、attendo のアテンションの転置に等しい。"
+            "単一クエリとは、クエリ側"
             "の長さが 1 の場合である。",
         ),
         mark="run",

@@ -238,7 +238,7 @@ inputs.shape, inputs[0].tolist(), targets.tolist()""",
             "Allow keys ≤ query and read the last position. The mistake is real, but not why attention lost: under the"
             " right mask, too, one layer of one head without residual or FFN gets .38 to .53 on dotmod, a linear model"
             " .76.",
-            "クエリ以前のキーを許し、最後の位置を読む。なお、注意機構が線形モデルに負けた原因はこの誤りではな"
+            "クエリ以前のキーを許し、最後の位置を読む。なお、アテンションが線形モデルに負けた原因はこの誤りではな"
             "い。dotmod の正解率は、正しいマスクでも残差接続と FFN のない 1 層 1 ヘッドでは .38–.53 にとどまり、線形モ"
             "デルは .76 である。",
         ),

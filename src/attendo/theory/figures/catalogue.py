@@ -22,11 +22,11 @@ FIGURES = {
     ),
     "temperature": Words(
         "attention weights against inverse temperature, from soft to hard",
-        "逆温度と注意の重み：ソフトからハードまで",
+        "逆温度とアテンションの重み：ソフトからハードまで",
     ),
     "entropy": Words(
         "entropy of attention by dimension, with and without 1/√d",
-        "次元と注意の重みのエントロピー：1/√d のある場合とない場合",
+        "次元とアテンションの重みのエントロピー：1/√d のある場合とない場合",
     ),
     "noam": Words(
         "learning rate by step: linear warm-up, then inverse square root",

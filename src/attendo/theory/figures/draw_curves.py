@@ -42,7 +42,7 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     ['s = 1', 's = 0.5', 's = 0.2']
     """
     scores = ", ".join(f"{score:g}" for score in found.scores)
-    title = Words("From soft to hard attention", "ソフトな注意からハードな注意へ")
+    title = Words("From soft to hard attention", "ソフトアテンションからハードアテンションへ")
     note = Words(
         f"softmax(β·s) for the scores s = ({scores}). β = 0 gives every key 1/n, β = ∞ is one-hot.",
         f"スコア s = ({scores}) に対する softmax(β·s)。β = 0 ではどのキーも 1/n、β = ∞ では one-hot となる。",
@@ -75,7 +75,10 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     axes.set_xlim(ends[0] / 2, ends[1] * 2)
     axes.set_ylim(-0.03, 1.04)
     label_axes(
-        axes, language, Words("inverse temperature β", "逆温度 β"), Words("attention weight", "注意の重み")
+        axes,
+        language,
+        Words("inverse temperature β", "逆温度 β"),
+        Words("attention weight", "アテンションの重み"),
     )
     axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
 

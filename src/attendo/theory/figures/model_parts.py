@@ -206,14 +206,14 @@ class _Reader:
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
         """The sub-layers of one block, in the order in which they run."""
-        itself = Words("Self-attention", "自己注意")
+        itself = Words("Self-attention", "セルフアテンション")
         if isinstance(block, EncoderBlock):
             layers = [self.sublayer(itself, block.self_attention, block.self_attention_residual)]
         else:
-            causal = Words("Causal self-attention", "因果マスク付き自己注意")
+            causal = Words("Causal self-attention", "因果マスク付きセルフアテンション")
             layers = [self.sublayer(causal, block.self_attention, block.self_attention_residual)]
             if block.cross_attention is not None and block.cross_attention_residual is not None:
-                cross = Words("Cross-attention", "交差注意")
+                cross = Words("Cross-attention", "クロスアテンション")
                 layers.append(
                     self.sublayer(cross, block.cross_attention, block.cross_attention_residual, True)
                 )

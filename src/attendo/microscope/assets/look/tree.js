@@ -238,7 +238,7 @@ function addTreeWords() {
     "tree-ended": ["ended", "終了"],
     "tree-label": [
       "Beam search of width {beam}: {n} nodes in {steps} steps",
-      "幅 {beam} のビーム探索: {steps} 段階、{n} ノード",
+      "幅 {beam} のビームサーチ: {steps} 段階、{n} ノード",
     ],
     "tree-hint": [
       "Point at a node, or go in with Tab and walk with the arrow keys.",

@@ -43,9 +43,9 @@ export function pathName(path) {
 export function addCommonWords() {
   addWords({
     "path-cross": ["Cross-attention", "クロスアテンション"],
-    "path-encoder-self_attention": ["Encoder self-attention", "エンコーダの自己アテンション"],
-    "path-decoder-self_attention": ["Decoder self-attention", "デコーダの自己アテンション"],
-    "path-model-self_attention": ["Self-attention", "自己アテンション"],
+    "path-encoder-self_attention": ["Encoder self-attention", "エンコーダのセルフアテンション"],
+    "path-decoder-self_attention": ["Decoder self-attention", "デコーダのセルフアテンション"],
+    "path-model-self_attention": ["Self-attention", "セルフアテンション"],
     "path-encoder-feed_forward": ["Encoder feed-forward", "エンコーダのフィードフォワード"],
     "path-decoder-feed_forward": ["Decoder feed-forward", "デコーダのフィードフォワード"],
     "path-model-feed_forward": ["Feed-forward", "フィードフォワード"],
