@@ -1,4 +1,4 @@
-"""What is not imported by `import attendo` and by help: benchmarks/startup.py has the times."""
+"""What is not imported by `import attendo` and by help: benchmarks/commands.py has the times."""
 
 import subprocess
 import sys
