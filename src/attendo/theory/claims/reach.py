@@ -283,9 +283,8 @@ C14 = Claim(
     statement=Words(
         "One layer of self-attention lets every token see all others; convolutions need many layers for that, and an"
         " RNN has to go through the tokens one after the other.",
-        "セルフアテンションは 1 層で全トークンが互いに見える。畳み込みでは多くの層が必要であり、"
-        "RNN はトークンを一つずつ順に"
-        "処理しなければならない。",
+        "セルフアテンションは 1 層で全トークンが互いに見える。畳み込みでは多くの層が必要であり、RNN は"
+        "トークンを一つずつ順に処理しなければならない。",
     ),
     derivation=Words(
         "Self-attention: a_pq > 0 for every pair, so one layer joins any two tokens: path 1. The scores and the mean"

@@ -10,9 +10,7 @@ ERRATA = (
     Erratum(
         number=11,
         source=f"{_PAGE}, MultiHeadAttention",
-        title=Words(
-            "d_input does not make cross-attention", "d_input を渡してもクロスアテンションにはならない"
-        ),
+        title=Words("d_input does not make cross-attention", "d_input ではクロスアテンションにならない"),
         wrong=Words(
             "The text below the constructor says that a given d_input turns the block into cross-attention.",
             "コンストラクタの下の説明では、d_input を与えると cross-attention になるとされている。",
@@ -90,8 +88,7 @@ A = attention_weights(Q, K, mask.dense(3, 3)[0, 0])
         ),
         right=Words(
             "Its self-attention is causal; the figure implies it: ŷ_0, …, ŷ_{t-1} go in, states 1, …, t come out.",
-            "デコーダのセルフアテンションには因果マスクをかける。"
-            "図の入力 ŷ_0, …, ŷ_{t-1} と出力 1, …, t はこれを前提とする。",
+            "デコーダのセルフアテンションは因果的である。図の入力 ŷ_0, …, ŷ_{t-1} と出力 1, …, t はこれを前提とする。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -251,8 +248,7 @@ code = Attention(8, 2, bias=False)
             "W x is a rotation only if WᵀW = I (and det W = 1); a trained W also stretches. Cross-attention gives one"
             " vector for each target position y_i; those of the x_i come from the encoder.",
             "W x が回転になるのは WᵀW = I(かつ det W = 1)のときだけで、学習した W は伸縮もする。"
-            "クロスアテンションが与えるのは"
-            "目標側の位置 y_i ごとのベクトルであり、x_i の表現はエンコーダの出力である。",
+            "クロスアテンションが与えるのは目標側の位置 y_i ごとのベクトルであり、x_i の表現はエンコーダの出力である。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -366,17 +362,15 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
             " (.861 valid, .805 test) differ, and no reason is given. Padding attends and wins the maximum. torchtext"
             ".legacy is gone, nothing is seeded, evaluation keeps the graph, the model on display has more layers.",
             "ミニバッチごとの正解率を平均するため、短い最後のミニバッチも満杯のものと同じ重みになる。表示された値"
-            "（検証 .861、テスト .805）の差には説明がない。パディングにもアテンションの重みが付き、"
-            "最大値に選ばれる。torchtext.legacy"
+            "（検証 .861、テスト .805）の差には説明がない。パディングも重みを受け、最大値に選ばれる。torchtext.legacy"
             " はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
         ),
         right=Words(
             "Count the right answers of all texts and divide once; leave padding out of attention and pooling. Had the"
             " sums been divided by the last batch's index, one less than the 16 and 153 batches, the true figures"
             " would be .807 and .799: that would explain most of the gap.",
-            "全文章の正解数を数えて一度だけ割り、パディングはアテンションとプーリングから除く。"
-            "もしバッチ数（16 と 153）より 1 "
-            "小さい最後の番号で割っていたとすれば、正しい値は .807 と .799 であり、差の大半に説明がつく。",
+            "全文章の正解数を数えて一度だけ割り、パディングはアテンションとプーリングから除く。もしバッチ数（16 と"
+            " 153）より 1 小さい最後の番号で割っていたとすれば、正しい値は .807 と .799 であり、差の大半に説明がつく。",
         ),
         mark="run",
         wrong_code=Snippet(
