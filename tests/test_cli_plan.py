@@ -58,7 +58,7 @@ def test_the_plan_is_of_the_model_and_the_batches_that_training_builds(task, tmp
     tables = {
         "model": TINY | layers | ({"max_len": 32} if "language" in task else {}),
         "tokenizer": {"kind": "word"} if task == "classification" else {"vocab_size": 600},
-        "training": {"epochs": 3, "batch_tokens": 256, "precision": "float32"},
+        "training": {"epochs": 3, "batch_tokens": 256, "precision": "float32", "products": "torch"},
         "data": {"train": files_of(task, tmp_path)},
     }
     made, run = plan_run(family, tables), new_run(family, tables, tmp_path / "run")

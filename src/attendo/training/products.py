@@ -1,6 +1,6 @@
 """Matrix products in float32: torch's own library, or oneDNN where that is faster at them on this processor.
 
-On AMD processors with AVX-512 torch's library (MKL) keeps to half-width instructions, and oneDNN is twice as fast.
+On AMD processors with AVX-512 torch's library (MKL) keeps to half-width instructions; oneDNN is up to twice as fast.
 """
 
 from __future__ import annotations
