@@ -154,11 +154,15 @@ def result(name):
 
 
 def last_run():
-    """The newest result of figures.py, {} where there is none."""
-    files = (HERE / "results").glob(f"{LAST}-*.json")
-    return max(
-        (result(path.name) for path in files), key=lambda run: (run["date"], run["figures_run"]), default={}
-    )
+    """What figures.py has found: its stored runs one over the other, so that a later run of some figures replaces
+    these alone; with its commits, newest last. {} where there is none."""
+    paths = sorted((HERE / "results").glob(f"{LAST}-*.json"), key=lambda path: (len(path.stem), path.stem))
+    merged = {}
+    for run in sorted((result(path.name) for path in paths), key=lambda run: run["date"]):
+        found = merged.get("figures", {}) | run["figures"]
+        commits = [*(name for name in merged.get("commits", []) if name != run["commit"]), run["commit"]]
+        merged = {"date": run["date"], "commits": commits, "figures": found}
+    return merged
 
 
 def found_in(documents, way):

@@ -84,10 +84,10 @@ def again(language):
     if not run:
         return ["*`make figures`: " + ("not yet stored.*" if language == "en" else "結果はまだありません。*")]
     short = [name for name, found in run["figures"].items() if found["verdict"] == "short"]
-    facts = (run["date"], run["commit"], run["figures_run"], round(run["cpu_seconds"] / 60), len(short))
-    text = "`make figures` on {}, commit {}: {} figures in {} CPU-minutes, {} short"
+    facts = (run["date"], ", ".join(run["commits"]), len(run["figures"]), len(short))
+    text = "`make figures` on {}, commit {}: {} figures, {} short"
     if language == "ja":
-        text = "`make figures`（{}、コミット {}）：{} 項目、{} CPU 分、届かないもの {} 項目"
+        text = "`make figures`（{}、コミット {}）：{} 項目、届かないもの {} 項目"
     return [f"*{text.format(*facts)}{': ' * bool(short)}{', '.join(short)}*"]
 
 

@@ -99,12 +99,17 @@ def test_what_is_wanted_and_not_given_is_said(benchmark_module, listed):
     assert left["quality/attendo"] == "40 CPU-minutes for each tool"
 
 
-def test_the_newest_run_of_all_counts(benchmark_module, tmp_path, monkeypatch):
+def test_a_later_run_replaces_the_figures_that_it_has(benchmark_module, tmp_path, monkeypatch):
     module = benchmark_module("figure_list")
     monkeypatch.setattr(module, "HERE", tmp_path)
     assert module.last_run() == {}
     (tmp_path / "results").mkdir()
-    for day, count in (("2026-01-02", 5), ("2026-01-03", 3), ("2026-01-03", 4)):
-        run = {"date": day, "figures_run": count}
-        (tmp_path / f"results/figures-{day}-{count}.json").write_text(json.dumps(run))
-    assert module.last_run()["figures_run"] == 4
+    for name, day, commit, figures in (
+        ("figures-2026-01-03.json", "2026-01-03", "b", {"one": 2, "two": 2}),
+        ("figures-2026-01-03-2.json", "2026-01-03", "c", {"two": 3}),
+        ("figures-2026-01-02.json", "2026-01-02", "a", {"one": 1, "three": 1}),
+    ):
+        run = {"date": day, "commit": commit, "figures": figures}
+        (tmp_path / "results" / name).write_text(json.dumps(run))
+    last = module.last_run()
+    assert last["figures"] == {"one": 2, "two": 3, "three": 1} and last["commits"] == ["a", "b", "c"]
