@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,7 @@ def look(user: User, ask: Ask, folder: Path | None = None, baseline: Seen | None
         baseline = look(user, ask.without_edits(), folder)
     edits = tuple(_edit(user, edit, baseline) for edit in ask.edits)
     draft = () if baseline is None else baseline.target[baseline.prompt_tokens :]
-    with recording(model, keep=(), edits=edits) as free:
+    with recording(model, keep=(), edits=edits) as free, a_thread_fewer():
         reading = read(user, free.model.eval(), ask, draft)
     inputs = reading.inputs(family, user.device)
     with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:
@@ -55,6 +57,18 @@ def look(user: User, ask: Ask, folder: Path | None = None, baseline: Seen | None
         folder=folder,
         note=reading.note,
     )
+
+
+@contextmanager
+def a_thread_fewer() -> Iterator[None]:
+    """Leaves a core to the browser that draws: the threads of a search wait for each other at each of its short steps,
+    so one that has lost its core to a browser holds up all."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _edit(user: User, asked: AskedEdit, baseline: Seen | None) -> Edit:
