@@ -59,8 +59,7 @@ def all_figures(language):
         if figure.group in words:
             rows.append([f"**{words.pop(figure.group)[language]}**", *[""] * 7])
         value, again = figure.measured(), last.get(figure.name, {}).get("value")
-        marks = [figure.verdict(number) for number in (value, again) if number is not None]
-        mark = "short" if "short" in marks else marks[0] if marks else "none"
+        mark = mark_of(figure, value, again)
         names = [name.removesuffix(".json") for name in figure.stored]
         source = " ".join(f"`{name}`" for name in names) or f"[log]({LOG[language]})"
         rows.append(
@@ -100,27 +99,35 @@ def commands(language):
 
 
 def short_of(language):
-    """The figures that fall short or miss their aim, one a line."""
-    rows = []
+    """The figures that fall short, at first or again, or miss their aim, one a line."""
+    rows, last = [], last_run().get("figures", {})
     for figure in figures_and_jobs()[0]:
-        value = figure.measured()
-        kind = "none" if value is None else figure.verdict(value)
+        value, now = figure.measured(), last.get(figure.name, {}).get("value")
+        kind = mark_of(figure, value, now)
         if kind in ("short", "aim missed"):
-            asked = spoken(figure.bar(figure.asked if kind == "short" else figure.aim), language)
             rows.append(
                 [
                     f"`{figure.name}`",
                     getattr(figure, language),
-                    asked,
-                    spoken(figure.said(value), language),
+                    spoken(figure.bar(figure.asked if kind == "short" else figure.aim), language),
+                    *(
+                        "" if number is None else spoken(figure.said(number), language)
+                        for number in (value, now)
+                    ),
                     VERDICTS[language][kind],
                 ]
             )
     heads = {
-        "en": ["", "what", "asked or aimed at", "measured", ""],
-        "ja": ["", "項目", "基準・目標", "測定値", "判定"],
+        "en": ["", "what", "asked or aimed at", "measured", "again", ""],
+        "ja": ["", "項目", "基準・目標", "測定値", "再測定", "判定"],
     }
     return table(heads[language], rows)
+
+
+def mark_of(figure, value, now):
+    """Its verdict: short where either of the two is; else that of the first that there is."""
+    marks = [figure.verdict(number) for number in (value, now) if number is not None]
+    return "short" if "short" in marks else marks[0] if marks else "none"
 
 
 def speed():
