@@ -24,7 +24,7 @@ from attendo.tasks import choice, planning
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 KINDS = ("attendo", "curl", "make", "pip", "shell", "activate")
-SHELL = ("head", "python3")
+SHELL = ("export", "head", "python3")
 """Programs of every machine that the pages use; any other is a line that nobody has thought of."""
 
 LAYERS = {
