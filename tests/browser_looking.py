@@ -323,7 +323,7 @@ def see_classes(at):
     at.until("document.querySelectorAll('#view-classes .piece').length > 3")
     text = panel.inner_text()
     assert all(row["label"] in text for row in at.js("app.look.outcome.labels"))
-    for way in ("rollout", "pooled", "gradient_times_input"):
+    for way in ("rollout", "pooled", "gradient_times_input", "left_out"):
         at.page.select_option("#class-way", way)
 
 

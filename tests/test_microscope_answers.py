@@ -13,6 +13,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.contributions import head_contributions, head_matrices
 from attendo.inspecting.recording import recording
 from attendo.inspecting.rollout import rollout
+from attendo.microscope import class_tokens
 from attendo.microscope.ask import AskedEdit
 from attendo.microscope.beam_tree import tree_answer
 from attendo.microscope.class_tokens import pooled_shares, tokens_answer
@@ -173,6 +174,23 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(pooling):
     if pooling == "first":
         matrix = rollout([seen.record[f"encoder.blocks.{n}.self_attention"].weights[0] for n in (0, 1)])
         assert answer["rollout"] == pytest.approx(matrix[0].tolist(), abs=1e-6)
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_left_out_is_the_label_of_the_text_without_the_token(edited, monkeypatch):
+    user = tiny_user("classification", scale=0.3)
+    edits = (AskedEdit(kind="off", path="encoder.blocks.0.self_attention", head=1),) if edited else ()
+    seen = tiny_look("classification", user=user, edits=edits)
+    answer, label, ids = tokens_answer(seen), int(seen.logits.argmax()), list(seen.source)
+    n_before = len(user.tokenizer.specials.around_text[0])
+    assert len(answer["left_out"]) == len(ids) and answer["left_out"][:n_before] == [0.0] * n_before
+    for place in (n_before, n_before + 2):
+        with torch.inference_mode(), seen.edited() as view:
+            logits = view(src=torch.tensor([ids[:place] + ids[place + 1 :]]))[0]
+        both = [(x / user.temperature).log_softmax(-1)[label] for x in (seen.logits, logits)]
+        assert answer["left_out"][place] == pytest.approx(float(both[0] - both[1]), abs=1e-5)
+    monkeypatch.setattr(class_tokens, "MOST_WORK", 10)
+    assert tokens_answer(seen)["left_out"] is None
 
 
 def test_pooled_shares_rebuild_what_was_pooled():

@@ -8,7 +8,8 @@ import { colorScale, inkOf } from "./cells.js";
 import { pointsAt, roving } from "./chips.js";
 import { rankedName, sweepControls, sweepOf } from "./sweep.js";
 
-const CLASS_WAYS = ["gradient_times_input", "rollout", "pooled"];
+const CLASS_WAYS = ["left_out", "gradient_times_input", "rollout", "pooled"];
+const SIGNED_WAYS = ["left_out", "gradient_times_input"];
 const CLASS_HEADS = 8;
 
 export function makeClasses(app, root) {
@@ -67,6 +68,8 @@ async function loadClasses(app, view) {
   if (!answer) return;
   Object.assign(view, { answer, key: look.key });
   view.tokenPart.hidden = false;
+  view.way.options[0].disabled = !answer.left_out; // it takes too long in a large model
+  if (!answer.left_out && view.way.selectedIndex === 0) view.way.selectedIndex = 1;
   view.note.textContent = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
   drawClassTokens(app, view);
   app.drew("classes");
@@ -93,7 +96,7 @@ function drawClassTokens(app, view) {
   const numbers = view.answer[way];
   const most = largest(numbers) || 1;
   const digits = decimals(most);
-  const both = way === "gradient_times_input";
+  const both = SIGNED_WAYS.includes(way);
   view.scale.node.lastElementChild.previousElementSibling.classList.toggle("diverging", both);
   view.scale.set(both ? formatted(-most, digits) : "0", formatted(most, digits));
   const chips = app.look.source.map((token, i) => {
@@ -155,6 +158,7 @@ function addClassWords() {
     "class-classes": ["Probability of each class", "クラスごとの確率"],
     "class-tokens": ["Which tokens the label rests on", "ラベルのよりどころとなるトークン"],
     "class-by": ["Color by", "色分け"],
+    "class-left_out": ["without the token", "そのトークンを除いたとき"],
     "class-gradient_times_input": ["gradient × input", "勾配×入力"],
     "class-rollout": ["rollout (approximation)", "ロールアウト（近似）"],
     "class-pooled": ["share of the pooled vector", "プールされたベクトルの割合"],

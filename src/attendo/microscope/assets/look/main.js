@@ -97,6 +97,7 @@ const OF_FAMILIES = {
 // name → what fills it, of the views of this family; the tree has two parts
 function viewMakers(family) {
   const makers = {
+    classes: makeClasses,
     steps: makeSteps,
     slider: makeSlider,
     switches: makeSwitches,
@@ -104,7 +105,6 @@ function viewMakers(family) {
     next: makeNext,
     tree: makeTree,
     positions: makePositions,
-    classes: makeClasses,
     film: makeFilm,
   };
   const fits = ([name]) => OF_FAMILIES[name]?.includes(family) ?? true;
@@ -246,6 +246,8 @@ async function start() {
   if (first && !state.get("text"))
     state.settle({ ...stateOf(first), ...(state.says("layer") ? {} : source.opens) });
   state.correctBy((values) => misfitsOf(model, source, values));
+  // what a reader asks of a label is why; of all else, how
+  if (model.family === "classification" && !state.says("view")) state.settle({ view: "classes" });
   askAhead({ state, source, model });
   const app = build(source, state, model, null);
   listen(state);
