@@ -1,8 +1,9 @@
 """Make the pictures of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
 
-Each run gives the pictures of its family: the demo those of the page, in English and Japanese, and of its views, a
+Each run gives the pictures of its family: the demo those of the page and of its views, a
 classifier `look-classes.png`, a run that has kept more than three checkpoints `look-film.png`, too. The page is the
-live one, driven by the system's Chromium; the same run, fonts and browser give the same bytes. For the last picture:
+live one, driven by the system's Chromium, in English and in Japanese (look-….png, look-…-ja.png; a Japanese font must be
+there); the same run, fonts and browser give the same bytes. For the last picture:
 
     attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
     python tools/look_screenshots.py runs/film --only look-film
@@ -33,7 +34,7 @@ from attendo.tasks import load
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 REVIEW = "The acting is wonderful, but the story is dull and far too long."
 CROSS, OWN = "decoder.blocks.1.cross_attention", "decoder.blocks.0.self_attention"
-LARGEST, LARGEST_TOGETHER = 200_000, 1_200_000
+LARGEST, LARGEST_TOGETHER = 200_000, 2_200_000
 """Bytes of a picture, and of all in the folder."""
 FEWEST_FRAMES = 4
 """Of a film worth a picture; the trained model is one of them."""
@@ -99,7 +100,7 @@ def find_heads(page: Page) -> None:
 def force(page: Page) -> None:
     """The second choice of a token is forced."""
     settled(page)
-    page.locator("#view-next tbody button", has_text="Force").nth(1).click()
+    page.locator("#view-next tbody tr:has(button)").nth(1).locator("button").last.click()
     until(page, "app.look.ask.prefix_ids.length > 0")
 
 
@@ -137,7 +138,6 @@ def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any
 PAGE = {"layer": CROSS, "head": 3, "query": 13, "search": "beam"}
 TRANSLATOR = (
     Shot("look-page", ("header", "#detail", "#heads"), PAGE),
-    Shot("look-page-ja", ("header", "#detail", "#heads"), PAGE | {"language": "ja"}),
     view("steps"),
     view("slider", slide),
     view("switches", rank_heads, layer=OWN, head=2),
@@ -170,10 +170,10 @@ def served(session: Session) -> Iterator[str]:
         thread.join()
 
 
-def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool) -> bytes:
+def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool, language: str) -> bytes:
     """One picture as PNG, before its colors are counted."""
     state = {name: value for name, value in shot.state.items() if translates or name not in FIRST_HEAD}
-    state = {"language": "en", "theme": "light", "text": text, **state}
+    state = {"language": language, "theme": "light", "text": text, **state}
     address += "#" + urlencode({k: v if isinstance(v, str) else json.dumps(v) for k, v in state.items()})
     context = browser.new_context(
         viewport={"width": shot.width, "height": 1200}, device_scale_factor=shot.scale
@@ -238,11 +238,12 @@ def main() -> int:
             for shot in shots_of(session):
                 if given.only and shot.name not in given.only:
                     continue
-                with served(session) as address:
-                    text = SENTENCE if translates else REVIEW
-                    picture = taken(browser, address, shot, text, translates)
-                size = write_small(given.out / f"{shot.name}.png", picture, shot.colors)
-                print(f"{shot.name}.png  {size:,} bytes")
+                for language, end in (("en", ""), ("ja", "-ja")):
+                    with served(session) as address:
+                        text = SENTENCE if translates else REVIEW
+                        picture = taken(browser, address, shot, text, translates, language)
+                    size = write_small(given.out / f"{shot.name}{end}.png", picture, shot.colors)
+                    print(f"{shot.name}{end}.png  {size:,} bytes")
         browser.close()
     together = sum(path.stat().st_size for path in given.out.glob("look-*.png"))
     print(f"together {together:,} bytes")
