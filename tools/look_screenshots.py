@@ -1,9 +1,9 @@
 """Make the pictures of docs/en/look.md from trained runs: `python tools/look_screenshots.py runs/demo runs/imdb`.
 
-Each run gives the pictures of its family: the demo those of the page and of its views, a
-classifier `look-classes.png`, a run that has kept more than three checkpoints `look-film.png`, too. The page is the
-live one, driven by the system's Chromium, in English and in Japanese (look-….png, look-…-ja.png; a Japanese font must be
-there); the same run, fonts and browser give the same bytes. For the last picture:
+Each run gives the pictures of its family: the demo those of the page and of its views, a classifier `look-classes.png`,
+a run that has kept more than three checkpoints `look-film.png`, too; each of them in Japanese as well, `look-…-ja.png`,
+for which a Japanese font must be there. The page is the live one, driven by the system's Chromium; the same run, fonts
+and browser give the same bytes. For the last picture:
 
     attendo demo --out runs/film --cpu-minutes 2 --set checkpoint.keep_last=20 --set checkpoint.every_steps=50
     python tools/look_screenshots.py runs/film --only look-film

@@ -19,9 +19,10 @@ from attendo.tasks import Classifier
 NOTES = (
     "Four answers to different questions. Without the token: by how much the label's log-probability is higher with it"
     " than in the text that lacks it (below 0: it speaks against the label); of two that say the same either can be"
-    " spared. Gradient × input: to first order, what each token's embedding adds to the label's log-probability; it misleads most where a norm comes first and takes away how long a vector is. Pooled:"
-    " the share of the text's vector that was taken at this position. Rollout: that share, traced back through the"
-    " attention weights alone (an approximation; Abnar & Zuidema 2020).",
+    " spared. Gradient × input: to first order, what each token's embedding adds to the label's log-probability; it"
+    " misleads most where a norm comes first and takes away how long a vector is. Pooled: the share of the text's vector"
+    " that was taken at this position. Rollout: that share, traced back through the attention weights alone (an"
+    " approximation; Abnar & Zuidema 2020).",
     "四つはそれぞれ別の問いへの答えです。「そのトークンを除いたとき」は、そのトークンがある文でラベルの対数確率が"
     "どれだけ高いか（負なら、ラベルに不利なトークン）。同じ働きのトークンが二つあれば、どちらも小さく出ます。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくるモデルでは、"
     "ベクトルの長さが失われるため当てになりません）、"
