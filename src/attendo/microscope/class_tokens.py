@@ -20,14 +20,14 @@ NOTES = (
     "Four answers to different questions. Without the token: by how much the label's log-probability is higher with it"
     " than in the text that lacks it (below 0: it speaks against the label); of two that say the same either can be"
     " spared. Gradient × input: to first order, what each token's embedding adds to the label's log-probability; it"
-    " misleads most where a norm comes first and takes away how long a vector is. Pooled: the share of the text's vector"
-    " that was taken at this position. Rollout: that share, traced back through the attention weights alone (an"
+    " misleads most where a norm comes first and takes away how long a vector is. Pooled: the share of the text's"
+    " vector that was taken at this position. Rollout: that share, traced back through the attention weights alone (an"
     " approximation; Abnar & Zuidema 2020).",
     "四つはそれぞれ別の問いへの答えです。「そのトークンを除いたとき」は、そのトークンがある文でラベルの対数確率が"
-    "どれだけ高いか（負なら、ラベルに不利なトークン）。同じ働きのトークンが二つあれば、どちらも小さく出ます。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくるモデルでは、"
-    "ベクトルの長さが失われるため当てになりません）、"
-    "プーリングは、文のベクトルのうちこの位置から取られた割合、ロールアウトは、その割合をアテンションの重みだけでさかのぼったもの"
-    "（近似、Abnar & Zuidema 2020）です。",
+    "どれだけ高いかを示します（負なら、ラベルに不利なトークンです）。同じ働きのトークンが二つあると、どちらも小さく"
+    "なります。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくる"
+    "モデルでは、ベクトルの長さが失われるため当てになりません）、プーリングは、文のベクトルのうちこの位置から取られた"
+    "割合、ロールアウトは、その割合をアテンションの重みだけでさかのぼったもの（近似、Abnar & Zuidema 2020）です。",
 )
 MOST_WORK = 2e11
 """Weights times tokens of all the shorter texts together: some seconds of one core; beyond, none is read."""
