@@ -30,7 +30,7 @@ SOURCES = (
         Words(
             "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
             " classifier with tokens as rows. `attendo.theory.lecture` has its classes under its names.",
-            "講義は、列で書かれたハードアテンションとソフトアテンションから始め、クエリ・キー・バリューを経て、行をトークンとする分類器の"
+            "講義は、列で書かれたハードアテンションとソフトアテンションから始まり、クエリ・キー・バリューを経て、行をトークンとする分類器の"
             "コードに至る。講義と同じ名前のクラスが `attendo.theory.lecture` にある。",
         ),
         r"NYU|\bS1\b",
@@ -102,11 +102,11 @@ COMMANDS = (
         Words("your own attention against F07's properties", "自作のアテンションを F07 の性質で調べる"),
     ),
     ("attendo errata", Words("every mistake of the sources", "資料のすべての誤り")),
-    ("attendo errata 42", Words("one: both forms, run", "一つの誤り：誤と正を実行する")),
+    ("attendo errata 42", Words("one: both forms, run", "一つの誤り：誤った形と正しい形を実行する")),
     ("attendo figure noam --out noam.svg", Words("figures for slides", "スライド用の図")),
 )
 HEADINGS = {
-    "formulas": Words("Formulas and tasks", "式と課題"),
+    "formulas": Words("Formulas and tasks", "式とタスク"),
     "claims": Words("Claims and exercises", "主張と演習"),
     "errata": Words("Errata", "正誤"),
     "algorithms": Words("Algorithms", "アルゴリズム"),
@@ -117,7 +117,7 @@ HEADINGS = {
     "analogy": Words("The code shows it by analogy.", "コードは類例である。"),
     "made": Words(
         "*Made from the code by `make docs`; change the code, not this page.*",
-        "*`make docs` がコードから作る。このページではなくコードを直すこと。*",
+        "*このページは `make docs` がコードから生成する。直すときはコードを直す。*",
     ),
     "run": Words("Run it", "実行"),
     "theory": Words("The theory, run", "動かして学ぶ理論"),
@@ -179,7 +179,7 @@ IN_JAPANESE = (
     (r"reading of the plot", "プロットの読み取り"),
     (r"the context of attention", "アテンションの文脈"),
     (r"the softmax example", "softmax の例"),
-    (r"training loop and tasks", "学習ループと課題"),
+    (r"training loop and tasks", "学習ループとタスク"),
     (r"training step and plot", "学習ステップとプロット"),
     (r"training and evaluation", "学習と評価"),
     (r"encoder and decoder", "エンコーダとデコーダ"),

@@ -99,8 +99,8 @@ def _facts(view: View, language: Language) -> list[str]:
             Words(
                 f"without the changes: {label} ({best['probability']:.1%}); they change its probability by"
                 f" {100 * change['total']:+.1f} points",
-                f"変更なしの場合：{label}（{best['probability']:.1%}）。変更により確率は"
-                f" {100 * change['total']:+.1f} ポイント変わる",
+                f"変更なしの場合：{label}（{best['probability']:.1%}）。この変更で、元のラベルの確率は"
+                f"{_moved(100 * change['total'], 1, ' ポイント')}",
             ).in_language(language)
         )
     elif change is not None:
@@ -109,11 +109,22 @@ def _facts(view: View, language: Language) -> list[str]:
             Words(
                 f"without the changes: {text} ({change['log_prob']:.2f}); they change its"
                 f" log-probability by {change['total']:+.2f}",
-                f"変更なしの場合：{text}（{change['log_prob']:.2f}）。変更によりその対数確率は"
-                f" {change['total']:+.2f} 変わる",
+                f"変更なしの場合：{text}（{change['log_prob']:.2f}）。この変更で、元の出力の対数確率は"
+                f"{_moved(change['total'], 2)}",
             ).in_language(language)
         )
     return [part for line in lines for part in flowed(line, WIDTH - 4)]
+
+
+def _moved(change: float, digits: int, unit: str = "") -> str:
+    """How far a number went up or down, in Japanese.
+
+    >>> _moved(-2.134, 2), _moved(4.0, 1, " ポイント"), _moved(-0.001, 2)
+    (' 2.13 下がる', ' 4.0 ポイント上がる', '変わらない')
+    """
+    if round(change, digits) == 0:
+        return "変わらない"
+    return f" {abs(change):.{digits}f}{unit or ' '}{'下がる' if change < 0 else '上がる'}"
 
 
 def _probability(found: dict[str, Any]) -> Words:

@@ -332,7 +332,7 @@ def _dropout(by_name: dict[str, Result]) -> Words:
 ABLATE = Lesson(
     "ablate",
     "Vaswani et al. 2017, table 3",
-    Words("What each part of a small translator is worth", "小さな翻訳モデルの各部の値打ち"),
+    Words("What each part of a small translator is worth", "小さな翻訳モデルの各部の効果"),
     Words(
         "Heads, size of keys, depth, width, dropout, positions, place of the norm: what if one of them changes?",
         "ヘッド数、キーの次元、層数、幅、ドロップアウト、位置、正規化の場所。どれか一つを変えると何が起こるか。",

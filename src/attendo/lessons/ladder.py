@@ -369,7 +369,7 @@ def _letters_map(model: QueryModel, draw: Draw) -> Picture:
 LESSON = Lesson(
     name="ladder",
     source="attention-primer (Greenfrapp 2018), tasks 1 to 4; Shumi-Note",
-    title=Words("The attention ladder", "アテンションのはしご"),
+    title=Words("The attention ladder", "アテンションの段階別タスク"),
     question=Words(
         "What can attention count, and what do marks, self-attention, positions and heads add?",
         "アテンションは何を数えられるのか。目印、セルフアテンション、位置、ヘッドは何を加えるのか。",

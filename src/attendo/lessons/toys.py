@@ -208,7 +208,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
         )
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
-    columns = (Words("task", "課題"), Words("loss (nats)", "損失(ナット)"), Words("exact", "完全一致"))
+    columns = (Words("task", "タスク"), Words("loss (nats)", "損失(ナット)"), Words("exact", "完全一致"))
     yield Table("add", ADD.title, columns, rows)
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
@@ -217,7 +217,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
         f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
         f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
         f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",
-        f"完全一致は、5 を足す課題で {shifted:.1%}、暗記もできるすべての組の和で {known:.1%} である。学習に使わなかった"
+        f"完全一致は、5 を足すタスクで {shifted:.1%}、暗記もできるすべての組の和で {known:.1%} である。学習に使わなかった"
         f"組の正答率は、逆順の b + a を学習した場合は {once:.1%}、b + a も学習しなかった場合は {never:.1%} である"
         f"(当て推量では {1 / CLOCK:.1%})。足し算そのものを試しているのは最後の数だけである。",
     )

@@ -59,7 +59,7 @@ def ablation_step(options: Options) -> Iterator[Piece]:
     yield Words(
         "Do heads, depth and norm help? The blog left this open. The hardest task again, but its ten days are any days,"
         " so that nothing but the sum tells the eleventh, and sequences seldom come twice.",
-        "ヘッド数、深さ、正規化は役に立つのか。ブログが残した問いである。最も難しい課題をもう一度使うが、今度の 10 日間"
+        "ヘッド数、深さ、正規化は役に立つのか。ブログが残した問いである。最も難しいタスクをもう一度使うが、今度の 10 日間"
         "は任意の並びである。11 日目を決めるのは和だけで、同じ系列はめったに現れない。",
     )
     held = contest("dotmod-any", (LINEAR, *VARIANTS), options.seeds or 5, options.steps)

@@ -18,7 +18,7 @@ FIGURES = {
     ),
     "position-products": Words(
         "dot products of position vectors by distance, and where they first rise",
-        "位置ベクトルどうしの内積と距離、および最初に増える距離",
+        "位置ベクトルどうしの内積：距離による変化と、初めて増える距離",
     ),
     "temperature": Words(
         "attention weights against inverse temperature, from soft to hard",
