@@ -106,21 +106,21 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
             return (
                 "Each position has its own row of sines and cosines, added to the embedding; a product of two rows"
                 f" depends on their distance {'alone' if in_pairs else 'mainly: one phase lacks its partner'}.",
-                "各位置は正弦と余弦からなる行を持ち、埋め込みに足されます。二つの行の内積は"
+                "各位置に正弦と余弦からなるベクトルがあり、それを埋め込みに足します。二つの位置のベクトルの内積は"
                 f"{'距離だけで決まります' if in_pairs else 'ほぼ距離で決まります（対のない位相が一つあります）'}。",
             )
         case "learned":
             return (
                 f"Each position has a trained vector, added to the embedding; there are {config.max_len} of them,"
                 " and no text can be longer.",
-                f"各位置は学習されたベクトルを持ち、埋め込みに足されます。{config.max_len} 個あり、"
+                f"各位置に学習したベクトルがあり、それを埋め込みに足します。全部で {config.max_len} 個あり、"
                 "それより長い文は読めません。",
             )
         case "ramp" | "inverse":
             formula = "p / max_len" if config.positions == "ramp" else "1 / p"
             return (
                 f"One number, {formula}, is added to every entry of the embedding.",
-                f"一つの数 {formula} が埋め込みのすべての成分に足されます。",
+                f"一つの数 {formula} を、埋め込みのすべての成分に足します。",
             )
         case "rotary":
             return (

@@ -234,7 +234,7 @@ class _Compared:
             )
         return Words(
             f" They part at token {at + 1}{choice.en}.{alike.en}",
-            f"両者は{at + 1}番目のトークンで分かれます{choice.ja}。{alike.ja}",
+            f"両者は {at + 1} 番目のトークンで分かれます{choice.ja}。{alike.ja}",
         )
 
     @property
@@ -249,7 +249,7 @@ class _Compared:
             at = self.lost_at + 1
             return Words(
                 f" The beam of {self.beam} had no place for its beginning any more at token {at}.",
-                f"幅 {self.beam} のビームは、{at}番目のトークンでこの出だしを捨てました。",
+                f"幅 {self.beam} のビームは、{at} 番目のトークンでこの出だしを捨てました。",
             )
         if len(self.tokens) > self.n_steps:
             return Words(

@@ -162,7 +162,7 @@ function addClassWords() {
     "class-gradient_times_input": ["gradient × input", "勾配×入力"],
     "class-rollout": ["rollout (approximation)", "ロールアウト（近似）"],
     "class-pooled": ["share of the pooled vector", "プールされたベクトルの割合"],
-    "class-top": ["Most for or against “{label}”: {list}", "「{label}」に最も効くもの: {list}"],
+    "class-top": ["Most for or against “{label}”: {list}", "「{label}」に最も効くもの：{list}"],
     "class-heads": ["Which heads matter", "効いているヘッド"],
     "class-heads-note": [
       "Change of the label's log-probability when the head alone is switched off.",

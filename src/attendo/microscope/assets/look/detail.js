@@ -15,7 +15,7 @@ const DETAIL_WORDS = {
   ],
   shows: ["Shows", "表示"],
   "shows-weights": ["weights α", "重み α"],
-  "shows-weighted": ["weighted values α·‖v Wᵒ‖", "値の大きさ α·‖v Wᵒ‖"],
+  "shows-weighted": ["weighted values α·‖v Wᵒ‖", "重みつきバリュー α·‖v Wᵒ‖"],
   "shows-scores": ["scores q·k·scale", "スコア q·k·scale"],
   color: ["Color", "色"],
   "color-auto": ["automatic", "自動"],
@@ -27,7 +27,7 @@ const DETAIL_WORDS = {
   token: ["token", "トークン"],
   weight: ["weight α", "重み α"],
   "mean-entropy": ["mean entropy {x}", "平均エントロピー {x}"],
-  "is-off": ["switched off: what it mixes is not passed on", "オフ：混ぜた値は先に渡されません"],
+  "is-off": ["switched off: what it mixes is not passed on", "オフ：混ぜたバリューを次へ渡しません"],
   masked: ["masked", "マスク"],
 };
 

@@ -228,7 +228,7 @@ function addFilmWords() {
     ],
     "film-none": [
       "This model has no checkpoints of its training beside it, so there is no film.",
-      "学習途中のチェックポイントがないため、フィルムはありません。",
+      "学習途中のチェックポイントがないため、学習の記録は表示できません。",
     ],
     "film-slider": ["Checkpoint", "チェックポイント"],
     "film-step": ["step {n}", "ステップ {n}"],
@@ -239,7 +239,7 @@ function addFilmWords() {
     "film-later": ["Later checkpoint", "次のチェックポイント"],
     "film-still": [
       "Your system asks for less motion: step through with the slider.",
-      "動きを減らす設定のため、スライダーで送ってください。",
+      "動きを減らす設定のため自動再生しません。スライダーで進めてください。",
     ],
   });
 }

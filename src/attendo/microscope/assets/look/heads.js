@@ -20,8 +20,10 @@ const HEADS_WORDS = {
   "measure-alignment": ["along the diagonal", "対角線に沿う"],
   off: ["off", "オフ"],
   "head-scale": ["strongest color: weight {top}", "最も強い色：重み {top}"],
-  "head-scale-root": ["strongest color: weight {top}, on a scale of √", "最も強い色：重み {top}（√の目盛り）"],
-  "head-name": ["{path}, head {n}: {measure} {x}", "{path}、ヘッド{n}：{measure} {x}"],
+  "head-scale-root": ["strongest color: weight {top}, on a scale of √", "最も強い色：重み {top}（√ の目盛り）"],
+  "head-off": [", off", "、オフ"],
+  "head-title-long": ["{name}. {scale}", "{name}。{scale}"],
+  "head-name": ["{path}, head {n}: {measure} {x}", "{path}、ヘッド {n}：{measure} {x}"],
 };
 
 const MEASURES = [
@@ -174,10 +176,13 @@ export function makeHeads(app, root) {
         measure: say(`measure-${measure}`),
         x: formatted(x),
       };
-      made.setAttribute("aria-label", say("head-name", name) + (off ? `, ${say("off")}` : ""));
+      made.setAttribute("aria-label", say("head-name", name) + (off ? say("head-off") : ""));
       const key = scale.root ? "head-scale-root" : "head-scale";
       const least = layer.causal && scale.top < 1 ? "≥ " : ""; // its first rows may have more
-      made.title = `${made.getAttribute("aria-label")}. ${say(key, { top: least + topText(scale.top) })}`;
+      made.title = say("head-title-long", {
+        name: made.getAttribute("aria-label"),
+        scale: say(key, { top: least + topText(scale.top) }),
+      });
     }
   }
 

@@ -13,10 +13,10 @@ const TURN = Math.PI / 3; // of the labels above
 const HEAT_WORDS = {
   "heat-name": [
     "Heat map of {path}, head {n}. Arrow keys move, Enter holds, Escape lets go.",
-    "{path} ヘッド{n} のヒートマップ。矢印キーで移動、Enterで固定、Escapeで解除。",
+    "{path} ヘッド {n} のヒートマップ。矢印キーで移動、Enter で固定、Escape で解除。",
   ],
   "heat-role": ["heat map", "ヒートマップ"],
-  "color-middle": ["(√: the middle is {x})", "（√：中央が{x}）"],
+  "color-middle": ["(√: the middle is {x})", "（√：中央が {x}）"],
   queries: ["query ↓", "クエリ ↓"],
   keys: ["key →", "キー →"],
 };

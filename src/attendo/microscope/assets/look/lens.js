@@ -273,10 +273,10 @@ function addLensWords() {
       "Point at a cell, or go in with Tab and move with the arrow keys.",
       "マスを指すか、Tab で入って矢印キーで動かしてください。",
     ],
-    "lens-says": ["{name}, position {at}: “{piece}” p {p}.", "{name}、位置 {at}: 「{piece}」 p {p}。"],
+    "lens-says": ["{name}, position {at}: “{piece}” p {p}.", "{name}、位置 {at}：「{piece}」 p {p}。"],
     "lens-says-near": [
       "{name}, position {at}: nearest is “{piece}”, cosine {p}.",
-      "{name}、位置 {at}: 最も近いのは「{piece}」、コサイン {p}。",
+      "{name}、位置 {at}：最も近いのは「{piece}」、コサイン {p}。",
     ],
     "lens-says-rank": [
       "The final token is rank {rank} here, with {final}.",
@@ -285,12 +285,12 @@ function addLensWords() {
     "lens-own-masked": ["what stands or is filled in there", "そこにある（補われた）トークン"],
     "lens-own-says": [
       "Position {at}, what the text has: “{piece}”, p {p}, rank {rank} for the model.",
-      "位置 {at} で実際に続くもの: 「{piece}」、モデルでは p {p}、{rank} 位。",
+      "位置 {at} で実際に続くもの：「{piece}」、モデルでは p {p}、{rank} 位。",
     ],
     "lens-note-words": [
       "Each layer's vectors, sent through the last norm and the output layer as if that layer were the " +
         "last. Underlined: already the final token.",
-      "各層のベクトルを、その層が最後であるかのように最後の正規化と出力層に通したもの。下線: すでに最終的なトークン。",
+      "各層のベクトルに、最後の正規化と出力層を直接適用した結果です。下線は、すでに最終的なトークンになっているものです。",
     ],
     "lens-note-near": [
       "An encoder predicts no word. Shown is the nearest embedding by cosine: a hint at what a vector is " +
@@ -300,7 +300,7 @@ function addLensWords() {
     "lens-note-classes": [
       "Each position's vector, sent through the classifier alone: the likeliest label and its " +
         "probability, layer by layer.",
-      "各位置のベクトルだけを分類器に通したもの。層ごとの最も確からしいラベルとその確率。",
+      "各位置のベクトルだけを分類器に通した結果です。層ごとに、最も確率の高いラベルとその確率を示します。",
     ],
   });
 }

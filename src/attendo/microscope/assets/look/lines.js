@@ -11,11 +11,11 @@ const STRENGTHS = 12; // lines of about one strength are one path
 const LINES_WORDS = {
   "lines-name": [
     "Lines from queries (left) to keys (right), {n} with a weight of {x} or more",
-    "クエリ（左）からキー（右）への線：重み{x}以上が{n}本",
+    "クエリ（左）からキー（右）への線：重み {x} 以上が {n} 本",
   ],
   threshold: ["Lines from", "線の下限"],
-  "lines-cut": ["The {n} strongest of {all} lines.", "{all}本のうち強い{n}本。"],
-  "lines-count": ["{n} lines", "{n}本"],
+  "lines-cut": ["The {n} strongest of {all} lines.", "{all} 本のうち強い {n} 本。"],
+  "lines-count": ["{n} lines", "{n} 本"],
 };
 
 export function makeLines(app, root) {

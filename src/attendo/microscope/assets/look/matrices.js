@@ -11,10 +11,10 @@ export function makeMatrices(app) {
     "matrices-note": [
       "A head's direct way from a value to the output is one matrix, W⁽ʰ⁾ = W_v W_o of that head. Its " +
         "rank is at most the head's width.",
-      "ヘッドが値から出力へ直接渡す道は一つの行列 W⁽ʰ⁾ = W_v W_o です。その階数はヘッドの幅以下です。",
+      "ヘッドがバリューを作る行列と、それを出力に写す行列は、一つの行列 W⁽ʰ⁾ = W_v W_o にまとめられます。そのランクはヘッドの幅以下です。",
     ],
     "matrices-head": ["head", "ヘッド"],
-    "matrices-rank": ["rank", "階数"],
+    "matrices-rank": ["rank", "ランク"],
     "matrices-norm": ["‖W⁽ʰ⁾‖", "‖W⁽ʰ⁾‖"],
     "matrices-share": ["its output here", "ここでの出力"],
     "matrices-query": ["query {n}", "クエリ {n}"],

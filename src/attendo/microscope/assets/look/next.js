@@ -257,13 +257,13 @@ function addNextWords() {
     "next-strip": [
       "Each token, shaded by the probability of the one that follows it. Choose one to see what else " +
         "could follow.",
-      "各トークンの濃さは、その次に来たトークンの確率です。選ぶと、ほかの候補が分かります。",
+      "各トークンの濃さは、その次に来たトークンの確率です。選ぶと、ほかの候補がわかります。",
     ],
-    "next-token-label": ["{at}: {piece}, followed by {next}, p {p}", "{at}: {piece} の次は {next}、p {p}"],
+    "next-token-label": ["{at}: {piece}, followed by {next}, p {p}", "{at}：{piece} の次は {next}、p {p}"],
     "next-strip-masked": [
       "Each token, shaded by the probability that the model gives it at its own place. Choose one to see " +
         "the others.",
-      "各トークンの濃さは、モデルがその位置でそのトークンに与える確率です。選ぶと、ほかの候補が分かります。",
+      "各トークンの濃さは、モデルがその位置でそのトークンに与える確率です。選ぶと、ほかの候補がわかります。",
     ],
     "next-token-label-masked": ["{at}: {piece}, p {p}", "{at}: {piece}、p {p}"],
     "next-behind-masked": ["At", "この位置"],

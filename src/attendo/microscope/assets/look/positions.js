@@ -31,18 +31,18 @@ function addPositionWords() {
     "positions-cosine": ["cosine", "コサイン類似度"],
     "positions-encodings": [
       "Encodings: positions down, dimensions across",
-      "位置の符号化（縦: 位置、横: 次元）",
+      "位置の符号化（縦：位置、横：次元）",
     ],
     "positions-products": ["How alike two positions are", "位置どうしの近さ"],
     "positions-row": ["position {n}", "位置 {n}"],
     "positions-column": ["dimension {n}", "次元 {n}"],
     "positions-beyond": [
       "Dashed: the model was trained up to {n} positions; what lies behind the line it never saw.",
-      "破線: 学習した長さは {n} まで。その先の位置をモデルは見たことがありません。",
+      "破線：学習した長さは {n} まで。その先の位置をモデルは見たことがありません。",
     ],
     "positions-kind": [
       "{kind}: {n} positions, {d} numbers each",
-      "{kind}: {n} 個の位置、それぞれ {d} 個の数",
+      "{kind}：{n} 個の位置、それぞれ {d} 個の数",
     ],
     "positions-nothing": [
       "This model adds no encoding of positions that could be drawn.",

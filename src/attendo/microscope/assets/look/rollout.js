@@ -80,7 +80,7 @@ function addRolloutWords() {
     "rollout-note": [
       "Mean attention of the heads, half of it the residual, multiplied through the layers. It leaves " +
         "out values and feed-forward nets.",
-      "ヘッドの平均アテンションに残差を半分加え、層にわたって掛けたもの。値とフィードフォワードは含みません。",
+      "ヘッドの平均のアテンションと残差を半分ずつ足し、全層にわたって掛けた結果です。バリューとフィードフォワード層は考慮しません。",
     ],
   });
 }

@@ -51,14 +51,14 @@ export function svgText(text, attributes) {
 
 const SAVING_WORDS = {
   "save-as": ["Save", "保存"],
-  "save-heat-png": ["Heat map as PNG", "ヒートマップをPNGで保存"],
-  "save-heat-svg": ["Heat map as SVG", "ヒートマップをSVGで保存"],
-  "save-lines-svg": ["Lines as SVG", "線の図をSVGで保存"],
+  "save-heat-png": ["Heat map as PNG", "ヒートマップを PNG で保存"],
+  "save-heat-svg": ["Heat map as SVG", "ヒートマップを SVG で保存"],
+  "save-lines-svg": ["Lines as SVG", "線の図を SVG で保存"],
   "save-lines": ["SVG (lines)", "SVG（線）"],
-  "save-tree-png": ["Tree as PNG", "木をPNGで保存"],
-  "save-tree-svg": ["Tree as SVG", "木をSVGで保存"],
-  "save-tree-csv": ["Nodes as CSV", "ノードをCSVで保存"],
-  "save-csv": ["Numbers as CSV", "数値をCSVで保存"],
+  "save-tree-png": ["Tree as PNG", "木を PNG で保存"],
+  "save-tree-svg": ["Tree as SVG", "木を SVG で保存"],
+  "save-tree-csv": ["Nodes as CSV", "ノードを CSV で保存"],
+  "save-csv": ["Numbers as CSV", "数値を CSV で保存"],
 };
 
 // Buttons that save: [id, text on it, what it does]; ready(): whether there is something to save

@@ -41,16 +41,16 @@ const SLIDER_WORDS = {
   "slider-same": ["The answer stays the same.", "出力は変わりません。"],
   "slider-was": ["The answer was: {text}", "変更前の出力：{text}"],
   "slider-now": ["It is now: {text}", "変更後の出力：{text}"],
-  "slider-measure": ["Run the model at 8 values of β", "8つの β でモデルを実行"],
+  "slider-measure": ["Run the model at 8 values of β", "8 個の β でモデルを実行"],
   "slider-running": ["β = {beta}…", "β = {beta}…"],
   "slider-curve": ["Change in log-probability against β", "β に対する対数確率の変化"],
   "slider-curve-name": [
     "Change in log-probability at {n} values of β: {told}",
-    "{n}個の β での対数確率の変化：{told}",
+    "{n} 個の β での対数確率の変化：{told}",
   ],
   "slider-saved": [
     "In this saved page the slider redraws the open head. To run the model again: {again}",
-    "この保存されたページではスライダーは開いているヘッドだけを描き直します。モデルの再実行には: {again}",
+    "保存したページでは、スライダーで描き直されるのは開いているヘッドだけです。モデルを実行し直すときは、次を実行してください：{again}",
   ],
 };
 

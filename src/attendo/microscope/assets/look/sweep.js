@@ -85,7 +85,7 @@ export function rankedName(app, path, head, kind) {
 
 function addSweepWords() {
   addWords({
-    "off-whole": ["{name}: all heads", "{name}: 全ヘッド"],
+    "off-whole": ["{name}: all heads", "{name}：全ヘッド"],
     "sweep-start": ["Measure every head", "全ヘッドを測る"],
     "sweep-stop": ["Stop", "止める"],
     "sweep-progress": ["Progress of the measurement", "測定の進み"],

@@ -242,7 +242,7 @@ function addSwitchWords() {
     "off-title": ["Switched off", "オフの部分"],
     "off-none": [
       "Nothing. Switch off a head and see what the model does without it.",
-      "ありません。ヘッドをオフにすると、それなしでモデルがどう答えるかが分かります。",
+      "ありません。ヘッドをオフにすると、そのヘッドなしでのモデルの答えがわかります。",
     ],
     "off-do": ["Switch off", "オフにする"],
     "off-undo": ["Switch on", "オンに戻す"],
@@ -250,7 +250,7 @@ function addSwitchWords() {
     "off-how": ["Replaced by", "置き換え"],
     "off-zero": ["zero", "ゼロ"],
     "off-mean": ["its mean", "その平均"],
-    "off-change-title": ["What that changes", "それで変わること"],
+    "off-change-title": ["What that changes", "オフにしたときの変化"],
     "off-nothing-changed": ["The model is as it was trained.", "モデルは学習したままの状態です。"],
     "off-before": ["before", "変更前"],
     "off-after": ["after", "変更後"],
@@ -259,7 +259,7 @@ function addSwitchWords() {
     "off-change": ["change", "変化"],
     "off-total": [
       "nats: change of the log-probability of the text before",
-      "ナット: 変更前のテキストの対数確率の変化",
+      "ナット：変更前のテキストの対数確率の変化",
     ],
     "off-by-token": ["Change of the log-probability by token", "トークンごとの対数確率の変化"],
     "off-by-token-note": [

@@ -238,7 +238,7 @@ function addTreeWords() {
     "tree-ended": ["ended", "終了"],
     "tree-label": [
       "Beam search of width {beam}: {n} nodes in {steps} steps",
-      "幅 {beam} のビームサーチ: {steps} 段階、{n} ノード",
+      "幅 {beam} のビームサーチ：{steps} 段階、{n} ノード",
     ],
     "tree-hint": [
       "Point at a node, or go in with Tab and walk with the arrow keys.",
@@ -246,7 +246,7 @@ function addTreeWords() {
     ],
     "tree-node": [
       "step {step}, “{piece}”: log-prob {p}, sum {sum}, place {rank}",
-      "段階 {step} 「{piece}」: 対数確率 {p}、合計 {sum}、{rank} 番目",
+      "段階 {step} 「{piece}」：対数確率 {p}、合計 {sum}、{rank} 番目",
     ],
     "tree-keys": [
       "The higher in its column, the more probable the text so far. ← parent, → best that follows, ↑ ↓ " +
