@@ -50,7 +50,7 @@ def test_several_runs_on_the_same_axes(place, tmp_path):
     )
     assert outcome.code == 0
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert "学習曲線: one, two" in page and "経過時間（分）" in page and "run-1" in page
+    assert "学習曲線：one, two" in page and "経過時間（分）" in page and "run-1" in page
     assert (out / "curves.png").stat().st_size > 10_000
 
 

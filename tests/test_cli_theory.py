@@ -89,7 +89,7 @@ def test_the_table_and_the_exit_code(three):
     japanese = attendo("claims", "--language", "ja").out
     assert "C02  不成立                  a source" in japanese.splitlines()
     assert "C03  条件つきで成立          a source" in japanese.splitlines()
-    assert "     条件: 言葉" in japanese.splitlines()
+    assert "     条件：言葉" in japanese.splitlines()
     assert re.sub(r"\s", "", japanese).count(LONG.ja) == 3
     assert narrow(japanese)
 
@@ -97,17 +97,17 @@ def test_the_table_and_the_exit_code(three):
 @pytest.mark.parametrize(
     ("ids", "en", "ja"),
     [
-        (["C01"], "1 checked: 1 holds; 0 failed;", "1 件を検証: 成立 1 件、不成立 0 件、"),
-        (["C02"], "1 checked: 0 hold; 1 failed;", "1 件を検証: 成立 0 件、不成立 1 件、"),
+        (["C01"], "1 checked: 1 holds; 0 failed;", "1 件を検証：成立 1 件、不成立 0 件、"),
+        (["C02"], "1 checked: 0 hold; 1 failed;", "1 件を検証：成立 0 件、不成立 1 件、"),
         (
             ["C03"],
             "1 checked: 1 holds, with a condition; 0 failed;",
-            "成立 1 件(うち条件つき 1 件)、不成立 0 件",
+            "成立 1 件（うち条件つき 1 件）、不成立 0 件",
         ),
         (
             ["C01", "C03"],
             "2 checked: 2 hold, 1 of them with a condition; 0 failed;",
-            "成立 2 件(うち条件つき 1 件)",
+            "成立 2 件（うち条件つき 1 件）",
         ),
     ],
 )
@@ -153,10 +153,11 @@ def test_a_real_claim_with_its_picture(lookup):
     outcome = attendo("claims", "C27", "--language", "ja")
     assert outcome.code == 0
     assert (
-        "✓ 迷えば、破れる に対する最大の重み(β = 1000): 0.5 = 0.5 ± 1e-10(反例)" in outcome.out.splitlines()
+        "✓ 迷えば、破れる に対する最大の重み（β = 1000）：0.5 = 0.5 ± 1e-10（反例）"
+        in outcome.out.splitlines()
     )
     assert "█" in outcome.out
-    assert "条件: " in outcome.out and "導出: " in outcome.out
+    assert "条件：" in outcome.out and "導出：" in outcome.out
     assert narrow(outcome.out) and narrow(attendo("claims", "C27").out)
 
 
@@ -310,7 +311,7 @@ def test_one_erratum_wrong_and_right(two):
         "    ✓ as it must be",
         "",
     ]
-    assert "誤: 言葉" in attendo("errata", "3", "--language", "ja").out
+    assert "誤：言葉" in attendo("errata", "3", "--language", "ja").out
 
 
 def test_an_outcome_that_is_not_as_it_must_be(two):

@@ -255,7 +255,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     # shutdown waits for the loop, which runs in this thread
     with stopping(lambda: threading.Thread(target=server.shutdown).start()) as stopped, server:
         print(address, flush=True)
-        hint = Words("(the page is there until Ctrl-C)", "(Ctrl-C で終わるまで、このページが見られます)")
+        hint = Words("(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）")
         say(hint.in_language(language))
         if open_:
             import webbrowser

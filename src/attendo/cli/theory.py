@@ -14,7 +14,7 @@ import typer
 
 from attendo.cli.checking import checked
 from attendo.cli.options import OneJson, Spoken
-from attendo.words import Language, Words
+from attendo.words import Language, Words, labelled
 
 if TYPE_CHECKING:
     from attendo.theory.claims.claim import Check, Claim, Finding
@@ -198,7 +198,7 @@ def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
     lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", claim.source)
     lines += _beside(" " * 5, claim.statement.in_language(language))
     if claim.condition is not None:
-        text = f"{CONDITION.in_language(language)}: {claim.condition.in_language(language)}"
+        text = labelled(CONDITION, claim.condition.in_language(language), language)
         lines += _beside(" " * 5, text)
     return [*lines, ""]
 
@@ -217,10 +217,10 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
     verb, of = "holds" if n_held == 1 else "hold", Words("", "")
     if n_conditions:
         en = ", with a condition" if n_held == 1 else f", {n_conditions} of them with a condition"
-        of = Words(en, f"(うち条件つき {n_conditions} 件)")
+        of = Words(en, f"（うち条件つき {n_conditions} 件）")
     return Words(
         f"{len(found)} checked: {n_held} {verb}{of.en}; {n_failed} failed; {seconds:.1f} CPU-seconds",
-        f"{len(found)} 件を検証: 成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
+        f"{len(found)} 件を検証：成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
     )
 
 
@@ -236,8 +236,8 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
     parts.append((Words("Why", "導出"), claim.derivation))
     for label, text in parts:
         if text is not None:
-            head = "" if label is None else f"{label.in_language(language)}: "
-            lines += [*flowed(head + text.in_language(language), width), ""]
+            said = text.in_language(language)
+            lines += [*flowed(said if label is None else labelled(label, said, language), width), ""]
     for check in finding.checks:
         lines += flowed(_check_line(check, language), width, "  ")
     if finding.picture is not None:
@@ -249,14 +249,14 @@ def _check_line(check: Check, language: Language) -> str:
     value, bound = _number(check.value), _number(check.bound)
     if check.relation in "<>" and value == bound and check.value != check.bound:
         value, bound = f"{check.value:.17g}", f"{check.bound:.17g}"
-    text = f"{check.name.in_language(language)}: {value}"
+    text = labelled(check.name, value, language)
     if check.relation == "shown":
         return f"· {text}"
     text += f" {check.relation} {bound}"
     if check.relation == "=" and check.tolerance:
         text += f" ± {check.tolerance:g}"
     if check.counterexample:
-        text += Words(" (counterexample)", "(反例)").in_language(language)
+        text += Words(" (counterexample)", "（反例）").in_language(language)
     return f"{'✓' if check.holds else '✗'} {text}"
 
 
@@ -337,7 +337,7 @@ def _marks(chosen: list[Erratum]) -> Words:
     n_words = len(chosen) - sum(n.values())
     return Words(
         f"{len(chosen)} errata: {n['run']} run, {n['shown by analogy']} shown by analogy, {n_words} in words only",
-        f"正誤表 {len(chosen)} 件: 実行 {n['run']} 件、類例で実行 {n['shown by analogy']} 件、文章のみ {n_words} 件",
+        f"正誤表 {len(chosen)} 件：実行 {n['run']} 件、類例で実行 {n['shown by analogy']} 件、文章のみ {n_words} 件",
     )
 
 
@@ -355,7 +355,7 @@ def _erratum_lines(
         (Words("Right", "正"), erratum.right, "right_code"),
     )
     for label, text, name in forms:
-        lines += ["", *flowed(f"{label.in_language(language)}: {text.in_language(language)}", width)]
+        lines += ["", *flowed(labelled(label, text.in_language(language), language), width)]
         if name not in outcomes:
             continue
         snippet, outcome = outcomes[name]
@@ -366,7 +366,7 @@ def _erratum_lines(
         said = (
             Words("as it must be", "期待どおり")
             if is_expected
-            else Words(f"must be: {snippet.gives}", f"期待される結果: {snippet.gives}")
+            else Words(f"must be: {snippet.gives}", f"期待される結果：{snippet.gives}")
         )
         lines.append(f"    {'✓' if is_expected else '✗'} {said.in_language(language)}")
     return [*lines, ""]

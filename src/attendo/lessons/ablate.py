@@ -199,7 +199,7 @@ def teach(options: Options) -> Iterator[Piece]:
         Words("change", "変更"),
         Words("weights", "重み"),
         Words("exact %", "正解 %"),
-        Words("loss (nats)", "損失(ナット)"),
+        Words("loss (nats)", "損失（ナット）"),
         Words("vs base", "基準との差"),
         Words("in the paper", "論文での差"),
     )
@@ -221,10 +221,10 @@ def _about(data: Data, steps: int, n_seeds: int) -> Words:
         " 8, dropout .1, sinusoids, and norms before the sublayers. The letters are the rows of the paper's table 3."
         ' Beside each stand what the paper changed, from what, and what that cost there. "exact" are the sentences'
         " translated to the letter; losses are in nats a token.",
-        f"小さな翻訳モデルが {TRAIN_ROWS} 個の予報文から学び、別の {len(data.test)} 個で試される。例:「{source}」→"
+        f"小さな翻訳モデルが {TRAIN_ROWS} 個の予報文から学び、別の {len(data.test)} 個で試される。例：「{source}」→"
         f"「{target}」。各モデルを {n_seeds} 回、{BATCH_ROWS} 文ずつ {steps} ステップ学習する。i 回目の学習文は"
-        "どのモデルでも同じである。基準は両側 2 層、幅 32、8 次元のヘッド 4 個、ドロップアウト .1、正弦波の位置、副層の"
-        "前の正規化である。記号は論文の表 3 の行であり、右端は論文での損失の差と、論文が何を何から変えたかである。"
+        "どのモデルでも同じである。基準は両側 2 層、幅 32、8 次元のヘッド 4 個、ドロップアウト 0.1、正弦波の位置、副層"
+        "の前の正規化である。記号は論文の表 3 の行であり、右端は論文での損失の差と、論文が何を何から変えたかである。"
         "「正解」は一字一句正しく訳された文の割合、損失は 1 トークンあたりのナットである。",
     )
 
@@ -249,7 +249,7 @@ def _curves(results: Sequence[Result], steps: int) -> Picture:
     values = np.stack([np.mean([curve(run.losses) for run in result.runs], axis=0) for result in shown])
     title = Words(
         "Training loss: the base, then the best and the worst on the test",
-        "学習時の損失:基準、テストで最良のもの、最悪のもの",
+        "学習時の損失：基準、テストで最良のもの、最悪のもの",
     )
     return Picture("curves", title, values, tuple(r.variant.name.en for r in shown), ("1", str(steps)))
 
@@ -270,7 +270,7 @@ def _cross_attention(run: Training, data: Data) -> Picture:
     source, target = ((*data.pieces.names(data.pieces.encode(text)), "$") for text in texts)
     title = Words(
         "Cross-attention of the base, last block: rows are what is wanted, columns the source",
-        "基準のクロスアテンション、最後の層(行は出力、列は入力)",
+        "基準のクロスアテンション、最後の層（行は出力、列は入力）",
     )
     return Picture("matrix", title, cross_weights(run.model, data.test[0], data.pieces), target, source)
 
@@ -289,9 +289,9 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
         f"By the 95 % interval of the mean difference from the base, run by run, worse: {en[1]}; better: {en[-1]};"
         f" {n_seeds} runs do not tell: {en[0]}. If none of the {n} changes mattered, {0.05 * n:.1f} of them would still"
         " look as if they did.",
-        f"同じ回どうしの基準との差の平均の 95 % 信頼区間によれば、悪化:{ja[1]}。改善:{ja[-1]}。{n_seeds} 回では判断"
-        f"できないもの:{ja[0]}。仮に {n} 個の変更のどれにも効果がなくても、平均して {0.05 * n:.1f} 個は効果があるように"
-        "見える。",
+        f"同じ回どうしの基準との差の平均の 95 % 信頼区間によれば、悪化：{ja[1]}。改善：{ja[-1]}。{n_seeds} 回では判断"
+        f"できないもの：{ja[0]}。仮に {n} 個の変更のどれにも効果がなくても、平均して {0.05 * n:.1f} 個は効果があるよう"
+        "に見える。",
     )
 
 
@@ -310,9 +310,9 @@ def _positions(by_name: dict[str, Result]) -> Words:
         f" none {exact[2]:.0f} % ({_FOUND[none.verdict].en}). In the paper learned ones have BLEU 25.7, sinusoids 25.8."
         " An encoder without positions often cannot tell which weather stands in which clause: the table's first row is"
         " the best that can be done so.",
-        f"位置:完全一致は正弦波で {exact[0]:.0f} %、学習する位置で {exact[1]:.0f} %({_FOUND[learned.verdict].ja})、位置"
-        f"なしで {exact[2]:.0f} %({_FOUND[none.verdict].ja})。論文の BLEU は学習する位置で 25.7、正弦波で 25.8 である。"
-        "位置のないエンコーダには、どの天気がどの節にあるか、わからないことが多い。表の最初の行は、その場合に到達できる限界である。",
+        f"位置：完全一致は正弦波で {exact[0]:.0f} %、学習する位置で {exact[1]:.0f} %（{_FOUND[learned.verdict].ja}）、"
+        f"位置なしで {exact[2]:.0f} %（{_FOUND[none.verdict].ja}）。論文の BLEU は学習する位置で 25.7、正弦波で 25.8 で"
+        "ある。位置のないエンコーダには、どの天気がどの節にあるか、わからないことが多い。表の最初の行は、その場合に到達できる限界である。",
     )
 
 
@@ -323,8 +323,8 @@ def _dropout(by_name: dict[str, Result]) -> Words:
         f"Training loss in the last steps / test loss with dropout 0: {shown[0]}, .1: {shown[1]}, .2: {shown[2]}. A"
         " training loss far below the test loss means sentences learned by heart, two high ones too little learned."
         " Dropout is on in training and off in the test, which can make the first the higher one.",
-        f"最後の学習損失とテスト損失は、ドロップアウト 0 で {shown[0]}、.1 で {shown[1]}、.2 で {shown[2]}。学習損失が"
-        "テスト損失よりずっと小さければ学習文の丸暗記であり、どちらも大きければ学習不足である。ドロップアウトは学習時に"
+        f"最後の学習損失とテスト損失は、ドロップアウト 0 で {shown[0]}、0.1 で {shown[1]}、0.2 で {shown[2]}。学習損失"
+        "がテスト損失よりずっと小さければ学習文の丸暗記であり、どちらも大きければ学習不足である。ドロップアウトは学習時に"
         "だけ働くので、学習損失のほうが大きくなることもある。",
     )
 

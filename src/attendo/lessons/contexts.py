@@ -52,8 +52,8 @@ def teach(options: Options) -> Iterator[Piece]:
         " of the sentence, the cues, tell which. A probe is a linear map from a vector to a label, fitted to sentences"
         " with some of the cues and tested on sentences with others, in clauses that no model was trained on. By"
         " chance it is right about the kind half of the time.",
-        f"コーパスでは {len(AMBIGUOUS)} 個の名詞が動物と物のどちらにもなり(bat はコウモリかバット)、どちらであるかは"
-        "文中の別の語(手掛かり)からわかる。プローブはベクトルからラベルへの線形写像で、一部の手掛かりをもつ文に当て"
+        f"コーパスでは {len(AMBIGUOUS)} 個の名詞が動物と物のどちらにもなり（bat はコウモリかバット）、どちらであるかは"
+        "文中の別の語（手掛かり）からわかる。プローブはベクトルからラベルへの線形写像で、一部の手掛かりをもつ文に当て"
         "はめ、別の手掛かりをもつ文で試す。試験の節は、どのモデルの学習にも使っていない。種類を当て推量で答えれば、"
         "正答率は半分である。",
     )
@@ -70,7 +70,7 @@ def in_context(
 ) -> Iterator[Piece]:
     """What a model of hidden words, which has never seen a translation, makes of an ambiguous noun."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
-    yield _curve("masked", Words("Masked model: training loss", "マスク言語モデル:学習時の損失"), runs)
+    yield _curve("masked", Words("Masked model: training loss", "マスク言語モデル：学習時の損失"), runs)
     columns = (
         LAYER,
         Words("one meaning", "同じ意味"),
@@ -84,8 +84,8 @@ def in_context(
         " of all vectors is subtracted first); how often a probe reads from them the kind, animal or thing, also of a"
         f' noun that it was not fitted to ("new noun"); and the share of the {NEIGHBORS} nearest nouns that are of this'
         " kind.",
-        "次の表に示すのは、多義の名詞の、二つの文でのベクトルのコサイン(同じ意味どうしと、別の意味どうし。全ベクトル"
-        "の平均を引いてから計算)、プローブが種類(動物か物か)を読む正答率、プローブの当てはめに使わなかった「未知の"
+        "次の表に示すのは、多義の名詞の、二つの文でのベクトルのコサイン（同じ意味どうしと、別の意味どうし。全ベクトル"
+        "の平均を引いてから計算）、プローブが種類（動物か物か）を読む正答率、プローブの当てはめに使わなかった「未知の"
         f"名詞」での正答率、最も近い {NEIGHBORS} 個の名詞のうち同じ種類の割合である。",
     )
     title = Words("A model of hidden English words", "隠した英単語を当てるモデル")
@@ -118,12 +118,12 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     columns = (
         Words("bat in", "bat の現れる文"),
         LAYER,
-        Words("nearest nouns (cosine)", "最も近い名詞(コサイン)"),
+        Words("nearest nouns (cosine)", "最も近い名詞（コサイン）"),
     )
     yield Table("bat", Words('What is near "bat"', "bat の近くにある名詞"), columns, tuple(rows))
     sentence = shown_sentence("bat", "animal")
     title = Words(
-        'Where "bat" looks, by layer and head (rows: layer.head)', "bat が注目する語(行は層.ヘッド)"
+        'Where "bat" looks, by layer and head (rows: layer.head)', "bat が注目する語（行は層.ヘッド）"
     )
     weights = gaze(model, tokens, sentence)
     n_heads = len(weights) // N_LAYERS
@@ -145,7 +145,7 @@ def in_translation(
 ) -> Iterator[Piece]:
     """Where in a translator the meaning of the source word and that of the target word can be read."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
-    yield _curve("translator", Words("Translator: training loss", "翻訳モデル:学習時の損失"), runs)
+    yield _curve("translator", Words("Translator: training loss", "翻訳モデル：学習時の損失"), runs)
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
     columns = (
         LAYER,
@@ -165,13 +165,13 @@ def in_translation(
         f" translation in pairs, as dog and hound do 犬, the source word (one of {n_sources}); then the cosines of one"
         " source word with two translations, as bat, and of two source words with one, as dog and hound.",
         "次の表では、エンコーダは名詞の位置、デコーダはその訳語を次に出す位置のベクトルを使う。示すのは、プローブが多義"
-        f"の名詞の種類と訳語({n_targets} 語のうち一つ)を読む正答率、dog と hound(どちらも犬)のように訳語を共有する名詞"
-        f"の原語({n_sources} 語のうち一つ)を読む正答率、bat のように訳語が二つある一つの原語のコサイン、dog と hound の"
-        "ように訳語が同じ二つの原語のコサインである。",
+        f"の名詞の種類と訳語（{n_targets} 語のうち一つ）を読む正答率、dog と hound（どちらも犬）のように訳語を共有する"
+        f"名詞の原語（{n_sources} 語のうち一つ）を読む正答率、bat のように訳語が二つある一つの原語のコサイン、dog と"
+        " hound のように訳語が同じ二つの原語のコサインである。",
     )
     title = Words(
         f"A translator; {exact} % of unseen sentences right to the letter",
-        f"翻訳モデル(未見の文の {exact} % を一字一句正しく訳す)",
+        f"翻訳モデル（未見の文の {exact} % を一字一句正しく訳す）",
     )
     found = [translator_measures(model, material) for model in models]
     control = [translator_measures(model, material) for model in untrained]
@@ -204,8 +204,8 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words
         f"The kind of an ambiguous noun is read from the encoder's output {encoder:.0%} of the time, from the decoder's"
         f" {decoder:.0%} (without training {guessed[0]:.0%} and {guessed[1]:.0%}). {said.en} At the decoder's input"
         " stands the word before the noun, which may be an adjective that tells the kind.",
-        f"多義の名詞の種類は、エンコーダの出力から {encoder:.0%}、デコーダの出力から {decoder:.0%} 読める(学習して"
-        f"いないモデルでは {guessed[0]:.0%} と {guessed[1]:.0%})。{said.ja}デコーダの入力にあるのは名詞の直前の語で"
+        f"多義の名詞の種類は、エンコーダの出力から {encoder:.0%}、デコーダの出力から {decoder:.0%} 読める（学習して"
+        f"いないモデルでは {guessed[0]:.0%} と {guessed[1]:.0%}）。{said.ja}デコーダの入力にあるのは名詞の直前の語で"
         "あり、それが種類を表す形容詞であることもある。",
     )
 
@@ -233,8 +233,8 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Word
         f" word from the encoder's output {source:.0%} of the time, the translation from the decoder's {target:.0%},"
         f" and from there the source word, too, {kept:.0%}.",
         f"エンコーダの出力でのコサインは、bat のような語の二つの意味では {bats:.2f}、dog と hound のような二つの語では"
-        f" {dogs:.2f} である(学習していないモデルでは {first[0]:.2f} と {first[1]:.2f})。デコーダの出力では"
-        f" {late_bats:.2f} と {late_dogs:.2f} である({last[0]:.2f} と {last[1]:.2f})。{said.ja}プローブは原語を"
+        f" {dogs:.2f} である（学習していないモデルでは {first[0]:.2f} と {first[1]:.2f}）。デコーダの出力では"
+        f" {late_bats:.2f} と {late_dogs:.2f} である（{last[0]:.2f} と {last[1]:.2f}）。{said.ja}プローブは原語を"
         f"エンコーダの出力から {source:.0%}、訳語をデコーダの出力から {target:.0%} 読み、原語もデコーダの出力から"
         f" {kept:.0%} 読む。",
     )

@@ -192,8 +192,8 @@ def _about(data: Reviews) -> Words:
         f" the test, of which {known:,} are also training reviews, word for word. The lecture's model reads the first"
         f" {LENGTH} words in lower case, cut at white space: one block of width 32, two heads, the maximum over"
         " time.",
-        f"{n[0]} 件で学習し、学習用から取り分けた {n[1]} 件で検証し、{n[2]} 件でテストする(うち"
-        f" {known:,} 件は学習用と一字一句同じ)。講義のモデルは小文字にして空白で区切った最初の {LENGTH} 語を読む。"
+        f"{n[0]} 件で学習し、学習用から取り分けた {n[1]} 件で検証し、{n[2]} 件でテストする（うち"
+        f" {known:,} 件は学習用と一字一句同じ）。講義のモデルは小文字にして空白で区切った最初の {LENGTH} 語を読む。"
         "幅 32 の 1 層、ヘッド 2 個、時間方向の最大値プーリング。",
     )
 
@@ -203,7 +203,7 @@ def _curves(results: Sequence[Result]) -> Picture:
     longest = max(map(len, values))
     stretched = [np.interp(np.linspace(0, 1, longest), np.linspace(0, 1, len(v)), v) for v in values]
     title = Words(
-        "Training loss from the first step to each model's last", "学習時の損失(各モデルの最初から最後まで)"
+        "Training loss from the first step to each model's last", "学習時の損失（各モデルの最初から最後まで）"
     )
     return Picture("curves", title, np.stack(stretched), ("lecture", "masked", "ours"), ("0", "1"))
 
@@ -217,7 +217,7 @@ def _choices(model: EncoderClassifier, data: Reviews, ids: dict[str, int]) -> It
     title = Words(
         "What the lecture's maximum takes its 32 features from: words of the first test review of a label, with the"
         " number of features",
-        "講義のモデルの最大値が 32 個の特徴をどの語から取るか:各ラベルの最初のテスト文の語と特徴の数",
+        "講義のモデルの最大値が 32 個の特徴をどの語から取るか：各ラベルの最初のテスト文の語と特徴の数",
     )
     yield Table("pooled", title, (Words("label", "ラベル"), Words("words", "語")), tuple(rows))
 

@@ -54,9 +54,9 @@ BATCH_ROWS = 100
 DECAY_SHARE = 0.25  # the sources keep the rate constant; their last losses jump
 TEST_ROWS = 2000
 TEST_SEED = 2**31  # of the test rows; no run draws from it
-MODEL, LOSS = Words("model", "モデル"), Words("loss (nats)", "損失(ナット)")
+MODEL, LOSS = Words("model", "モデル"), Words("loss (nats)", "損失（ナット）")
 EXACT, ACCURACY = Words("all right", "全問正解"), Words("right", "正答率")
-NOTHING_SEEN = Words("letters not seen (exact)", "文字を見ない場合(厳密値)")
+NOTHING_SEEN = Words("letters not seen (exact)", "文字を見ない場合（厳密値）")
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ def counting_step(options: Options) -> Iterator[Piece]:
         f" tells how many letters it is compared with. All counts are right in {bare[1]:.1%} of the rows without it"
         f" ({bare[0]:.1%} and {bare[2]:.1%} at lengths 9 and 11), in {marked[1]:.1%} with it ({marked[0]:.1%} and"
         f" {marked[2]:.1%}), mean of the models; all were trained at length {LENGTH} only.",
-        "ソフトマックスが与えるのは個数ではなく割合であり、ある行とそれを 2 回並べた行は区別できない。行を 2 倍にしても"
+        "softmax が与えるのは個数ではなく割合であり、ある行とそれを 2 回並べた行は区別できない。行を 2 倍にしても"
         f"「K=V」のロジットの変化は高々 {_doubling(runs[0][0].model, contenders[0].draw):.0e} である。目印があれば、"
-        f"目印自身の割合から個数がわかる。全部の個数が正しい行は、目印なしで {bare[1]:.1%}(長さ 9 と 11 では"
-        f" {bare[0]:.1%} と {bare[2]:.1%})、目印ありで {marked[1]:.1%}({marked[0]:.1%} と {marked[2]:.1%})である"
-        f"(モデルの平均。学習はすべて長さ {LENGTH} だけで行った)。",
+        f"目印自身の割合から個数がわかる。全部の個数が正しい行は、目印なしで {bare[1]:.1%}（長さ 9 と 11 では"
+        f" {bare[0]:.1%} と {bare[2]:.1%}）、目印ありで {marked[1]:.1%}（{marked[0]:.1%} と {marked[2]:.1%}）である"
+        f"（モデルの平均。学習はすべて長さ {LENGTH} だけで行った）。",
     )
     yield Conclusion(said)
 
@@ -166,7 +166,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
         "2. A fourth answer: the difference of A and B. It can be read from the letters, or from the other answers,"
         ' if answers attend to each other ("self"). Both models: "K=V ^" of step 1.',
         "2. 4 番目の答えとして A と B の個数の差を加える。差は文字から直接読むことも、"
-        "答えどうしがアテンションを向け合う場合(「self」)には他の答えから読むこともできる。"
+        "答えどうしがアテンションを向け合う場合（「self」）には他の答えから読むこともできる。"
         "どちらも手順 1 の「K=V ^」に基づく。",
     )
     draw = counting([LENGTH], begin=True, difference=True)
@@ -194,7 +194,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
     answers = ("A", "B", "C", "|A-B|")
     title = Words(
         "Self-attention among the answers, mean of the test rows",
-        "答えどうしのセルフアテンション(テスト行の平均)",
+        "答えどうしのセルフアテンション（テスト行の平均）",
     )
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
@@ -203,7 +203,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
         f"The fourth row gives {share:.0%} of its weight to the answers for A and B, {'more' if more else 'no more'}"
         f" than an even spread ({even:.0%}). With self-attention the difference is right in"
         f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
-        f"4 行目は重みの {share:.0%} を A と B の答えに向けており、均等な配分({even:.0%})"
+        f"4 行目は重みの {share:.0%} を A と B の答えに向けており、均等な配分（{even:.0%}）"
         f"{'より多い' if more else 'を上回らない'}。差が正しい行はセルフアテンションありで {np.mean(fourth[1]):.1%}、"
         f"なしで {np.mean(fourth[0]):.1%} である。",
     )
@@ -232,7 +232,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
     ]
     runs = contest(contenders, options.seeds or 1)
     chance, (loss, accuracy) = count_distribution(LENGTH, 1 / 3), unordered_signal_limit(LENGTH)
-    unordered = Words("letters without their order (exact)", "順序なしの文字(厳密値)")
+    unordered = Words("letters without their order (exact)", "順序なしの文字（厳密値）")
     rows: list[tuple[Cell, ...]] = [
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}"),
         (unordered, f"{loss:.3f}", f"{accuracy:.3f}"),

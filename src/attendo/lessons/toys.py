@@ -71,7 +71,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     loss, limit = unordered_limit(N_SYMBOLS, lengths)
     rows: list[tuple[Cell, ...]] = []
     if toy.ordered:
-        unordered = Words("order not seen (exact)", "順序を見ない場合(厳密値)")
+        unordered = Words("order not seen (exact)", "順序を見ない場合（厳密値）")
         rows.append((unordered, f"{loss:.4f}", f"{limit:.3f}", ""))
     for kind, of in runs.items():
         far = [exact_share(_model(run), longer, toy.rule) for run in of]
@@ -79,7 +79,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
         rows.append((kind, losses, mean_and_deviation(exact[kind]), mean_and_deviation(far)))
     columns = (
         Words("positions", "位置"),
-        Words("loss (nats)", "損失(ナット)"),
+        Words("loss (nats)", "損失（ナット）"),
         Words(f"exact, length 1-{LONGEST}", f"完全一致、長さ 1-{LONGEST}"),
         Words(f"exact, {LONGEST + 1}-{LONGER}", f"完全一致、{LONGEST + 1}-{LONGER}"),
     )
@@ -118,7 +118,7 @@ def _columns_explained(ordered: bool) -> Words:
         f"Exact: the share of {TEST_ROWS:,} fresh rows written without a mistake. {LONGEST + 1}-{LONGER}: rows longer"
         f" than any that was trained on, {LONGEST} at most." + unordered.en * ordered,
         f"完全一致は、未見の {TEST_ROWS:,} 行のうち一つの誤りもなく書けた割合である。{LONGEST + 1}-{LONGER} は、"
-        f"学習した行(長さ {LONGEST} 以下)より長い行を表す。" + unordered.ja * ordered,
+        f"学習した行（長さ {LONGEST} 以下）より長い行を表す。" + unordered.ja * ordered,
     )
 
 
@@ -134,7 +134,7 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
     names, wanted = tuple(map(str, row)), tuple(map(str, toy.rule(row)))
     title = Words(
         "Cross-attention of the first model with sinusoids: rows are what is wanted, columns the source",
-        "正弦波の位置の 1 個目のモデルのクロスアテンション(行は出力、列は入力)",
+        "正弦波の位置の 1 個目のモデルのクロスアテンション（行は出力、列は入力）",
     )
     yield Picture("matrix", title, cross_weights(model, row, toy.rule), (*wanted, "$"), (*names, "$"))
     yield Words(
@@ -208,7 +208,7 @@ def teach_add(options: Options) -> Iterator[Piece]:
         )
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
-    columns = (Words("task", "タスク"), Words("loss (nats)", "損失(ナット)"), Words("exact", "完全一致"))
+    columns = (Words("task", "タスク"), Words("loss (nats)", "損失（ナット）"), Words("exact", "完全一致"))
     yield Table("add", ADD.title, columns, rows)
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
@@ -217,9 +217,9 @@ def teach_add(options: Options) -> Iterator[Piece]:
         f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
         f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
         f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",
-        f"完全一致は、5 を足すタスクで {shifted:.1%}、暗記もできるすべての組の和で {known:.1%} である。学習に使わなかった"
-        f"組の正答率は、逆順の b + a を学習した場合は {once:.1%}、b + a も学習しなかった場合は {never:.1%} である"
-        f"(当て推量では {1 / CLOCK:.1%})。足し算そのものを試しているのは最後の数だけである。",
+        f"完全一致は、5 を足すタスクで {shifted:.1%}、暗記もできるすべての組の和で {known:.1%} である。学習に使わなかっ"
+        f"た組の正答率は、逆順の b + a を学習した場合は {once:.1%}、b + a も学習しなかった場合は {never:.1%} である"
+        f"（当て推量では {1 / CLOCK:.1%}）。足し算そのものを試しているのは最後の数だけである。",
     )
     yield Conclusion(said)
 
@@ -271,7 +271,7 @@ ADD = Lesson(
     Words("Add on a clock of 12 hours", "12 を法とする足し算"),
     Words(
         "Can an encoder-decoder (d = 50) add 5 to each of 8 symbols, and two symbols to each other, mod 12?",
-        "エンコーダ・デコーダ(d = 50)は、8 個の記号それぞれに 5 を足すこと、2 個の記号を足すことを、12 を法として"
+        "エンコーダ・デコーダ（d = 50）は、8 個の記号それぞれに 5 を足すこと、2 個の記号を足すことを、12 を法として"
         "学べるか。",
     ),
     1.5,

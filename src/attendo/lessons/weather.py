@@ -75,7 +75,7 @@ def chain_step() -> Iterator[Piece]:
     first = weather.generate(20, np.random.Generator(np.random.PCG64(FIRST_SEED)))
     yield Words(
         f"Tomorrow's weather depends on today's alone. The first 20 days of seed {FIRST_SEED}:\n{symbols(first)}",
-        f"明日の天気は今日の天気だけで決まる。シード {FIRST_SEED} の最初の 20 日間:\n{symbols(first)}",
+        f"明日の天気は今日の天気だけで決まる。シード {FIRST_SEED} の最初の 20 日間：\n{symbols(first)}",
     )
     floor, variance = squared_error_floor()
     stationary = weather.stationary_distribution()
@@ -85,11 +85,11 @@ def chain_step() -> Iterator[Piece]:
             " ".join(f"{p:.4f}" for p in stationary),
         ),
         (
-            Words("loss, today known (nats)", "今日がわかるときの損失(ナット)"),
+            Words("loss, today known (nats)", "今日がわかるときの損失（ナット）"),
             f"{weather.entropy_rate():.5f}",
         ),
         (
-            Words("loss, nothing known (nats)", "何もわからないときの損失(ナット)"),
+            Words("loss, nothing known (nats)", "何もわからないときの損失（ナット）"),
             f"{float(weather.entropy(stationary)):.5f}",
         ),
         (Words("accuracy, today known", "今日がわかるときの正答率"), f"{weather.bayes_accuracy():.4f}"),
@@ -118,7 +118,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
     days = generated(model, CLOUD, ROW, SAMPLES, seed=1)
     yield Words(
         f"{ROW} days made by the model after {weather.SYMBOLS[CLOUD]}:\n{symbols(days[0])}",
-        f"{weather.SYMBOLS[CLOUD]} に続けてモデルが作った {ROW} 日間:\n{symbols(days[0])}",
+        f"{weather.SYMBOLS[CLOUD]} に続けてモデルが作った {ROW} 日間：\n{symbols(days[0])}",
     )
     with_first = np.column_stack([np.full(SAMPLES, CLOUD), days])
     yield from transitions(transition_counts(with_first))
@@ -154,7 +154,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
         "transitions",
         Words(
             f"Transitions in {SAMPLES:,} samples of {ROW} days: share (true probability)",
-            f"{ROW} 日間のサンプル {SAMPLES:,} 本での遷移:割合(真の確率)",
+            f"{ROW} 日間のサンプル {SAMPLES:,} 本での遷移：割合（真の確率）",
         ),
         (Words("today", "今日"), *NAMES, Words("days", "日数")),
         tuple(
@@ -172,7 +172,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
         f"The largest difference is {largest:.3f}. χ² is {found:.1f}; samples of the true chain exceed {RARELY} in 5 %"
         f" of all cases ({DEGREES} degrees of freedom): {'no' if usual else 'a'} difference to the chain is seen.",
         f"最大の差は {largest:.3f} である。χ² は {found:.1f} で、真の連鎖のサンプルが {RARELY} を超えるのは 5 % の"
-        f"場合である(自由度 {DEGREES})。連鎖との違いは{'認められない' if usual else '認められる'}。",
+        f"場合である（自由度 {DEGREES}）。連鎖との違いは{'認められない' if usual else '認められる'}。",
     )
     yield Conclusion(said)
 
@@ -187,7 +187,7 @@ def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
     weights = record[path].weights[0, 0].double().numpy()
     numbers = tuple(str(day % 10) for day in range(1, len(days) + 1))
     title = Words(
-        "What each of these days (rows) looks at (columns)", "それぞれの日(行)がどの日(列)を見ているか"
+        "What each of these days (rows) looks at (columns)", "それぞれの日（行）がどの日（列）を見ているか"
     )
     yield Picture(
         "matrix", title, weights, tuple(label(day, int(state)) for day, state in enumerate(days, 1)), numbers

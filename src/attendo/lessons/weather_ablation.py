@@ -59,8 +59,8 @@ def ablation_step(options: Options) -> Iterator[Piece]:
     yield Words(
         "Do heads, depth and norm help? The blog left this open. The hardest task again, but its ten days are any days,"
         " so that nothing but the sum tells the eleventh, and sequences seldom come twice.",
-        "ヘッド数、深さ、正規化は役に立つのか。ブログが残した問いである。最も難しいタスクをもう一度使うが、今度の 10 日間"
-        "は任意の並びである。11 日目を決めるのは和だけで、同じ系列はめったに現れない。",
+        "ヘッド数、深さ、正規化は役に立つのか。ブログが残した問いである。最も難しいタスクをもう一度使うが、今度の 10 日"
+        "間は任意の並びである。11 日目を決めるのは和だけで、同じ系列はめったに現れない。",
     )
     held = contest("dotmod-any", (LINEAR, *VARIANTS), options.seeds or 5, options.steps)
     yield task_table(held, "dotmod-any")
@@ -138,5 +138,5 @@ def answer(found: Sequence[Effect], seeds: int) -> Words:
     ]
     return Words(
         f"{'. '.join(english)} (for this sum, this width, one learning rate, {seeds} seed{'s' * (seeds > 1)}).",
-        f"{'。'.join(japanese)}(この和、この幅、1 つの学習率、シード {seeds} 個での結果)。",
+        f"{'。'.join(japanese)}（この和、この幅、1 つの学習率、シード {seeds} 個での結果）。",
     )

@@ -44,11 +44,11 @@ IN_THE_BLOG = {  # accuracy: of the linear model and of attention
 
 MODEL = Words("model", "モデル")
 ACCURACY = Words("accuracy", "正答率")
-EXCESS = Words("nats above law", "法則との差(ナット)")
+EXCESS = Words("nats above law", "法則との差（ナット）")
 PARAMETERS = Words("parameters", "パラメータ数")
 BLOG_SAYS = Words("blog", "ブログ")
 WORST = Words("worst", "最低")
-LIMIT = Words("limit (Bayes, exact)", "限界(ベイズ、厳密値)")
+LIMIT = Words("limit (Bayes, exact)", "限界（ベイズ、厳密値）")
 EVERY_DAY = Words("decoder, told every day", "デコーダ、毎日を学習")
 
 
@@ -89,7 +89,7 @@ def task_steps(options: Options) -> Iterator[Piece]:
         " without its mask, which hid the past. Transformers: width 16, trained positions, norm first.",
         f"次に、10 日間を見て 11 日目を当てる。測定には新しい系列 {TEST_ROWS:,} 本を使う。正答率と損失はシードにわたる"
         "平均と標準偏差で、損失は同じ系列での真の法則の損失との差で表す。線形モデルとアテンションの学習はほぼブログどおり"
-        "(Adam、学習率 .01、500 ステップ)だが、アテンションには過去を隠していたマスクを使わない。Transformer は"
+        "（Adam、学習率 0.01、500 ステップ）だが、アテンションには過去を隠していたマスクを使わない。Transformer は"
         "幅 16 で、学習する位置埋め込みと前置の正規化をもつ。",
     )
     for name in IN_THE_BLOG:
@@ -163,7 +163,7 @@ def curves(held: Contest) -> Picture:
     n = min(map(len, values))
     return Picture(
         "curves",
-        Words("Training loss, from the first step to the last", "学習時の損失(最初から最後のステップまで)"),
+        Words("Training loss, from the first step to the last", "学習時の損失（最初から最後のステップまで）"),
         np.stack([value[:n] for value in values]),
         tuple(contender.name.en for contender in held.contenders),
     )
@@ -213,7 +213,7 @@ def table_map(held: Contest) -> Iterator[Piece]:
     heads = tuple(str(head) for head in range(1, weights.shape[1] + 1))
     title = Words(
         f"What the four heads of \"{ONE_LAYER.name.en}\" look at in one sequence of '1-4-8' (columns: heads)",
-        f"「{ONE_LAYER.name.ja}」の 4 つのヘッドが 1-4-8 の系列の 1 つで見ている日(列はヘッド)",
+        f"「{ONE_LAYER.name.ja}」の 4 つのヘッドが 1-4-8 の系列の 1 つで見ている日（列はヘッド）",
     )
     yield Picture("matrix", title, weights[0].T, rows, heads)
     share = shares_of_days(weights)

@@ -268,7 +268,7 @@ def tasks(seed: int) -> dict[str, NextDay]:
     def of_any_days(law: Law) -> DrawDays:
         return lambda rng, n: _followed(any_days(rng, n), law, rng)
 
-    chain = Words("Markov: day 11 follows day 10", "マルコフ連鎖:11 日目は 10 日目に従う")
+    chain = Words("Markov: day 11 follows day 10", "マルコフ連鎖：11 日目は 10 日目に従う")
     by_table = Words("1-4-8: a random table of days 1, 4 and 8", "1-4-8:1、4、8 日目から引くランダムな表")
     balance = Words("10-day: what was frequent gets rare", "10-day:多かった天気ほど出にくい")
     hidden = Words("15-day: the same, five days unseen", "15-day:同じ規則で 5 日間は見えない")

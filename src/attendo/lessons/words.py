@@ -101,8 +101,8 @@ def teach(options: Options) -> Iterator[Piece]:
         f' {LAYERS} blocks, 2 heads, 200 wide. "no order" is one wider block without positions: it knows the last word'
         " and the set of those before it, but not their order. The LSTM and it have as many parameters as the"
         " Transformer; all are trained by Adam on the same windows.",
-        "数えるのは単語の頻度と、どの語の次にどの語が来るか(Witten-Bell 法)である。Transformer は原典と同じ形"
-        f"({LAYERS} ブロック、2 ヘッド、幅 200)。「no order」は位置情報をもたない幅広の 1 ブロックで、直前の語と、"
+        "数えるのは単語の頻度と、どの語の次にどの語が来るか（Witten-Bell 法）である。Transformer は原典と同じ形"
+        f"（{LAYERS} ブロック、2 ヘッド、幅 200）。「no order」は位置情報をもたない幅広の 1 ブロックで、直前の語と、"
         "それより前の語の集合は知っているが、その順序は知らない。LSTM も「no order」もパラメータ数を Transformer に"
         "そろえ、同じ窓から Adam で学習する。",
     )
@@ -148,8 +148,8 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
     title = Words(
         f"Models of words (seeds: {n_seeds}). Context: words that are seen at once, the begin of a document included;"
         " stride: words scored in each such window; time: of training, all threads",
-        f"単語のモデル(シード数 {n_seeds})。文脈長は一度に見る語数(文書の開始記号を含む)、ストライドは各窓で採点する"
-        "語数、時間は学習に要した全スレッドの合計",
+        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、ストライドは各窓で採点す"
+        "る語数、時間は学習に要した全スレッドの合計",
     )
     return Table("words", title, columns, tuple(rows))
 
@@ -162,7 +162,7 @@ def learning_curves(contest: Contest) -> Picture:
     steps = str(len(contest.runs["Transformer"][0].losses))
     return Picture(
         "curves",
-        Words("Training loss (nats a word)", "学習時の損失(ナット/語)"),
+        Words("Training loss (nats a word)", "学習時の損失（ナット/語）"),
         values,
         tuple(contest.runs),
         ("1", steps),
@@ -185,8 +185,8 @@ def comparison(contest: Contest) -> Words:
         f"After so few words the {better} is ahead: its perplexity is {1 - math.exp(-gain):.1%} below the {other}'s"
         f" ({gain:.3f} nats a word), and lower with {ahead} of {n} seeds. A word costs the Transformer {ratio:.1f}"
         " times the LSTM's time on a processor. --effort 3 trains three times as long.",
-        f"この語数では {better} が上回り、パープレキシティは {other} より {1 - math.exp(-gain):.1%} 低い(1 語あたり"
-        f" {gain:.3f} ナット。{n} 個のシードのうち {ahead} 個で低い)。1 語あたりの CPU 時間は Transformer が LSTM の"
+        f"この語数では {better} が上回り、パープレキシティは {other} より {1 - math.exp(-gain):.1%} 低い（1 語あたり"
+        f" {gain:.3f} ナット。{n} 個のシードのうち {ahead} 個で低い）。1 語あたりの CPU 時間は Transformer が LSTM の"
         f" {ratio:.1f} 倍である。--effort 3 とすれば 3 倍長く学習する。",
     )
 
@@ -200,7 +200,7 @@ def worth_of_order(contest: Contest) -> Words:
         verdict = Words(
             f"order (with the second block that reads it) is worth {order:.3f} nats a word, {order / total:.0%} of"
             " what the context is worth as a whole",
-            f"順序(とそれを読む 2 番目のブロック)の価値は 1 語あたり {order:.3f} ナットで、文脈全体の価値の"
+            f"順序（とそれを読む 2 番目のブロック）の価値は 1 語あたり {order:.3f} ナットで、文脈全体の価値の"
             f" {order / total:.0%} にあたる",
         )
     else:
@@ -231,7 +231,7 @@ def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[in
     return Words(
         f'What each writes after "{given}" (temperature {SAMPLING.temperature}, seed {SAMPLING.seed}):\n'
         + "\n".join(f"- {name.en}: {text}" for name, text in texts),
-        f"「{given}」に続けて各モデルが書いた文(温度 {SAMPLING.temperature}、シード {SAMPLING.seed}):\n"
+        f"「{given}」に続けて各モデルが書いた文（温度 {SAMPLING.temperature}、シード {SAMPLING.seed}）：\n"
         + "\n".join(f"- {name.ja}:{text}" for name, text in texts),
     )
 
@@ -245,8 +245,8 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     title = Words(
         "How far back each head of the Transformer looks (rows: block.head; columns: words back, + the rest), mean of"
         " the validation text",
-        "Transformer の各ヘッドはどこまで遡って見るか(行はブロック.ヘッド、列は何語前か、+ はさらに前の合計。"
-        "検証文の平均)",
+        "Transformer の各ヘッドはどこまで遡って見るか（行はブロック.ヘッド、列は何語前か、+ はさらに前の合計。"
+        "検証文の平均）",
     )
     yield Picture("matrix", title, near, names, columns)
     nearest, farthest = int(far.argmin()), int(far.argmax())
@@ -263,7 +263,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     labels = tuple(shown([word], task.tokenizer) for word in words)
     title = Words(
         f"Head {names[head]}, the most decided: what each word of a phrase (rows) looks at (columns)",
-        f"最も偏りの強いヘッド {names[head]}:検証文の一節で、各語(行)がどの語(列)を見ているか",
+        f"最も偏りの強いヘッド {names[head]}：検証文の一節で、各語（行）がどの語（列）を見ているか",
     )
     yield Picture("matrix", title, of_phrase[0, head], labels, labels)
 

@@ -111,9 +111,9 @@ def about(task: LanguageModelTask) -> Words:
         f" line), measured on are {n_valid:,} others, each document by itself. {v:,} words are known; of the others"
         f" ({unknown:.1%} and {also:.1%} of the text) it is only predicted that one comes, which flatters every"
         " perplexity below.",
-        f"テキスト:{name.ja}。{n:,} 語(連続する文字、数字、記号、行末をそれぞれ 1 語とする)から学び、別の"
-        f" {n_valid:,} 語で、文書ごとに測る。語彙は {v:,} 語。それ以外の語(学習文の {unknown:.1%}、検証文の"
-        f" {also:.1%})は「未知語が来る」ことだけを予測するので、以下のパープレキシティはその分低く出る。",
+        f"テキスト：{name.ja}。{n:,} 語（連続する文字、数字、記号、行末をそれぞれ 1 語とする）から学び、別の"
+        f" {n_valid:,} 語で、文書ごとに測る。語彙は {v:,} 語。それ以外の語（学習文の {unknown:.1%}、検証文の"
+        f" {also:.1%}）は「未知語が来る」ことだけを予測するので、以下のパープレキシティはその分低く出る。",
     )
 
 

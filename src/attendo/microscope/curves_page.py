@@ -22,7 +22,7 @@ from attendo.tasks.learning_curves import (
     read_number,
 )
 from attendo.tasks.run_facts import FACTS, facts_of
-from attendo.words import Language, Words
+from attendo.words import Language, Words, labelled
 
 TITLE = Words("Learning curves", "学習曲線")
 _FACTS = Words("Runs", "実行")
@@ -54,7 +54,7 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
     style = (files("attendo.microscope") / "assets" / "curves.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     names = short_names(runs)
-    title = f"{TITLE.in_language(language)}: {', '.join(names)}"
+    title = labelled(TITLE, ", ".join(names), language)
     shown, happened = panels(runs, across), events(runs, across)
     if len(runs) > 1:  # of several runs they would say nothing but clutter
         happened = [event for event in happened if event.kind != "checkpoint"]

@@ -80,14 +80,14 @@ NO_BATCH = Words(
 BATCH = Words(
     "it does not work with (more) batch axes: .T turns every axis, and axis 0 or 1 counts from the front; take"
     " key.mT (NumPy: np.swapaxes(key, -1, -2)) and axis -1",
-    "バッチの軸(が増える)と動かない。.T はすべての軸を入れ替え、軸 0 や 1 は先頭から数える。"
-    "key.mT(NumPy では np.swapaxes(key, -1, -2))と軸 -1 を使うこと",
+    "バッチの軸（が増える）と動かない。.T はすべての軸を入れ替え、軸 0 や 1 は先頭から数える。"
+    "key.mT（NumPy では np.swapaxes(key, -1, -2)）と軸 -1 を使うこと",
 )
 LENGTHS = Words(
     "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows",
     "キーとクエリの個数は異なってよい。QKᵀ は [q_len, k_len]、V は k_len 行である",
 )
-VALUE_WIDTH = Words("values may have a width of their own", "値の幅はクエリ・キーの幅と異なってよい")
+VALUE_WIDTH = Words("values may have a width of their own", "バリューの幅はクエリ・キーの幅と異なってよい")
 
 
 def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:

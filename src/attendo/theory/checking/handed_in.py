@@ -13,7 +13,7 @@ from typing import Any
 from attendo.errors import AttendoError
 from attendo.theory.checking.checker import check_file, refuse_unknown
 from attendo.theory.checking.report import Report
-from attendo.words import Language, Words
+from attendo.words import Language, Words, labelled
 
 COLUMNS = ("file", "verdict", "held", "tried", "failed", "not offered", "remarks")
 VERDICTS = {
@@ -51,13 +51,13 @@ class Answer:
         """
         verdict = VERDICTS[self.verdict]
         if self.report is None:
-            return f"{self.file}: {verdict.in_language(language)}: {self.error}"
+            return f"{self.file}: {labelled(verdict, str(self.error), language)}"
         held, tried = self.report.counts
         failed, absent = ", ".join(self.report.failed), ", ".join(self.report.not_offered)
         said = [
             Words(
                 f"{verdict.en} {failed}".rstrip() + f" ({held} of {tried} hold)",
-                f"{verdict.ja} {failed}".rstrip() + f"({tried} 個のうち {held} 個が成り立つ)",
+                f"{verdict.ja} {failed}".rstrip() + f"（{tried} 個のうち {held} 個が成り立つ）",
             ),
             *([Words(f"{absent} not offered", f"{absent} は対象外")] if absent else []),
             *self.report.remarks,

@@ -13,7 +13,7 @@ from attendo.theory.checking.student import Case, Student
 from attendo.theory.checking.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
 from attendo.words import Words
 
-NO_GRADIENT = Words("no gradient: the output is cut off", "勾配がない: 出力が切り離されている")
+NO_GRADIENT = Words("no gradient: the output is cut off", "勾配がない：出力が切り離されている")
 CUT = Words(
     "detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off",
     "detach()、.data、.item()、torch.no_grad()、NumPy が勾配を切っている",
@@ -24,7 +24,7 @@ JUMP = Words(
 )
 PARTLY_CUT = Words(
     "a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong",
-    "経路の一部が切れている(detach()、.data、.item())か、自作の backward が誤っている",
+    "経路の一部が切れている（detach()、.data、.item()）か、自作の backward が誤っている",
 )
 
 
@@ -104,7 +104,8 @@ def _leak(student: Student, case: Case) -> Failure | None:
     return Failure(
         loud,
         Words(
-            "exactly 0, since every value that may be seen is 0", "見てよい値がすべて 0 なので、ちょうど 0"
+            "exactly 0, since every value that may be seen is 0",
+            "見てよいバリューがすべて 0 なので、ちょうど 0",
         ),
         numbers(output),
         Words(
@@ -152,7 +153,7 @@ def _empty_hint(found: Tensor) -> Words:
         )
     return Words(
         "with a finite floor such as -1e9 a row without keys mixes forbidden values; set its weights to 0",
-        "-1e9 のような有限の値では、キーのない行に禁止された値が混ざる。その行の重みを 0 にすること",
+        "-1e9 のような有限の値では、キーのない行に禁止されたバリューが混ざる。その行の重みを 0 にすること",
     )
 
 
@@ -210,7 +211,7 @@ def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
     if bool(wanted.isfinite().all()) and not close(_slopes(output, array.detach(), 10 * step), wanted, 0.1):
         hint = JUMP
     places = [f"output{list(place)}" for place in product(*map(range, first.shape))]
-    pairs = [("(sum of the output)", "(出力の和)", wanted.sum(0), got.sum(0))]
+    pairs = [("(sum of the output)", "（出力の和）", wanted.sum(0), got.sum(0))]
     pairs += [(place, place, *both) for place, *both in zip(places, wanted, got, strict=True)]
     for en, ja, slope, found in pairs:
         if not close(found, slope, tolerance):

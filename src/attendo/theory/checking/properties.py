@@ -32,7 +32,7 @@ FACTOR_TOLERANCE = ORDER_TOLERANCE = 1e-6
 """So that one fault, float32 inside, fails in `agreement` and not everywhere."""
 WIDTHS = (1, 2, 4, 16, 64)
 """Of heads, for the scale."""
-PAIR = Words("return (output, weights), in this order", "(出力, 重み) の順に返すこと")
+PAIR = Words("return (output, weights), in this order", "（出力, 重み）の順に返すこと")
 
 
 def shapes(student: Student) -> Trials:
@@ -68,7 +68,8 @@ def rows(student: Student) -> Trials:
     (False, True)
     """
     ones_give_ones = Words(
-        "values of ones give ones: the weights of a query sum to 1", "値がすべて 1 なら出力も 1(重みの和が 1)"
+        "values of ones give ones: the weights of a query sum to 1",
+        "バリューがすべて 1 なら出力も 1（重みの和が 1）",
     )
     for case in drawn(student):
         ones = replace(case, value=torch.ones_like(case.value))
@@ -108,7 +109,7 @@ def scale(student: Student) -> Trials:
         widths = ", ".join(map(str, factors))
         said = Words(
             f"scores · {shown} at head_dim {widths}: {name.en}",
-            f"head_dim {widths} でスコア × {shown}: {name.ja}",
+            f"head_dim {widths} でスコア × {shown}：{name.ja}",
         )
         yield Failure(
             _two_keys(student, width),
@@ -119,7 +120,7 @@ def scale(student: Student) -> Trials:
         got = _factor(student, 4, given)
         failure = Failure(
             _two_keys(student, 4, given),
-            Words(f"scores · {given:g}, the scale that is given", f"スコア × {given:g}(渡した値)"),
+            Words(f"scores · {given:g}, the scale that is given", f"スコア × {given:g}（渡した値）"),
             Words(f"scores · {got:.4g}", f"スコア × {got:.4g}"),
             Words(
                 f"{student.scale_name} takes the place of 1/√head_dim and multiplies the scores",
@@ -261,11 +262,11 @@ def inputs(student: Student) -> Trials:
             if failure is None and not torch.equal(kept, now):
                 failure = Failure(
                     case,
-                    _said(f"{name} stays", f"{name} は変わらない:", kept),
-                    _said(f"{name} became", f"{name} が変わった:", now),
+                    _said(f"{name} stays", f"{name} は変わらない：", kept),
+                    _said(f"{name} became", f"{name} が変わった：", now),
                     Words(
                         "an operation in place (x /= …, x[...] = …, masked_fill_) writes into the caller's array",
-                        "その場で書き換える演算(x /= …、x[...] = …、masked_fill_)が呼び出し側の配列を変えている",
+                        "その場で書き換える演算（x /= …、x[...] = …、masked_fill_）が呼び出し側の配列を変えている",
                     ),
                 )
         yield failure
@@ -273,4 +274,4 @@ def inputs(student: Student) -> Trials:
 
 def _said(en: str, ja: str, array: Tensor) -> Words:
     """A sentence, and an array after it."""
-    return Words(f"{en} {numbers(array).en}", f"{ja} {numbers(array).ja}")
+    return Words(f"{en} {numbers(array).en}", f"{ja}{numbers(array).ja}")

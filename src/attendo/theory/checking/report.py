@@ -12,7 +12,7 @@ from torch import Tensor
 from attendo.data.text_width import columns
 from attendo.microscope.flow import flowed
 from attendo.theory.checking.trials import Failure, Property, numbers
-from attendo.words import Language, Words
+from attendo.words import Language, Words, labelled
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
 
@@ -77,7 +77,7 @@ class Report:
             f"{self.function}: {n_held} of {n_tried} properties hold"
             + (absent and f", {absent} not offered"),
             f"{self.function}: {n_tried} 個の性質のうち {n_held} 個が成り立つ"
-            + (absent and f"(対象外: {absent})"),
+            + (absent and f"（対象外：{absent}）"),
         )
         return [
             head.in_language(language),
@@ -109,7 +109,7 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
             "not tried": Words("not tried", "未検査"),
         }
         status = said[outcome.status]
-        title = f"{status.in_language(language)}: {outcome.note.in_language(language)}"
+        title = labelled(status, outcome.note.in_language(language), language)
     lines = _indented(f"{mark} {outcome.property.id:<12}", title)
     if outcome.failure is None:
         return lines

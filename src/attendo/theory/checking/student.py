@@ -27,7 +27,7 @@ ENDLESS = Words(
 )
 NO_RETURN = Words("the function has no `return`", "return がない")
 NO_ARRAY = Words(
-    "return the output itself, or (output, weights)", "出力そのもの、または (出力, 重み) を返すこと"
+    "return the output itself, or (output, weights)", "出力そのもの、または（出力, 重み）を返すこと"
 )
 
 

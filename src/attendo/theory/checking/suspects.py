@@ -108,7 +108,7 @@ MISTAKES = (
     Suspect(
         Words(
             "the softmax runs over the first axis, a batch axis here; take the last one, axis -1",
-            "softmax が先頭の軸(ここではバッチの軸)に沿っている。最後の軸 -1 を指定すること",
+            "softmax が先頭の軸（ここではバッチの軸）に沿っている。最後の軸 -1 を指定すること",
         ),
         _softmax_over(0),
     ),
@@ -165,21 +165,21 @@ MISTAKES = (
     Suspect(
         Words(
             "the weights are transposed before they meet the values",
-            "値に掛ける前に重みの行列が転置されている",
+            "バリューに掛ける前に重みの行列が転置されている",
         ),
         lambda case, scale: _weights(case, scale).mT @ case.value,
         misshapes=True,
     ),
     Suspect(
-        Words("the values stand in reverse order", "値の並びが逆になっている"),
+        Words("the values stand in reverse order", "バリューの並びが逆になっている"),
         lambda case, scale: _right(replace(case, value=case.value.flip(-2)), scale),
     ),
     Suspect(
-        Words("the keys are used as values", "値の代わりにキーが使われている"),
+        Words("the keys are used as values", "バリューの代わりにキーが使われている"),
         lambda case, scale: _right(replace(case, value=case.key), scale),
     ),
     Suspect(
-        Words("key and value have changed places", "キーと値が入れ替わっている"),
+        Words("key and value have changed places", "キーとバリューが入れ替わっている"),
         lambda case, scale: _right(replace(case, key=case.value, value=case.key), scale),
     ),
     Suspect(
@@ -216,7 +216,7 @@ MASK_MISTAKES = (
     Suspect(
         Words(
             "the mask is reversed: True means may attend (torch's key_padding_mask says the opposite)",
-            "マスクの向きが逆である。True は「見てよい」を意味する(torch の key_padding_mask は逆)",
+            "マスクの向きが逆である。True は「見てよい」を意味する（torch の key_padding_mask は逆）",
         ),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).logical_not()), scale),
     ),
@@ -268,7 +268,7 @@ SCALES: tuple[Scale, ...] = (
     (
         Words(
             "scaled by 1/head_dim (or by 1/√head_dim twice); it must be 1/√head_dim once",
-            "1/head_dim 倍になっている(あるいは 1/√head_dim が二度掛かっている)。1/√head_dim を一度だけ掛けること",
+            "1/head_dim 倍になっている（あるいは 1/√head_dim が二度掛かっている）。1/√head_dim を一度だけ掛けること",
         ),
         lambda case: 1 / case.query.shape[-1],
     ),
@@ -279,14 +279,14 @@ SCALES: tuple[Scale, ...] = (
     (
         Words(
             "scaled by the number of keys or tokens; it must be by the width: 1/√head_dim",
-            "キー(トークン)の個数でスケールしている。幅によること: 1/√head_dim",
+            "キー（トークン）の個数でスケールしている。幅によること：1/√head_dim",
         ),
         lambda case: case.key.shape[-2] ** -0.5,
     ),
     (
         Words(
             "scaled by the width of the values; it must be by that of the keys",
-            "値の幅でスケールしている。キーの幅によること",
+            "バリューの幅でスケールしている。キーの幅によること",
         ),
         lambda case: case.value.shape[-1] ** -0.5,
     ),

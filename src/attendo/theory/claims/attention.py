@@ -59,7 +59,7 @@ def rows_mix_values(
     loop = Words("largest |matrix product - loop|", "|行列積 - ループ| の最大")
     einsum = Words("largest |matrix product - einsum|", "|行列積 - einsum| の最大")
     unit = Words("largest |row sum of A - 1|", "|A の行の和 - 1| の最大")
-    column = Words("softmax by column: largest |row sum - 1|", "列ごとのソフトマックス：|行の和 - 1| の最大")
+    column = Words("softmax by column: largest |row sum - 1|", "列ごとの softmax：|行の和 - 1| の最大")
     outside = Words("how far outputs leave [min v, max v]", "出力が [min v, max v] からはみ出す量")
     beyond = torch.maximum(mixed - value.amax(0), value.amin(0) - mixed).amax().clamp(min=0.0).item()
     checks = (
@@ -72,7 +72,7 @@ def rows_mix_values(
         below(outside, beyond, 1e-12),
         above(column, largest(by_column.sum(-1) - 1.0), 0.1, counterexample=True),
     )
-    title = Words("A = softmax(QKᵀ): row k mixes the values", "A = softmax(QKᵀ)：行 k が値を混ぜる")
+    title = Words("A = softmax(QKᵀ): row k mixes the values", "A = softmax(QKᵀ)：行 k がバリューを混ぜる")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("v", n)))
 
 
@@ -142,8 +142,8 @@ def heads_add_up(
     each = Words(
         "each head: largest |head_h W_hᵒ - A_h X W^(h)|", "ヘッドごと：|head_h W_hᵒ - A_h X W^(h)| の最大"
     )
-    low = Words("least rank of a W^(h): D_v", "W^(h) の階数の最小：D_v")
-    high = Words("largest rank of a W^(h): D_v", "W^(h) の階数の最大：D_v")
+    low = Words("least rank of a W^(h): D_v", "W^(h) のランクの最小：D_v")
+    high = Words("largest rank of a W^(h): D_v", "W^(h) のランクの最大：D_v")
     checks = (
         below(total, largest(layer(x, x)[0] - parts.sum(0)), 1e-12),
         below(each, largest(split - parts), 1e-12),
@@ -181,7 +181,7 @@ def masked_weights_are_zero(
     later = Words("largest weight of a later token", "後のトークンの重みの最大")
     unit = Words("largest |row sum - 1|", "|行の和 - 1| の最大")
     least = Words("least weight of an allowed token", "許されたトークンの重みの最小")
-    nothing = Words("effect of later values and scores", "後の値とスコアを変えたときの影響")
+    nothing = Words("effect of later values and scores", "後のバリューとスコアを変えたときの影響")
     unmasked = Words("no mask: least weight of a later token", "マスクなし：後のトークンの重みの最小")
     underflow = Words(
         "no mask, scores 1000 and 0: second weight", "マスクなし、スコア 1000 と 0：第 2 の重み"
@@ -204,7 +204,7 @@ CLAIMS = (
         source="Kikuta 2025, exercise 3.4",
         statement=Words(
             "Row k of softmax(QKᵀ)V is the weighted sum of the values, Σ_t a_kt v_t, with the weights of row k.",
-            "softmax(QKᵀ)V の第 k 行は、第 k 行の重みによる値の加重和 Σ_t a_kt v_t である。",
+            "softmax(QKᵀ)V の第 k 行は、第 k 行の重みによるバリューの加重和 Σ_t a_kt v_t である。",
         ),
         derivation=Words(
             "Q and K have n rows, so QKᵀ is n × n, and its entry (k, t) is q_k·k_t: query k against key t.\n"
@@ -214,15 +214,15 @@ CLAIMS = (
             "The weights are positive and sum to 1 (C06): each output lies between the values, entry by entry.\n"
             "This exercise has no 1/√d; with it the weights are others, and the rest of the argument is the same.",
             "Q と K は n 行なので QKᵀ は n × n で、成分 (k, t) はクエリ k とキー t の内積 q_k·k_t である。\n"
-            "ソフトマックスは行ごと、つまりキーについてとる：a_kt = exp(q_k·k_t) / Σ_t' exp(q_k·k_t')。\n"
+            "softmax は行ごと、つまりキーについてとる：a_kt = exp(q_k·k_t) / Σ_t' exp(q_k·k_t')。\n"
             "A は n × n、V は n × d_value なので、AV は n × d_value である。\n"
             "行列積の定義より (AV)_kj = Σ_t a_kt V_tj。全 j をまとめると第 k 行は Σ_t a_kt v_t である。\n"
-            "重みは正で和が 1（C06）なので、出力の各成分は値の成分の最小と最大の間にある。\n"
+            "重みは正で和が 1（C06）なので、出力の各成分はバリューの成分の最小と最大の間にある。\n"
             "この問題に 1/√d はない。あれば重みの値は変わるが、議論は同じである。",
         ),
         condition=Words(
             "The softmax runs along the rows, over the keys; taken down the columns, a row does not sum to 1.",
-            "ソフトマックスは行に沿って、キーについてとる。列ごとにとると、一つのクエリの重みの和は 1 でない。",
+            "softmax は行に沿って、キーについてとる。列ごとにとると、一つのクエリの重みの和は 1 でない。",
         ),
         compute=rows_mix_values,
     ),
@@ -260,7 +260,7 @@ CLAIMS = (
             "Multi-head attention, heads side by side times Wᵒ, is a sum over heads:"
             " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_hᵛ W_hᵒ, a matrix of rank D_v at most.",
             "ヘッドを横に並べて Wᵒ を掛けるマルチヘッドアテンションは、ヘッドについての和"
-            " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) に等しい。W^(h) = W_hᵛ W_hᵒ の階数は D_v 以下である。",
+            " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) に等しい。W^(h) = W_hᵛ W_hᵒ のランクは D_v 以下である。",
         ),
         derivation=Words(
             "Head h gives H_h = A_h V_h with A_h = softmax(Q_h K_hᵀ/√D_k) and V_h = X W_hᵛ.\n"
@@ -275,8 +275,8 @@ CLAIMS = (
             "ブロックの行とブロックの列の積だから [H_1, …, H_H] Wᵒ = Σ_h H_h W_hᵒ。\n"
             "H_h を代入すると Σ_h A_h X W_hᵛ W_hᵒ = Σ_h A_h X W^(h) となる。\n"
             "W_hᵛ は D × D_v、W_hᵒ は D_v × D なので W^(h) は D × D だが、D_v 個の数を経由する。\n"
-            "よって階数は D_v 以下（通常は D/H）であり、乱数の行列ではちょうど D_v になる。\n"
-            "ヘッドとは、トークンの選択 A_h と、その内容の低階数の写像 W^(h) であり、結果は単に足される。",
+            "よってランクは D_v 以下（通常は D/H）であり、乱数の行列ではちょうど D_v になる。\n"
+            "ヘッドとは、トークンの選択 A_h と、その内容の低ランクの写像 W^(h) であり、結果は単に足される。",
         ),
         compute=heads_add_up,
     ),
@@ -286,8 +286,8 @@ CLAIMS = (
         statement=Words(
             "With the causal mask a token attends to itself and to earlier ones only, and the attention matrix A"
             " shows which values were masked.",
-            "因果マスクがあると、トークンは自分自身とそれより前だけに注意を向け、アテンションの行列 A から"
-            "どの値がマスクされたかがわかる。",
+            "因果マスクがあると、トークンは自分自身とそれより前だけを見る。どのバリューがマスクされたかは、"
+            "アテンションの行列 A からわかる。",
         ),
         derivation=Words(
             "The mask sets the scores of forbidden keys to -∞ before the softmax; exp(-∞) = 0.\n"
@@ -297,9 +297,9 @@ CLAIMS = (
             "output q is the same whatever comes behind it, which lets all positions train at once.\n"
             "A is then lower triangular. Conversely, exp(s) > 0 for every finite score: in exact arithmetic\n"
             "a zero can only come from a mask. In floating point it may be an underflow (C06).",
-            "マスクは、ソフトマックスの前に、許されないキーのスコアを -∞ にする。exp(-∞) = 0 である。\n"
+            "マスクは、softmax の前に、許されないキーのスコアを -∞ にする。exp(-∞) = 0 である。\n"
             "よってそこでは小さい数ではなく厳密に a_qk = 0 であり、分母の和には許されたキーだけが残る。\n"
-            "つまり行は許されたキーについてのソフトマックスで、正であり和は 1 である。\n"
+            "つまり行は許されたキーについての softmax で、正であり和は 1 である。\n"
             "Σ_k a_qk v_k の中で後の値の係数は 0 であり、後のスコアはどの重みにも現れない。\n"
             "出力 q はその後に何が来ても同じで、全位置を同時に学習できるのはこのためである。\n"
             "このとき A は下三角行列である。逆に有限のスコアでは exp(s) > 0 なので、厳密な計算なら\n"

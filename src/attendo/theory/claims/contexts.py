@@ -210,11 +210,13 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         mean.append(probe_accuracy(pooled[0], texts[:, 0], pooled[1], fresh[:, 0]))
     trained = Words("its own task: accuracy on new texts", "本来のタスク：新しい文での正解率")
     names = (
-        Words("probe, the letter itself: accuracy, chance .17", "プローブ（その文字）：正解率、偶然なら .17"),
-        Words("probe, its place: accuracy, chance .13", "プローブ（位置）：正解率、偶然なら .13"),
+        Words(
+            "probe, the letter itself: accuracy, chance .17", "プローブ（その文字）：正解率、偶然なら 0.17"
+        ),
+        Words("probe, its place: accuracy, chance .13", "プローブ（位置）：正解率、偶然なら 0.13"),
         Words(
             "probe, the letter to its left: accuracy, chance .17",
-            "プローブ（左隣の文字）：正解率、偶然なら .17",
+            "プローブ（左隣の文字）：正解率、偶然なら 0.17",
         ),
         Words("nearest hidden vector has the same letter: share", "最も近い隠れ状態が同じ文字である割合"),
     )

@@ -70,18 +70,18 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
         ),
         above(
             Words(
-                f"weight of {keys[0]} for {MISSPELT}, β = 2", f"{MISSPELT} に対する {keys[0]} の重み(β = 2)"
+                f"weight of {keys[0]} for {MISSPELT}, β = 2", f"{MISSPELT} に対する {keys[0]} の重み（β = 2）"
             ),
             float(weights[0]),
             0.8,
         ),
         below(
-            Words("its distance from 1 at β = 40", "同じ重みと 1 との差(β = 40)"),
+            Words("its distance from 1 at β = 40", "同じ重みと 1 との差（β = 40）"),
             1.0 - float(weights_of([MISSPELT], keys, 40.0)[0, 0]),
             1e-12,
         ),
         equals(
-            Words(f"largest weight for {BETWEEN}, β = 1000", f"{BETWEEN} に対する最大の重み(β = 1000)"),
+            Words(f"largest weight for {BETWEEN}, β = 1000", f"{BETWEEN} に対する最大の重み（β = 1000）"),
             float(weights_of([BETWEEN], keys, 1000.0).max()),
             0.5,
             counterexample=True,
@@ -114,8 +114,8 @@ C27 = Claim(
         " to the nearest key, and at β = ∞ a query that is a key gets its own value, as in a dictionary. A misspelt"
         " query still finds its key. Only the score differs from attention on vectors, where it is qᵀk.",
         "辞書は検索語を各キーと比べ、一致したキーの値を返す。一致か否かをレーベンシュタイン距離 d_i"
-        "(挿入・削除・置換する文字の最小数)に置き換え、a = softmax(-βd) を重みとする。重みの和は 1 であり、二つのキーの"
-        "比は a_i/a_j = exp(β(d_j - d_i)) となるから、編集が一回増えるごとに重みは exp(β) 分の 1 になる。β = 0 では"
+        "（挿入・削除・置換する文字の最小数）に置き換え、a = softmax(-βd) を重みとする。重みの和は 1 であり、二つのキー"
+        "の比は a_i/a_j = exp(β(d_j - d_i)) となるから、編集が一回増えるごとに重みは exp(β) 分の 1 になる。β = 0 では"
         "すべてのキーの重みが等しく、β が大きくなるにつれて重みは最も近いキーに集まり、β = ∞ ではキーと一致する検索語に"
         "そのキーの値が返る。これは通常の辞書と同じである。綴りを誤った検索語でも目的のキーが見つかる。ベクトルに対する"
         "アテンションとの違いは、スコアが qᵀk ではないことだけである。",

@@ -74,12 +74,12 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
     found, temperatures = softmax_at(1.0), implied_temperatures(printed)
     nearest = nearest_temperature(printed)
     near = softmax_at(nearest)
-    checks = [equals(Words("sum of the softmax", "ソフトマックスの和"), found.sum(), 1.0)]
+    checks = [equals(Words("sum of the softmax", "softmax の和"), found.sum(), 1.0)]
     for score, value, (expected, digits) in zip(SCORES, found, WEIGHTS, strict=True):
         name = Words(f"weight of the score {score:g}", f"スコア {score:g} の重み")
         checks.append(equals(name, value, expected, digits))
     total = Words("slides: sum of the numbers", "スライド：数の和")
-    far = Words("slides: largest difference from the softmax", "スライド：ソフトマックスとの差の最大")
+    far = Words("slides: largest difference from the softmax", "スライド：softmax との差の最大")
     pairs = Words(
         "slides: temperatures that pairs imply, largest / least", "スライド：組から求めた温度の最大 / 最小"
     )
@@ -114,7 +114,7 @@ CLAIMS = (
         source="Slides on the Transformer",
         statement=Words(
             "The softmax turns scores, such as (12, 8, -1, 19), into weights that sum to 1.",
-            "ソフトマックスは (12, 8, -1, 19) のようなスコアを、和が 1 の重みに変える。",
+            "softmax は (12, 8, -1, 19) のようなスコアを、和が 1 の重みに変える。",
         ),
         derivation=Words(
             "a_i = exp(s_i) / Σ_j exp(s_j): the sum is 1 by construction, whatever the scores.\n"
@@ -128,19 +128,19 @@ CLAIMS = (
             "Their sum is 1, but a sum of 1 alone makes no softmax.",
             "a_i = exp(s_i) / Σ_j exp(s_j) なので、どんなスコアでも和は定義から 1 である。\n"
             "二つの重みの比は a_i/a_j = exp(s_i - s_j) である。19 と 12 の差 7 は 1097 倍の違いになる。\n"
-            "したがってほぼすべてが 19 に集まる：(9.1e-4, 1.7e-5, 2.1e-9, .99907)。\n"
+            "したがってほぼすべてが 19 に集まる：(9.1e-4, 1.7e-5, 2.1e-9, 0.99907)。\n"
             "温度 T では a_i/a_j = exp((s_i - s_j)/T) なので、T = (s_i - s_j) / ln(a_i/a_j) がどの組でも等しくなければ"
             "ならない。\n"
-            "スライドの数からは、12 と 8 で T = 4/ln(.3/.2) = 9.9、8 と -1 で 9/ln(.2/.01) = 3.0、19 と 12 で"
-            " 7/ln(.49/.3) = 14.3 となり、合う温度は存在しない。\n"
-            "差の最大が最も小さいのは T = 9.3 の (.249, .162, .061, .528) で、それでも .051 ずれる。\n"
-            "スライドの数の和は 1 だが、和が 1 であるだけではソフトマックスではない。",
+            "スライドの数からは、12 と 8 で T = 4/ln(0.3/0.2) = 9.9、8 と -1 で 9/ln(0.2/0.01) = 3.0、19 と 12 で"
+            " 7/ln(0.49/0.3) = 14.3 となり、合う温度は存在しない。\n"
+            "差の最大が最も小さいのは T = 9.3 の (0.249, 0.162, 0.061, 0.528) で、それでも 0.051 ずれる。\n"
+            "スライドの数の和は 1 だが、和が 1 であるだけでは softmax ではない。",
         ),
         condition=Words(
             "A sum of 1 is not enough: the weights printed beside these scores, (.3, .2, .01, .49), are no softmax"
             " of them, at any temperature.",
-            "和が 1 であるだけでは足りない。これらのスコアの横に示された (.3, .2, .01, .49) は、どの温度でも、それらの"
-            "ソフトマックスではない。",
+            "和が 1 であるだけでは足りない。これらのスコアの横に示された (0.3, 0.2, 0.01, 0.49) は、どの温度でも、それ"
+            "らの softmax ではない。",
         ),
         compute=slides_numbers_are_no_softmax,
     ),

@@ -207,7 +207,7 @@ CLAIMS = (
             "The P in front stays: the layer is equivariant, not invariant.\n"
             "Positions break it: PX + E is not P(X + E). So does a mask that knows the order.",
             "P は各行・各列に 1 が一つだけある行列で、列は正規直交だから PᵀP = I。\n"
-            "行ごとのソフトマックス σ はどの行も同じに扱うので σ(PA) = Pσ(A)。\n"
+            "行ごとの softmax σ はどの行も同じに扱うので σ(PA) = Pσ(A)。\n"
             "行の中でも、分母の和に順序はないので、どの成分も同じに扱う：σ(APᵀ) = σ(A)Pᵀ。\n"
             "X を PX に替えると、Q は PQ、K は PK、V は PV になる。\n"
             "σ(PQ(PK)ᵀ/√D_k) PV = σ(P(QKᵀ/√D_k)Pᵀ) PV = P σ(QKᵀ/√D_k) PᵀP V = P·Att(Q, K, V)。\n"
@@ -253,7 +253,7 @@ CLAIMS = (
         source="NYU Deep Learning 2020, week 12-3",
         statement=Words(
             "Query, key and value are rotations of x: q = W_q x, k = W_k x, v = W_v x.",
-            "クエリ・キー・値は x の回転である：q = W_q x、k = W_k x、v = W_v x。",
+            "クエリ・キー・バリューは x の回転である：q = W_q x、k = W_k x、v = W_v x。",
         ),
         derivation=Words(
             "|Wx|² = xᵀWᵀWx. If WᵀW = I this is |x|² for every x, and (Wx)ᵀ(Wy) = xᵀy in the same way.\n"

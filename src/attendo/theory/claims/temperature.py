@@ -161,12 +161,12 @@ def hard_and_soft(weigh: Tempered = tempered, seed: int = 0) -> Finding:
     far = weigh(torch.tensor([[1e4, 0.0]], dtype=torch.float64), 1.0)
     at_argmax = hard.gather(-1, scores.argmax(-1, keepdim=True))
     alike = Words("β = 0: largest |a_i - 1/n|", "β = 0：|a_i - 1/n| の最大")
-    tends = Words("β = 1000, s = (1, .5, .2): |soft - hard|", "β = 1000、s = (1, .5, .2)：ハードとの差")
+    tends = Words("β = 1000, s = (1, .5, .2): |soft - hard|", "β = 1000、s = (1, 0.5, 0.2)：ハードとの差")
     least = Words("hard: least ‖a‖₀", "ハード：‖a‖₀ の最小")
     most = Words("hard: largest ‖a‖₀", "ハード：‖a‖₀ の最大")
     top = Words("hard: least weight at the highest score", "ハード：最高スコアでの重みの最小")
     unit = Words("soft: largest |‖a‖₁ - 1|", "ソフト：|‖a‖₁ - 1| の最大")
-    twenty = Words("β = 20, s = (1, .5, .2): first weight", "β = 20、s = (1, .5, .2)：先頭の重み")
+    twenty = Words("β = 20, s = (1, .5, .2): first weight", "β = 20、s = (1, 0.5, 0.2)：先頭の重み")
     stable = Words("s = (10000, 0): first weight, no NaN", "s = (10000, 0)：先頭の重み（NaN でない）")
     five, signed = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.75, -0.25, 0.0])
     zero_norm = Words("(5, 0, 0) has ‖a‖₀ = 1; its sum", "(5, 0, 0) は ‖a‖₀ = 1 だが、和は")
@@ -186,7 +186,7 @@ def hard_and_soft(weigh: Tempered = tempered, seed: int = 0) -> Finding:
     )
     betas = np.geomspace(0.1, 100.0, 31)
     curves = np.stack([weigh(three, float(beta))[0].numpy() for beta in betas], axis=1)
-    title = Words("weights of the scores 1, .5, .2 by β", "スコア 1, .5, .2 の重みと β")
+    title = Words("weights of the scores 1, .5, .2 by β", "スコア 1, 0.5, 0.2 の重みと β")
     labels = tuple(f"{beta:.2g}" for beta in betas)
     return Finding(checks, Picture("curves", title, curves, tuple(f"s = {s:g}" for s in SCORES), labels))
 
@@ -219,7 +219,7 @@ def saturation_stops_the_gradient(
     exact = Words("largest |y_i(δ_ij - y_j) - automatic|", "|y_i(δ_ij - y_j) - 自動微分| の最大")
     divided = Words("largest |y_i(δ_ij - y_j) - finite difference|", "|y_i(δ_ij - y_j) - 差分商| の最大")
     greatest = Words("y = (½, ½): the largest entry there can be", "y = (½, ½)：ありうる最大の成分")
-    steep = Words("β = 100, s = (1, .5, .2): largest entry", "β = 100、s = (1, .5, .2)：最大の成分")
+    steep = Words("β = 100, s = (1, .5, .2): largest entry", "β = 100、s = (1, 0.5, 0.2)：最大の成分")
     loss = Words("cross-entropy: largest |∂L/∂s - (y - t)|", "交差エントロピー：|∂L/∂s - (y - t)| の最大")
     stuck = Words("s = (40, 0): largest entry", "s = (40, 0)：最大の成分")
     pulled = Words(
@@ -236,7 +236,9 @@ def saturation_stops_the_gradient(
         below(stuck, largest(jacobian(masked_softmax(wrong)[0])), 1e-16),
         equals(pulled, pull[0, 0].item(), 1.0, 1e-12),
     )
-    title = Words("largest |∂y_i/∂s_j| by β, scores 1, .5, .2", "|∂y_i/∂s_j| の最大と β（スコア 1, .5, .2）")
+    title = Words(
+        "largest |∂y_i/∂s_j| by β, scores 1, .5, .2", "|∂y_i/∂s_j| の最大と β（スコア 1, 0.5, 0.2）"
+    )
     labels = tuple(f"{beta:.2g}" for beta in betas[:-1])
     return Finding(checks, Picture("curves", title, np.array([sizes[:-1]]), ("|∂y/∂s|",), labels))
 
@@ -271,8 +273,8 @@ CLAIMS = (
         statement=Words(
             "The inverse temperature β = 1/√d keeps attention equally soft in every dimension d, because lengths in"
             " d dimensions grow like that of (1, ..., 1), which is √d.",
-            "逆温度 β = 1/√d により、アテンションの鋭さは次元 d によらず一定に保たれる。d 次元での長さは"
-            " (1, …, 1) の長さ √d のように伸びるからである。",
+            "逆温度 β = 1/√d により、アテンションの鋭さは次元 d によらず一定に保たれる。d 次元の"
+            "ベクトルの長さは、(1, …, 1) の長さと同じく √d に比例して伸びるからである。",
         ),
         derivation=Words(
             "Let the entries of q and k be independent, with mean 0 and variance 1. By C07, qᵀk has variance d.\n"
@@ -284,13 +286,13 @@ CLAIMS = (
             "aligned need 1/d. The root is right for independent ones, as at the start of training.\n"
             "The figures are means over draws from a seeded generator; .015 is three standard errors of a difference.",
             "q と k の成分は独立で、平均 0、分散 1 とする。C07 より qᵀk の分散は d である。\n"
-            "スコアの広がりが √d なら、d が大きいほどソフトマックスは鋭い。見ているのはスコアの差だけで、\n"
+            "スコアの広がりが √d なら、d が大きいほど softmax は鋭い。見ているのはスコアの差だけで、\n"
             "全スコアを √d 倍することは逆温度を √d 倍することと同じだからである。\n"
             "qᵀk/√d の分散は d によらず 1 で、d が大きいと d によらない正規分布に近づく。\n"
             "よって 16 個の重みの最大値の平均は d によらずほぼ等しい。1/√d がないと 1 に近づく。\n"
             "長さは Σ_i 1² = d から出る。だが q = k = (1, …, 1) では qᵀk = d、qᵀk/√d = √d である。\n"
             "そろったベクトルには 1/d が要る。平方根が正しいのは、学習の初めのように独立な場合である。\n"
-            "値はシードを固定した乱数の平均で、許容差 .015 は二つの平均の差の標準誤差の 3 倍である。",
+            "値はシードを固定した乱数の平均で、許容差 0.015 は二つの平均の差の標準誤差の 3 倍である。",
         ),
         condition=Words(
             "The entries of query and key are independent, with mean 0 and variance 1; for aligned ones the score"
@@ -320,7 +322,7 @@ CLAIMS = (
             "両者をつなぐのは β である。a_j / a_i = exp(-β(s_i - s_j)) なので、s_i がただ一つの最大値なら、\n"
             "β → ∞ で他の重みは 0 に近づく。β = 0 ではすべて 1/n になる。\n"
             "ノルムだけでは足りない。(5, 0, 0) は ‖a‖₀ = 1、(¾, -¼, 0) は ‖a‖₁ = 1 だが、選択でも混合でもない。\n"
-            "正しくは単体 a_i ≥ 0, Σ a_i = 1 であり、ハードアテンションはその頂点である。",
+            "正しくは、単体 a_i ≥ 0, Σ a_i = 1 の点であり、ハードアテンションはその頂点である。",
         ),
         condition=Words(
             "With a_i ≥ 0 and Σ a_i = 1 in both cases; the norms alone allow other vectors.",
@@ -334,7 +336,7 @@ CLAIMS = (
         statement=Words(
             "The softmax y has the derivative ∂y_i/∂s_j = y_i(δ_ij - y_j), which vanishes where y is saturated;"
             " with the cross-entropy behind it, the gradient is y - t.",
-            "ソフトマックス y の微分は ∂y_i/∂s_j = y_i(δ_ij - y_j) であり、y が飽和すると消える。"
+            "softmax y の微分は ∂y_i/∂s_j = y_i(δ_ij - y_j) であり、y が飽和すると消える。"
             "交差エントロピーと組み合わせると、勾配は y - t になる。",
         ),
         derivation=Words(

@@ -108,8 +108,8 @@ by_sums = [sum(A[k, t] * V[t] for t in range(3)) for k in range(3)]
         wrong=Words(
             "W₁ ∈ R^{d×d_ff}, W₂ ∈ R^{d_ff×d}: then W₁x doesn't exist for x ∈ R^d. (And the solutions of 3.2 and 3.3"
             " are only links.)",
-            "W₁ ∈ R^{d×d_ff}、W₂ ∈ R^{d_ff×d} とすると、x ∈ R^d に対して W₁x が定義されない(また 3.2 と 3.3 の解答は"
-            "リンクだけである)。",
+            "W₁ ∈ R^{d×d_ff}、W₂ ∈ R^{d_ff×d} とすると、x ∈ R^d に対して W₁x が定義されない（また 3.2 と 3.3 の解答は"
+            "リンクだけである）。",
         ),
         right=Words(
             "W₁ ∈ R^{d_ff×d} and W₂ ∈ R^{d×d_ff}, as nn.Linear stores them. The figure of 3.2 is `attendo figure"
@@ -189,8 +189,8 @@ A = attention_weights(X, X, scale=1.0)
         right=Words(
             "Att(PX) = P Att(X): the outputs move along with the tokens (equivariance). π permutes {1, …, N}, and a row"
             " still sums to 1, for Σ over π(n') is Σ over n'.",
-            "Att(PX) = P Att(X) である。出力はトークンとともに並び替わる(同変性)。π は {1, …, N} の置換であり、π(n') に"
-            "ついての和は n' についての和に等しいので、行の和は 1 のままである。",
+            "Att(PX) = P Att(X) である。出力はトークンとともに並び替わる（同変性）。π は {1, …, N} の置換であり、π(n') "
+            "についての和は n' についての和に等しいので、行の和は 1 のままである。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -223,13 +223,14 @@ round((Att(P @ X) - P @ Att(X)).abs().max().item(), 4)""",
         wrong=Words(
             "Att(Q_h, K_h, XW^(h)) is given the width D_v of a value head. Terms that narrow don't add up to an output"
             " of width D.",
-            "Att(Q_h, K_h, XW^(h)) の幅を、値のヘッドの幅 D_v としている。その幅では、和が幅 D の出力にならない。",
+            "Att(Q_h, K_h, XW^(h)) の幅を、バリューのヘッドの幅 D_v としている。その幅では、和が幅 D の出力にならな"
+            "い。",
         ),
         right=Words(
             "W^(h) = W_h^v W_h^o is D × D, so each term has width D, and the terms add up. What stays of D_v is the"
             " rank: D_v at most.",
-            "W^(h) = W_h^v W_h^o は D × D なので、各項の幅は D であり、足し合わせることができる。D_v が残るのは階数で、"
-            "高々 D_v である。",
+            "W^(h) = W_h^v W_h^o は D × D なので、各項の幅は D であり、足し合わせることができる。D_v が残るのはランク"
+            "で、高々 D_v である。",
         ),
         mark="run",
         wrong_code=Snippet(

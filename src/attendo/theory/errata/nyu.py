@@ -245,7 +245,7 @@ A = attention_weights(q.double(), K.double())
         title=Words("New random layers at every call", "呼び出すたびに新しい乱数の層ができる"),
         wrong=Words(
             "forward builds Encoder(), without arguments, and nn.Linear: another answer each time, nothing to train.",
-            "forward の中で Encoder()(引数なし)と nn.Linear を作る。毎回答えが変わり、学習するパラメータもない。",
+            "forward の中で Encoder()（引数なし）と nn.Linear を作る。毎回答えが変わり、学習するパラメータもない。",
         ),
         right=Words(
             "Both are built once, in the constructor; forward only uses them.",

@@ -50,12 +50,12 @@ record[record.paths[0]].weights.shape""",
         wrong=Words(
             "A is said to tell which values were masked, but no mask exists, neither of padding nor causal. The"
             " Japanese page calls H the positional encoding of the values.",
-            "どの値がマスクされたかを A で見ると言うが、パディングのマスクも因果マスクも存在しない。"
-            "また日本語版は H を値の positional encoding と呼んでいる。",
+            "どのバリューがマスクされたかを A で見ると言うが、パディングのマスクも因果マスクも存在しない。"
+            "また日本語版は H をバリューの positional encoding と呼んでいる。",
         ),
         right=Words(
             "With a mask, A is exactly 0 there. H is just a representation of the values: their weighted mean.",
-            "マスクがあれば、その重みは厳密に 0 になる。H は単に値の表現、すなわち値の重み付き平均である。",
+            "マスクがあれば、その重みは厳密に 0 になる。H は単にバリューの表現、すなわちバリューの加重平均である。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -212,7 +212,7 @@ soft = masked_softmax(scores[None])[0]
             "The width of a head is a choice: without biases 4hd² weights in the text's form, 4d² in the code's."
             " β = 1/√(width of a head) is both.",
             "ヘッドの幅は選択できる。重みの数はバイアスを除き、本文の形で 4hd²、コードの形で 4d² である。"
-            "β = 1/√(ヘッドの幅) とすればどちらにも当てはまる。",
+            "β = 1/√（ヘッドの幅）とすればどちらにも当てはまる。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -247,7 +247,7 @@ code = Attention(8, 2, bias=False)
         right=Words(
             "W x is a rotation only if WᵀW = I (and det W = 1); a trained W also stretches. Cross-attention gives one"
             " vector for each target position y_i; those of the x_i come from the encoder.",
-            "W x が回転になるのは WᵀW = I(かつ det W = 1)のときだけで、学習した W は伸縮もする。"
+            "W x が回転になるのは WᵀW = I（かつ det W = 1）のときだけで、学習した W は伸縮もする。"
             "クロスアテンションが与えるのは目標側の位置 y_i ごとのベクトルであり、x_i の表現はエンコーダの出力である。",
         ),
         mark="run",
@@ -362,7 +362,7 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
             " (.861 valid, .805 test) differ, and no reason is given. Padding attends and wins the maximum. torchtext"
             ".legacy is gone, nothing is seeded, evaluation keeps the graph, the model on display has more layers.",
             "ミニバッチごとの正解率を平均するため、短い最後のミニバッチも満杯のものと同じ重みになる。表示された値"
-            "（検証 .861、テスト .805）の差には説明がない。パディングも重みを受け、最大値に選ばれる。torchtext.legacy"
+            "（検証 0.861、テスト 0.805）の差には説明がない。パディングも重みを受け、最大値に選ばれる。torchtext.legacy"
             " はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
         ),
         right=Words(
@@ -370,7 +370,7 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
             " sums been divided by the last batch's index, one less than the 16 and 153 batches, the true figures"
             " would be .807 and .799: that would explain most of the gap.",
             "全文章の正解数を数えて一度だけ割り、パディングはアテンションとプーリングから除く。もしバッチ数（16 と"
-            " 153）より 1 小さい最後の番号で割っていたとすれば、正しい値は .807 と .799 であり、差の大半に説明がつく。",
+            " 153）より 1 小さい最後の番号で割ったのなら、正しい値は 0.807 と 0.799 であり、差の大半に説明がつく。",
         ),
         mark="run",
         wrong_code=Snippet(

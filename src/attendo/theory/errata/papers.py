@@ -15,8 +15,8 @@ ERRATA = (
             " (it is cut off after 999 tokens here).",
             "A9: W_u ∈ R^{N_V×d_e} を幅 d_f のベクトルに掛けている。A6: ε がなく、成分がすべて等しいと 0/0 になる。A8 "
             "は i で数えながら本体では l を使い、A14 とともに ℓ_max を確かめない。τ = 0 に触れているが p^{1/τ} は定義"
-            "されない。A12 の損失は何もマスクされなければ空になる(平均なら NaN)。A15 は止まらないことがある(ここでは"
-            " 999 トークンで打ち切った)。",
+            "されない。A12 の損失は何もマスクされなければ空になる（平均なら NaN）。A15 は止まらないことがある（ここでは"
+            " 999 トークンで打ち切った）。",
         ),
         right=Words(
             "W_u is N_V × d_f; ε can be given; one name for the layer; a text longer than ℓ_max is refused with a"

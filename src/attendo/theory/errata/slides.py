@@ -19,8 +19,8 @@ ERRATA = (
         right=Words(
             "Rows throughout: Q = XW, A = QKᵀ, n × n; or columns throughout: A = KᵀQ, its transpose, softmax over"
             " columns, Z = VA.",
-            "行で通すなら Q = XW, A = QKᵀ で n × n になる。列で通すなら A = KᵀQ(その転置)とし、softmax を列ごとにとり、"
-            "Z = VA とする。",
+            "行で通すなら Q = XW, A = QKᵀ で n × n になる。列で通すなら A = KᵀQ（その転置）とし、softmax を列ごとにと"
+            "り、Z = VA とする。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -87,14 +87,14 @@ A = attention_weights(Q, K)
         wrong=Words(
             "(12, 8, -1, 19) is turned into (.3, .2, .01, .49). Each pair of weights would need another inverse"
             " temperature β = Δ log a / Δ s. Also, two steps are numbered 2; the second of them is step 3.",
-            "(12, 8, -1, 19) が (.3, .2, .01, .49) になるとしているが、重みの組ごとに逆温度 β = Δ log a / Δ s が"
+            "(12, 8, -1, 19) が (0.3, 0.2, 0.01, 0.49) になるとしているが、重みの組ごとに逆温度 β = Δ log a / Δ s が"
             "異なってしまう。また手順 2 が 2 つあり、後のほうは 3 である。",
         ),
         right=Words(
             "The softmax gives (9.1e-4, 1.7e-5, 2.1e-9, .99907), β = 1 for every pair. No temperature gives the"
             " slide's numbers; τ = 9.3 comes nearest, still .05 off: (.249, .162, .061, .528).",
-            "softmax は (9.1e-4, 1.7e-5, 2.1e-9, .99907) で、どの組も β = 1 である。スライドの値になる温度はなく、"
-            "最も近い τ = 9.3 の (.249, .162, .061, .528) でも最大 .05 ずれる。",
+            "softmax は (9.1e-4, 1.7e-5, 2.1e-9, 0.99907) で、どの組も β = 1 である。スライドの値になる温度はなく、"
+            "最も近い τ = 9.3 の (0.249, 0.162, 0.061, 0.528) でも最大 0.05 ずれる。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -189,8 +189,8 @@ eight, (len(products), sum(products))""",
         right=Words(
             "The encoder makes h^Enc, once. Each decoder layer projects its own K and V from it (they can be kept for"
             " the whole sentence), and its self-attention is causal (erratum 13).",
-            "エンコーダは h^Enc を一度だけ作る。デコーダの各層がそこから自分の K と V を作り(文の間は保存しておける)、"
-            "セルフアテンションには因果マスクをかける(正誤 13)。",
+            "エンコーダは h^Enc を一度だけ作る。デコーダの各層がそこから自分の K と V を作り（文の間は保存しておけ"
+            "る）、セルフアテンションには因果マスクをかける（正誤 13）。",
         ),
         mark="run",
         wrong_code=Snippet(

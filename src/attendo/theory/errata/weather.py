@@ -14,7 +14,7 @@ ERRATA = (
             "The constructor assigns w_k and b_k a second time where w_v and b_v are due. Equinox then refuses the"
             " module: fields that are declared and not initialised (the check is imitated here).",
             "コンストラクタが w_v と b_v を設定すべきところで、w_k と b_k をもう一度設定している。宣言されたフィールド"
-            "が初期化されないので、Equinox はモジュールの生成を拒む(ここではその検査を模した)。",
+            "が初期化されないので、Equinox はモジュールの生成を拒む（ここではその検査を模した）。",
         ),
         right=Words(
             "A third pair of its own, W_v ∈ R^{d_out×d_in} and b_v ∈ R^{d_out}; only queries and keys share d_attn.",
@@ -62,7 +62,7 @@ w_v, b_v = layer.v_proj.weight, layer.v_proj.bias
         ),
         right=Words(
             "1/√d_attn follows from the shape: a plain (static) number, which no optimizer sees.",
-            "1/√d_attn は形から決まる。最適化の対象にならない、ただの(静的な)数とする。",
+            "1/√d_attn は形から決まる。最適化の対象にならない、ただの（静的な）数とする。",
         ),
         mark="shown by analogy",
         wrong_code=Snippet(
@@ -106,8 +106,8 @@ list(layer.attend.parameters()), round(before, 4), round(after, 4)""",
         wrong=Words(
             "The class handles every query, for q.T @ k is T × T, so it isn't the single-query algorithm. Tokens come"
             " in as columns, d_in × T, and leave as rows: alpha @ v.T is T × d_out.",
-            "q.T @ k は T × T であり、全クエリを処理しているので、単一クエリのアルゴリズムではない。トークンは列(d_in"
-            " × T)で入るのに、alpha @ v.T は T × d_out で、行になって出てくる。",
+            "q.T @ k は T × T であり、全クエリを処理しているので、単一クエリのアルゴリズムではない。トークンは列（d_in"
+            " × T）で入るのに、alpha @ v.T は T × d_out で、行になって出てくる。",
         ),
         right=Words(
             "Columns in, columns out: v @ alpha.T, d_out × T, is attention as attendo computes it, transposed. A"
@@ -241,7 +241,7 @@ count, torch.equal(one, other)""",
             "The base is L = ℓ_max and i starts at 1, credited to Vaswani et al.: so it stands in Phuong & Hutter,"
             " which has the same slip. No row turns by 1 radian a step (rows 1 to 4 at t = 1, d_e = 5, L = 50).",
             "底が L = ℓ_max で i が 1 から始まる式を Vaswani らのものとしている。これは Phuong & Hutter の式で、そこに"
-            "ある誤りを引き継いだものである。1 歩で 1 ラジアン進む行がない(t = 1, d_e = 5, L = 50 の 1–4 行)。",
+            "ある誤りを引き継いだものである。1 歩で 1 ラジアン進む行がない（t = 1, d_e = 5, L = 50 の 1–4 行）。",
         ),
         right=Words(
             "Vaswani et al. have base 10000, which knows no longest text, and i ≥ 0, so the first pair is sin t, cos"
@@ -362,11 +362,11 @@ torch.equal(sun, again), len(turns.unique()), (norms.std() < 1e-9).item()""",
             "The text adds 1/t, the code (i + 1)/L, and L = 50 becomes L = 10 while 20 days are generated. Beyond L"
             " sums collide: rain (-1) on day 11 is cloud (0) on day 1; 40 of 60 pairs stay distinct.",
             "本文は 1/t を足すが、コードは (i + 1)/L である。L は 50 から 10 に変わるのに、20 日分を生成する。L を超え"
-            "ると和が衝突し、11 日目の雨(-1)は 1 日目の曇(0)と等しくなる。60 組のうち 40 通りしか区別できない。",
+            "ると和が衝突し、11 日目の雨（-1）は 1 日目の曇（0）と等しくなる。60 組のうち 40 通りしか区別できない。",
         ),
         right=Words(
             "t/L needs L ≥ T, here 20; 1/t keeps all 60 apart, too.",
-            "t/L なら L ≥ T(ここでは 20)とする。1/t でも 60 組すべてを区別できる。",
+            "t/L なら L ≥ T（ここでは 20）とする。1/t でも 60 組すべてを区別できる。",
         ),
         mark="run",
         wrong_code=Snippet(

@@ -20,8 +20,8 @@ ERRATA = (
         right=Words(
             "A second-order chain has a row for each pair of days, 9 of them (here: tomorrow follows yesterday). The"
             " post needs none; later versions dropped it.",
-            "2 次の連鎖は 2 日の組ごとに行を持ち、9 行になる(ここでは例として、明日が昨日だけで決まる連鎖とした)。記事"
-            "には不要で、後の版では消えている。",
+            "2 次の連鎖は 2 日の組ごとに行を持ち、9 行になる（ここでは例として、明日が昨日だけで決まる連鎖とした）。記"
+            "事には不要で、後の版では消えている。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -127,15 +127,15 @@ tuple((w_q @ e[0].T).shape), tuple(weather_blog(d_in=1)(e, e).shape)""",
             "Decorated with jax.grad, loss_fn returns gradients (-2 below, where the loss is 1); y and pred_y are not"
             " defined. A squared error on codes makes cloud (0) the best guess wherever rain (-1) and sun (1) are"
             " equally likely.",
-            "jax.grad で修飾したので、loss_fn は損失でなく勾配を返す(下の例では損失 1 に対して -2)。y と pred_y は未定"
-            "義である。番号の 2 乗誤差では、雨(-1)と晴(1)が半々のとき、めったに起きない曇(0)が最良の予測になってしま"
-            "う。",
+            "jax.grad で修飾したので、loss_fn は損失でなく勾配を返す（下の例では損失 1 に対して -2）。y と pred_y は未"
+            "定義である。番号の 2 乗誤差では、雨（-1）と晴（1）が半々のとき、めったに起きない曇（0）が最良の予測になっ"
+            "てしまう。",
         ),
         right=Words(
             "Value and gradient, each by its name (filter_value_and_grad there). The loss is the cross-entropy over 3"
             " classes: least at the true probabilities, where it is their entropy.",
-            "値と勾配の両方を得る(Equinox なら filter_value_and_grad)。損失は 3 クラスの交差エントロピーとする。これは"
-            "真の確率で最小になり、最小値はそのエントロピーである。",
+            "値と勾配の両方を得る（Equinox なら filter_value_and_grad）。損失は 3 クラスの交差エントロピーとする。これ"
+            "は真の確率で最小になり、最小値はそのエントロピーである。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -192,7 +192,7 @@ best = bool(logits.grad.sum(0).abs().max() < 1e-9)  # no slope left
         right=Words(
             "Look up by the last day, TOKEN_EMBEDDING[weathers[-2:]], or by its number; return the days and the day"
             " that follows each. Initial weights get a variance of 2/(d_in + d_out).",
-            "最後の日を鍵にする(TOKEN_EMBEDDING[weathers[-2:]])か、番号で引く。各日の列とその翌日を返す。重みの初期値"
+            "最後の日を鍵にする（TOKEN_EMBEDDING[weathers[-2:]]）か、番号で引く。各日の列とその翌日を返す。重みの初期値"
             "の分散は 2/(d_in + d_out) とする。",
         ),
         mark="run",
@@ -239,8 +239,8 @@ inputs.shape, inputs[0].tolist(), targets.tolist()""",
             " right mask, too, one layer of one head without residual or FFN gets .38 to .53 on dotmod, a linear model"
             " .76.",
             "クエリ以前のキーを許し、最後の位置を読む。なお、アテンションが線形モデルに負けた原因はこの誤りではな"
-            "い。dotmod の正解率は、正しいマスクでも残差接続と FFN のない 1 層 1 ヘッドでは .38–.53 にとどまり、線形モ"
-            "デルは .76 である。",
+            "い。dotmod の正解率は、正しいマスクでも残差接続と FFN のない 1 層 1 ヘッドでは 0.38–0.53 にとどまり、線形"
+            "モデルは 0.76 である。",
         ),
         mark="run",
         wrong_code=Snippet(
@@ -280,7 +280,7 @@ seen, [round(a, 4) for a in A[-1].tolist()]""",
         right=Words(
             "Slices of the permutation; day 11 is asked of the last position alone; draws at lengths 3 and 7, days 4"
             " and 8; one numbering, 1 to 3 as in the code, in which rain days count (y(2 - y) mod 3).",
-            "並べ替えた添字を分割する。11 日目は最後の位置だけで予測する。引き直すのは長さ 3 と 7(4 日目と 8 日目)と"
+            "並べ替えた添字を分割する。11 日目は最後の位置だけで予測する。引き直すのは長さ 3 と 7（4 日目と 8 日目）と"
             "し、番号はコードの 1–3 に統一する。y(2 - y) mod 3 により、雨の日だけが数えられる。",
         ),
         mark="run",
@@ -328,7 +328,7 @@ batches, free_days([3, 7]), round(loss, 3), counted""",
             " gradient, and the loss stalls. batch_size = 100 is never read (16 is what runs), and the plot's axis"
             " “Counts” is the position.",
             "JIT されたステップが opt_state を返さないので、毎回が Adam の 1 歩目になる。勾配の大きさによらず 1e-2 ず"
-            "つ動き、損失が下げ止まる。また batch_size = 100 は使われず(実際は 16)、図の軸 Counts は位置である。",
+            "つ動き、損失が下げ止まる。また batch_size = 100 は使われず（実際は 16）、図の軸 Counts は位置である。",
         ),
         right=Words(
             "The state goes from step to step: the steps shrink with the gradient, and the loss goes on falling.",
