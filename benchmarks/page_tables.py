@@ -81,13 +81,16 @@ def again(language):
     """When the figures were last run again, and what came out."""
     run = last_run()
     if not run:
-        return ["*`make figures`: " + ("not yet stored.*" if language == "en" else "結果はまだありません。*")]
+        return [
+            "*`make figures`" + (": not yet stored.*" if language == "en" else "：結果はまだありません。*")
+        ]
     short = [name for name, found in run["figures"].items() if found["verdict"] == "short"]
     facts = (run["date"], ", ".join(run["commits"]), len(run["figures"]), len(short))
-    text = "`make figures` on {}, commit {}: {} figures, {} short"
+    text, colon = "`make figures` on {}, commit {}: {} figures, {} short", ": "
     if language == "ja":
+        colon = "："
         text = "`make figures`（{}、コミット {}）：{} 項目、届かないもの {} 項目"
-    return [f"*{text.format(*facts)}{': ' * bool(short)}{', '.join(short)}*"]
+    return [f"*{text.format(*facts)}{colon * bool(short)}{', '.join(short)}*"]
 
 
 def commands(language):

@@ -80,7 +80,7 @@ class Report:
             + (absent and f"（対象外：{absent}）"),
         )
         return [
-            head.in_language(language),
+            *flowed(head.in_language(language), WIDTH),
             *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
             *chain(*(_indented("! ", remark.in_language(language)) for remark in self.remarks)),
         ]

@@ -204,7 +204,7 @@ CLAIMS = (
         source="Kikuta 2025, exercise 3.4",
         statement=Words(
             "Row k of softmax(QKᵀ)V is the weighted sum of the values, Σ_t a_kt v_t, with the weights of row k.",
-            "softmax(QKᵀ)V の第 k 行は、第 k 行の重みによるバリューの加重和 Σ_t a_kt v_t である。",
+            "softmax(QKᵀ)V の第 k 行は、第 k 行の重みで混ぜたバリュー Σ_t a_kt v_t である。",
         ),
         derivation=Words(
             "Q and K have n rows, so QKᵀ is n × n, and its entry (k, t) is q_k·k_t: query k against key t.\n"
