@@ -147,7 +147,7 @@ function showFrame(app, view, at) {
     named: true,
     rowName: name(view.sides[0]),
     columnName: name(view.sides[1]),
-    label: `${view.title.textContent}, ${view.step.textContent}`,
+    label: say("both", { a: view.title.textContent, b: view.step.textContent }),
   });
   for (const chart of view.charts.children) chart.show(at);
   app.drew("film");
@@ -201,7 +201,7 @@ function filmChart(view, name) {
     dot,
   );
   const told = numbers.map((number, i) => `${steps[i]} ${formatted(number, 2)}`);
-  const said = `${say(`measure-${name}`)}: ${told.join(", ")}`;
+  const said = say("labelled", { name: say(`measure-${name}`), text: told.join(", ") });
   picture.setAttribute("aria-label", said);
   const number = el("span", { class: "number" });
   const made = el(

@@ -21,7 +21,6 @@ const HEADS_WORDS = {
   off: ["off", "オフ"],
   "head-scale": ["strongest color: weight {top}", "最も強い色：重み {top}"],
   "head-scale-root": ["strongest color: weight {top}, on a scale of √", "最も強い色：重み {top}（√ の目盛り）"],
-  "head-off": [", off", "、オフ"],
   "head-title-long": ["{name}. {scale}", "{name}。{scale}"],
   "head-name": ["{path}, head {n}: {measure} {x}", "{path}、ヘッド {n}：{measure} {x}"],
 };
@@ -170,13 +169,13 @@ export function makeHeads(app, root) {
       badge.style.background = off ? "" : rgbText(color);
       badge.style.color = off ? "" : ink(color);
       made.classList.toggle("off", off);
-      const name = {
+      const said = say("head-name", {
         path: pathName(layer.path),
         n: head + 1,
         measure: say(`measure-${measure}`),
         x: formatted(x),
-      };
-      made.setAttribute("aria-label", say("head-name", name) + (off ? say("head-off") : ""));
+      });
+      made.setAttribute("aria-label", off ? say("both", { a: said, b: say("off") }) : said);
       const key = scale.root ? "head-scale-root" : "head-scale";
       const least = layer.causal && scale.top < 1 ? "≥ " : ""; // its first rows may have more
       made.title = say("head-title-long", {

@@ -166,20 +166,24 @@ function chips(app, side, from, to) {
   const made = tokens.map((token, n) => {
     const i = from + n;
     const kind = side === "target" && i >= begin && i < begin + forced ? "forced" : "";
+    const tip = say("token-tip", { i, id: token.id });
     const chip = el(
       "button",
       {
         type: "button",
         class: `chip ${kind} ${isUnknown(token) ? "unknown" : ""}`,
         dataset: { side, position: i },
-        title: say("token-tip", { i, id: token.id }) + (isUnknown(token) ? `, ${say("unknown")}` : ""),
+        title: isUnknown(token) ? say("both", { a: tip, b: say("unknown") }) : tip,
       },
       pieceElement(token),
       el("span", { class: "id" }, String(token.id)),
     );
     return pointsAt(app, chip, side, i);
   });
-  const name = `${say(side === "source" || to ? "reads" : "writes")}: ${say("tokens", { n: tokens.length })}`;
+  const name = say("labelled", {
+    name: say(side === "source" || to ? "reads" : "writes"),
+    text: say("tokens", { n: tokens.length }),
+  });
   return roving(el("div", { class: "chips", role: "group", "aria-label": name }, ...made), made);
 }
 

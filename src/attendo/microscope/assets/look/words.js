@@ -66,6 +66,8 @@ export function addCommonWords() {
       "No answer: the program behind this page has ended. Start it again: {again}",
       "応答がありません。プログラムが終了しています。もう一度起動してください：{again}",
     ],
+    both: ["{a}, {b}", "{a}、{b}"],
+    labelled: ["{name}: {text}", "{name}：{text}"],
     loading: ["Loading…", "読み込み中…"],
     "view-nothing-yet": [
       "Nothing has been looked at yet: give a text above.",
