@@ -36,3 +36,25 @@ def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
         "doctor", pairs, "--against", pairs, "--against", pairs
     )
     assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")
+
+
+def test_a_table_that_may_be_of_labelled_texts_is_told_how_to_say_so(tmp_path):
+    table = tmp_path / "tickets.csv"
+    table.write_text("id,category,body\n1,bill,The invoice is wrong.\n")
+    assert refused("doctor", table).endswith(
+        "choose with --columns source=NAME,target=NAME for pairs, label=NAME,text=NAME for labelled texts"
+    )
+
+
+def test_pairs_that_look_like_labels_are_told_the_columns_for_labels(tmp_path, pairs):
+    rows = [("snow" if n % 3 else "rain", f"it will be number {n} .") for n in range(40)]
+    table = tmp_path / "labels.tsv"
+    for order, side, columns in ((1, "source", "label=1,text=2"), (-1, "target", "label=2,text=1")):
+        table.write_text("".join("\t".join(row[::order]) + "\n" for row in rows))
+        said = f"  {side}: only 2 different; if these are labels, --columns {columns}"
+        assert said in attendo("doctor", table).out.splitlines()
+        assert "2 labels" in attendo("doctor", table, "--columns", columns).out
+    assert json.loads(attendo("doctor", table, "--json").out)["like_labels"]["columns"] == "label=2,text=1"
+    assert "if these are labels" not in attendo("doctor", pairs).out
+    table.write_text("".join(f"{label}\tyes {n % 5}\n" for n, (label, _) in enumerate(rows)))
+    assert "if these are labels" not in attendo("doctor", table).out  # no side has texts

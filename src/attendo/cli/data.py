@@ -62,6 +62,8 @@ def doctor(
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
     from attendo.data.corpora import PairSource, parse_columns
     from attendo.data.doctor import examine
+    from attendo.data.formats import UnclearColumns
+    from attendo.errors import AttendoError
 
     chosen = None if columns is None else parse_columns(columns)
     pair = None if chosen is None else (chosen[0], chosen[1])
@@ -71,7 +73,10 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
         other = PairSource(tuple(against))
     elif against:
         other = PairSource(tuple(against), pair, header)
-    return examine(source, other)
+    try:
+        return examine(source, other)
+    except UnclearColumns as error:  # said of pairs; without --columns these may as well be labelled texts
+        raise AttendoError(f"{error} for pairs, label=NAME,text=NAME for labelled texts") from None
 
 
 def _names_label(columns: str | None) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor_checks import USUAL_SHARE, Comparison, Statistics
-from attendo.data.doctor_report import CHECKS, Report
+from attendo.data.doctor_report import CHECKS, LikeLabels, Report
 from attendo.data.row_table import (
     HAS_LETTERS,
     NOT_NFC,
@@ -105,6 +105,7 @@ def examine(
         ratios=(statistics.ratio(0.01), statistics.ratio(0.5), statistics.ratio(0.99)),
         drop=drop,
         verdicts=comparison.verdicts.tobytes(),
+        like_labels=_like_labels(source, statistics),
     )
 
 
@@ -143,6 +144,13 @@ def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
                 distance *= 2  # `position` is most * the old distance: with `most` even, it stays in step
             sample.append((source[:SAMPLE_CHARACTERS], target[:SAMPLE_CHARACTERS]))
     return sample
+
+
+def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | None:
+    if len(source.files) > 1:  # labelled texts are never parallel files
+        return None
+    first, second = source.columns or ("1", "2")
+    return statistics.like_labels((second, first) if source.reverse else (first, second))
 
 
 def _learned_profile(pairs: Iterable[Pair]) -> np.ndarray | None:

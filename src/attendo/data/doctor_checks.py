@@ -2,12 +2,16 @@
 
 import numpy as np
 
-from attendo.data.doctor_report import CHECKS, Finding, Side
+from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
 from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
 from attendo.data.scripts import HAN, KANA, SCRIPTS
 
 USUAL_SHARE = 0.8
 """A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
+
+MOST_LABELS = 20
+ROWS_A_LABEL = 10
+"""A column of at most so many different texts, each so often in the mean, looks like labels."""
 
 ODD_RATIO = 3.0
 SMOOTHING = 10
@@ -26,6 +30,10 @@ class Statistics:
         self._characters = {"source": 0, "target": 0}
         self._longest = {"source": (0, 0), "target": (0, 0)}  # length, line
         self._ratios = np.zeros(_RATIO_BINS, np.int64)
+        self._different: dict[str, set[int]] = {
+            "source": set(),
+            "target": set(),
+        }  # no more than tell of labels
 
     def add(self, records: np.ndarray) -> None:
         """Count a batch of records."""
@@ -38,6 +46,8 @@ class Statistics:
                 self._longest[side] = int(lengths[at]), int(records["line"][at])
             self._characters[side] += int(lengths.sum())
             self._scripts[side] += np.bincount(records[f"{side}_script"], minlength=len(SCRIPTS))
+            if len(self._different[side]) <= MOST_LABELS:
+                self._different[side].update(np.unique(records[side]).tolist())
         ratios = np.log(records["target_length"] / records["source_length"])
         bins = np.rint(ratios / _RATIO_STEP).astype(np.int64) + _RATIO_BINS // 2
         self._ratios += np.bincount(np.clip(bins, 0, _RATIO_BINS - 1), minlength=_RATIO_BINS)
@@ -64,6 +74,16 @@ class Statistics:
         length, line = self._longest[side]
         mean = self._characters[side] / self.n_rows
         return Side(SCRIPTS[code] if code else "", share if code else 0.0, mean, length, line)
+
+    def like_labels(self, columns: tuple[str, str]) -> LikeLabels | None:
+        """The side that looks like labels of the other one's texts, if any; columns: those of source and target."""
+        numbers = {side: len(texts) for side, texts in self._different.items()}
+        fewest, texts = sorted(numbers, key=lambda side: numbers[side])
+        n = numbers[fewest]
+        if not 2 <= n <= min(MOST_LABELS, self.n_rows // ROWS_A_LABEL) or numbers[texts] <= MOST_LABELS:
+            return None
+        own = dict(zip(("source", "target"), columns, strict=True))
+        return LikeLabels(fewest, n, f"label={own[fewest]},text={own[texts]}")
 
 
 class Comparison:

@@ -87,6 +87,21 @@ class Side:
 
 
 @dataclass(frozen=True)
+class LikeLabels:
+    """The side of pairs that looks like labels, how many different texts it has, and the --columns for labels."""
+
+    side: str
+    n_different: int
+    columns: str
+
+    def line(self) -> str:
+        """For the terminal."""
+        return (
+            f"  {self.side}: only {self.n_different} different; if these are labels, --columns {self.columns}"
+        )
+
+
+@dataclass(frozen=True)
 class Report:
     """What `examine` found in one source of pairs.
 
@@ -102,6 +117,7 @@ class Report:
     ratios: tuple[float, float, float]
     drop: frozenset[str] = frozenset()
     verdicts: bytes = b""
+    like_labels: LikeLabels | None = None
 
     @property
     def found(self) -> bool:
@@ -118,6 +134,8 @@ class Report:
         low, middle, high = self.ratios
         account = self.account
         out = accounted(account, self.against)
+        if self.like_labels is not None:
+            out.append(self.like_labels.line())
         for name, side in (("source", self.source), ("target", self.target)):
             script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
             out.append(
@@ -141,6 +159,7 @@ class Report:
             "against": None if self.against is None else self.against.as_json(),
             "source": self._side_json(self.source),
             "target": self._side_json(self.target),
+            "like_labels": None if self.like_labels is None else vars(self.like_labels),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
                 finding.check.name: finding.as_json(self.account) | {"fix": f"--drop {finding.check.name}"}

@@ -23,11 +23,15 @@ Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | Fault]
 
 
+class UnclearColumns(AttendoError):
+    """A header that does not say which of its columns are wanted."""
+
+
 def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles: Fields) -> list[int]:
     """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
 
     One role alone is chosen with --column, more with --columns: so messages name them.
-    Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
+    Raises AttendoError for an unknown or repeated name or a number out of range, UnclearColumns for no choice.
     """
     if (
         len(names) == 1 < len(roles) and ";" in names[0]
@@ -43,7 +47,7 @@ def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles
         if len(names) == len(roles):
             return list(range(len(roles)))
         example = ",".join(f"{role}=NAME" for role in roles) if len(roles) > 1 else "NAME"
-        raise AttendoError(
+        raise UnclearColumns(
             f"{path} has {plural(len(names), 'column')} ({found}); choose with {option} {example}"
         )
     picks = []
