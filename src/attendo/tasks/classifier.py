@@ -29,6 +29,7 @@ from attendo.metrics import (
     log_softmax,
 )
 from attendo.models import EncoderClassifier
+from attendo.tasks.text_list import require_list
 
 BATCH_TOKENS = 8192
 """Tokens that go through the model at a time: memory is bounded by it and by the longest part of a text."""
@@ -190,8 +191,9 @@ class Classifier:
         """The logits of each text, not yet divided by the temperature, and its number of tokens.
 
         Those of a long text read through windows are the windows' mean; those of a text without content give the
-        labels' shares of the training rows at the classifier's temperature.
+        labels' shares of the training rows at the classifier's temperature. Raises AttendoError for a bare text.
         """
+        require_list(texts)
         logits = np.empty((len(texts), len(self.labels)))
         n_tokens: list[int] = []
         for start in range(0, len(texts), CHUNK):

@@ -25,6 +25,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.nn.pooling import Pooling, pool
+from attendo.tasks.text_list import require_list
 
 BATCH_TOKENS = 8192
 
@@ -101,8 +102,9 @@ class Embedder:
         pooling: the run's own unless given. layer: 0 is the embedding, n the output of block n, None that of the whole
         stack. A text longer than the model's max_len is read in stretches: their vectors are averaged by their lengths
         ("mean"), or the largest value counts ("max"), or the first stretch's ("first"). Raises AttendoError for another
-        layer or pooling.
+        layer or pooling, and for a bare text.
         """
+        require_list(texts)
         pooling = self.embedding.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
             raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")

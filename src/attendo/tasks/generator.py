@@ -19,6 +19,7 @@ from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
+from attendo.tasks.text_list import require_list
 from attendo.tasks.writing import Generation, Writing, WrittenText, written
 
 
@@ -196,8 +197,9 @@ class Generator:
 
         configs: one for all (the run's own, if left out) or one for each prompt; n texts of one prompt are n times the
         prompt and n seeds. rows: how many are written at a time. Raises AttendoError for a number of configs that is
-        not that of the prompts.
+        not that of the prompts, and for a bare prompt.
         """
+        require_list(prompts)
         config = self.decoding if configs is None else configs
         each = [config] * len(prompts) if isinstance(config, SamplingConfig) else config
         if len(each) != len(prompts) or rows < 1:

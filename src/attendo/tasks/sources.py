@@ -10,6 +10,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.tasks.alignment import Looks
+from attendo.tasks.text_list import require_list
 from attendo.tasks.translations import Loop, Translation, translation_of
 
 
@@ -57,8 +58,10 @@ def sources_of(
     """Texts in pieces of at most `longest` tokens, mostly one; an empty text has none.
 
     prefixes: what each translation begins with, or one for all; of a text in parts the first part's. Raises
-    AttendoError for another number of them than texts, and for one with a word that the tokenizer does not know.
+    AttendoError for a bare text, for another number of prefixes than texts, and for a prefix with a word that the
+    tokenizer does not know.
     """
+    require_list(texts)
     split = [_pieces(tokenizer, text, longest) for text in texts]
     starts = None
     if prefixes is not None:

@@ -174,8 +174,8 @@ class Translator:
         that do not fit the texts.
         """
         search = self.config(length_penalty=length_penalty)
-        each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
         sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
         parts = [
             part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
         ]
