@@ -64,11 +64,13 @@ def test_one_line_for_each_text(trained):
     assert sum(facts[0]["probabilities"].values()) == pytest.approx(1)
 
 
-@pytest.mark.parametrize("command", ["classify", "embed", "translate"])
+@pytest.mark.parametrize("command", ["classify", "embed", "translate", "look", "generate"])
 def test_the_name_of_a_file_is_no_text(command, files):
+    remedies = {"look": "one of them, in quotes", "generate": "--input FILE"}
+    what = f"{'PROMPT' if command == 'generate' else 'TEXT'} is a text"
     said = refused(command, "no-run", files[1])
     assert said.startswith(
-        f"Invalid value: '{files[1]}' is a file, and TEXT is a text; for its lines give < FILE"
+        f"Invalid value: '{files[1]}' is a file, and {what}; for its lines give {remedies.get(command, '< FILE')}"
     )
 
 

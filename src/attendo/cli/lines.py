@@ -88,8 +88,8 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
     yield 1, texts
 
 
-def refuse_file_name(texts: list[str] | None, remedy: str) -> None:
-    """BadParameter where the only text is the name of a file: it would be read as the text."""
+def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT") -> None:
+    """BadParameter where the only text is the name of a file: it would be read as the text. argument: of the texts."""
     if not texts or len(texts) != 1:
         return
     [text] = texts
@@ -98,7 +98,7 @@ def refuse_file_name(texts: list[str] | None, remedy: str) -> None:
     except (OSError, ValueError):  # a text that no file can be called by
         return
     if is_file:
-        raise typer.BadParameter(f"{text!r} is a file, and TEXT is a text; for its lines {remedy}")
+        raise typer.BadParameter(f"{text!r} is a file, and {argument} is a text; for its lines {remedy}")
 
 
 def one_line(text: str) -> str:

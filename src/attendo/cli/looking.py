@@ -12,7 +12,7 @@ import typer
 
 from attendo.cli.drawing import refuse
 from attendo.cli.head_ranking import rank
-from attendo.cli.lines import arguments_as_lines
+from attendo.cli.lines import arguments_as_lines, refuse_file_name
 from attendo.cli.look_edits import asked_edits
 from attendo.cli.look_text import Stack, json_text, text_lines
 from attendo.cli.options import Device, OneJson, Spoken, Threads
@@ -142,6 +142,7 @@ def look(
     _check_together(
         {n: value != [] and all(value is not a for a in absent) for n, value in given.items()}, as_json
     )
+    refuse_file_name([text] if text else None, "give one of them, in quotes")
     for one in (text, target):
         if one is not None:
             next(arguments_as_lines([one]))  # refuses what is not UTF-8

@@ -201,6 +201,7 @@ def generate(
     if context.args:
         words = " ".join([prompt or "", *context.args])
         raise typer.BadParameter(f'put the prompt in quotes: attendo generate {folder} "{words}"')
+    refuse_file_name([prompt] if prompt else None, "give --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
     generator = Generator.load(folder, chosen_device(device, threads))
     make_ready(generator)
