@@ -163,7 +163,7 @@ class Workshop:
             "tickets.csv": "\ufeff" + "\r\n".join(["id,category,body", *tickets, ""]),
             "more-tickets.csv": "\r\n".join(["id,category,body", *tickets[:20], ""]),
             "new-tickets.csv": "\r\n".join(
-                ["id,body", *(f'{n},"{text}"' for n, text in enumerate(texts[:5])), ""]
+                ["id,opened,body", *(f'{n},2026-11-22,"{text}"' for n, text in enumerate(texts[:5])), ""]
             ),
             "texts.txt": "".join(f"{text}\n" for text in texts),
             "novel.txt": "\n".join(texts),

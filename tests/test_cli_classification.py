@@ -74,34 +74,6 @@ def test_the_name_of_a_file_is_no_text(command, files):
     )
 
 
-def test_a_table_of_texts_gets_its_labels(trained, tmp_path):
-    folder, _ = trained
-    table, out = tmp_path / "new.csv", tmp_path / "labels.csv"
-    table.write_text('id,body\n1,"it will\nsnow ."\n2,\n3,rain\n4,a,b\n')
-    asked = ["classify", folder, "--input", table, "--output", out, "--columns", "text=body"]
-    outcome = attendo(*asked)
-    assert (outcome.code, outcome.out) == (0, ""), outcome.err
-    assert f"{table}: 4 rows read, 2 used, 2 skipped (1 empty line: line 4, " in outcome.err
-    with out.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    found = library.load(folder).classify(["it will\nsnow .", "rain"])
-    assert [(row["line"], row["label"], row["text"]) for row in rows] == [
-        ("2", found[0].label, "it will\nsnow ."),
-        ("4", "", ""),
-        ("5", found[1].label, "rain"),
-        ("6", "", ""),
-    ]
-    assert [row["probability"] for row in rows] == [
-        f"{found[0].probability:.4f}",
-        "",
-        f"{found[1].probability:.4f}",
-        "",
-    ]
-    assert refused(*asked) == f"{out} is there already; take another name, or remove it"
-    assert "has no column 'text'" in refused(*asked[:4], "--output", tmp_path / "b.csv", "--column", "text")
-    assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / "labels.xlsx")
-
-
 def test_a_table_with_the_columns_of_training_and_lines_without(trained, files, tmp_path):
     folder, _ = trained
     lines, out = tmp_path / "new.txt", tmp_path / "labels.jsonl"

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections import Counter as Counts
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -71,6 +71,9 @@ def classify(
             "--columns", "--column", metavar="C", help="Of --input: text=body, or 2. Else as in training."
         ),
     ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="C", help="Columns of --input to have in --output, too: id,opened.")
+    ] = None,
     header: Header = None,
     as_json: JsonLines = False,
     device: Device = "cpu",
@@ -81,12 +84,12 @@ def classify(
     The probabilities are calibrated on the validation rows. A line without text gets the most frequent label.
 
     --input reads .csv, .tsv, .jsonl or .parquet, perhaps .gz, as training does. --output gets one row for each that
-    was read, in order: its line in F, the label, the probability, the text. A row without text, or one that cannot be
-    read, has no label.
+    was read, in order: its line in F, the label, the probability, the text; before them the columns of --keep, by name
+    or number from 1. A row without text, or one that cannot be read, has no label.
 
     Example: attendo classify runs/mine "what a lovely film"
 
-    Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body
+    Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
     """
     from attendo.tasks import Classifier
 
@@ -94,9 +97,11 @@ def classify(
     refuse_file_name(texts, "give < FILE, or --input FILE --output G")
     if files:
         refuse("--input", {"--json": as_json})
-        return _classify_file(folder, *files, columns, header, chosen_device(device, threads))
-    if columns is not None or header is not None:
-        raise typer.BadParameter("--columns and --header are of --input; give that, too, or leave them out")
+        return _classify_file(folder, *files, columns, keep, header, chosen_device(device, threads))
+    if (columns, keep, header) != (None, None, None):
+        raise typer.BadParameter(
+            "--columns, --keep and --header are of --input; give that, too, or leave them out"
+        )
     classifier = Classifier.load(folder, chosen_device(device, threads))
     counter, n_cut, n_done = Counter("lines"), 0, 0
     for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
@@ -118,23 +123,52 @@ def classify(
 
 
 def _classify_file(
-    folder: Path, source: Path, out: Path, columns: str | None, header: bool | None, device: str
+    folder: Path,
+    source: Path,
+    out: Path,
+    columns: str | None,
+    keep: str | None,
+    header: bool | None,
+    device: str,
 ) -> int:
     """Labels the texts of a table; its columns and header as in training unless given."""
-    from attendo.config import read_toml
-    from attendo.data.corpora import parse_columns, read_lines
-    from attendo.data.labelled import LABELLED
+    from attendo.data.corpora import parse_kept
     from attendo.data.lines import require_file
-    from attendo.data.texts import has_rows
     from attendo.errors import AttendoError
     from attendo.tasks import Classifier
-    from attendo.tasks.label_table import check_table, classify_table
+    from attendo.tasks.label_table import FOUND, check_table, classify_table
 
     require_file(source)
     check_table(out, "--output")
     if out.exists():
         raise AttendoError(f"{out} is there already; take another name, or remove it")
+    kept = () if keep is None else parse_kept(keep, FOUND)
     classifier = Classifier.load(folder, device)
+    account, counter = Account(str(source)), Counter("rows")
+    rows = _rows_of(source, folder, columns, kept, header, account)
+    n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
+    counter.clear()
+    say(account.line())
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, n_done))
+    say(f"wrote {out}")
+    return 0
+
+
+def _rows_of(
+    source: Path,
+    folder: Path,
+    columns: str | None,
+    kept: tuple[str, ...],
+    header: bool | None,
+    account: Account,
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Each row of a table of texts, or each line, with its number: the text and the kept fields."""
+    from attendo.config import read_toml
+    from attendo.data.corpora import parse_columns, read_lines, read_with_kept
+    from attendo.data.labelled import LABELLED
+    from attendo.data.texts import has_rows
+
     if has_rows(source):  # else lines, which have no columns
         learned = read_toml(folder / "config.toml").get("data", {})
         columns = learned.get("columns") if columns is None else columns
@@ -142,15 +176,10 @@ def _classify_file(
     column = None
     if columns is not None:  # those of training name the label, too
         column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
-    account, counter = Account(str(source)), Counter("rows")
-    rows = read_lines(source, column, bool(header), account=account, keep_skipped=True)
-    n_done, n_cut = classify_table(classifier, rows, out, counter.show)
-    counter.clear()
-    say(account.line())
-    if n_cut:
-        say(classifier.long_texts.summary(n_cut, n_done))
-    say(f"wrote {out}")
-    return 0
+    if kept:
+        return read_with_kept(source, column, kept, bool(header), account)
+    lines = read_lines(source, column, bool(header), account=account, keep_skipped=True)
+    return ((number, (text,)) for number, text in lines)
 
 
 def generate(

@@ -8,13 +8,13 @@ ending and a byte order mark are taken off. A row that cannot be used is skipped
 empty.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from attendo.data.accounting import Account, Fault, plural
-from attendo.data.formats import RawRow, read_csv, read_jsonl, read_parquet, read_tsv
+from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv
 from attendo.data.lines import TOO_LONG, count_lines, decode, physical_lines, require_file, suffix, text_lines
 from attendo.data.shards import TABLES, expanded
 from attendo.errors import AttendoError
@@ -113,6 +113,24 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
     return columns
 
 
+def parse_kept(text: str, taken: Sequence[str]) -> Columns:
+    """The value of --keep as columns: names, or numbers from 1; taken: names that they must not have.
+
+    >>> parse_kept("id, opened", ("label",))
+    ('id', 'opened')
+    """
+    columns = tuple(part.strip() for part in text.split(","))
+    if not all(columns) or "0" in columns:
+        raise AttendoError(f"--keep {text!r}: columns are names, or numbers from 1; write id,opened or 1,2")
+    if len(set(columns)) < len(columns):
+        raise AttendoError(f"--keep {text!r} names one column twice; leave one of them out")
+    if clash := set(columns) & set(taken):
+        raise AttendoError(
+            f"--keep {text!r}: the output has a column {min(clash)!r} of its own; give this one by its number"
+        )
+    return columns
+
+
 def read_rows(
     path: Path,
     roles: tuple[str, ...] = PAIR,
@@ -128,7 +146,8 @@ def read_rows(
     """
     account = Account(str(path)) if account is None else account
     files = expanded(path, TABLES)
-    parts = ((str(file), _raw_rows(file, roles, columns, header)) for file in files)
+    wanted = Wanted(roles, columns, header, account.option)
+    parts = ((str(file), _raw_rows(file, wanted)) for file in files)
     yield from _accounted(parts, strict, account)
 
 
@@ -148,7 +167,7 @@ def read_pairs(
     rows = (
         (
             _joined(part),
-            _raw_rows(part[0], PAIR, source.columns, source.header)
+            _raw_rows(part[0], Wanted(PAIR, source.columns, source.header, account.option))
             if len(part) == 1
             else _parallel_rows(part[0], part[1]),
         )
@@ -178,14 +197,31 @@ def read_lines(
     account = Account(str(path)) if account is None else account
     if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
         columns = None if column is None else (column,)
-        rows = _raw_rows(path, ("text",), columns, header)
+        rows = _raw_rows(path, Wanted(("text",), columns, header, account.option))
     elif column is not None or header:
         raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
     else:
-        rows = _whole_lines(path)
+        rows = _whole_lines(path, keep_empty)
     blank = ("",) if keep_skipped else None
     for number, fields in _accounted([(str(path), rows)], strict, account, keep_empty, blank):
         yield number, fields[0]
+
+
+def read_with_kept(
+    path: Path, column: str | None, kept: Columns, header: bool, account: Account
+) -> Iterator[Row]:
+    """Every row of a table: a text, and behind it the fields of the columns `kept`, whatever these hold.
+
+    A row that cannot be read has blanks, one that has no text keeps its fields. column: that of the text; else the one
+    called so. Raises AttendoError as `read_rows` does.
+    """
+    if suffix(path) not in TABLES:
+        raise AttendoError(f"{path}: a text file has no columns; leave out --keep")
+    wanted = Wanted(("text",), (column or "text", *kept), header, f"{account.option} or --keep")
+    rows = _raw_rows(path, wanted)
+    yield from _accounted(
+        [(str(path), rows)], False, account, blank=("",) * (1 + len(kept)), n_kept=len(kept)
+    )
 
 
 def _accounted(
@@ -194,10 +230,12 @@ def _accounted(
     account: Account,
     keep_empty: bool = False,
     blank: tuple[str, ...] | None = None,
+    n_kept: int = 0,
 ) -> Iterator[Row]:
     """The usable ones among the raw rows of files; each row is counted before the next is read.
 
-    blank: the fields of those that cannot be used; None leaves them out.
+    blank: the fields of those that cannot be used; None leaves them out. n_kept: fields at the end that may hold
+    anything, and stay where the others cannot be used.
     """
     number = start = 0
     for name, rows in parts:
@@ -206,15 +244,16 @@ def _accounted(
         account.begin(name, start)
         for number, fields in rows:
             account.read += 1
-            fault = fields if isinstance(fields, Fault) else _field_fault(fields, keep_empty)
+            known = () if isinstance(fields, Fault) else fields
+            n_needed = len(known) - n_kept
+            fault = fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], keep_empty)
             if fault is None:
-                assert not isinstance(fields, Fault)
                 account.used += 1
-                yield Row(start + number, fields)
+                yield Row(start + number, known)
             else:
                 account.skip(start + number, fault, strict)
                 if blank is not None:
-                    yield Row(start + number, blank)
+                    yield Row(start + number, (*blank[:n_needed], *known[n_needed:]) if known else blank)
     account.end()
     account.require_used()
 
@@ -224,21 +263,21 @@ def _field_fault(fields: tuple[str, ...], keep_empty: bool) -> Fault | None:
         if "\0" in text:
             return Fault("NUL character")
         if (not text or text.isspace()) and not keep_empty:
-            return Fault("empty field", f"field {position}") if len(fields) > 1 else Fault("empty line")
+            return Fault("empty field", f"field {position}" if len(fields) > 1 else "")
     return None
 
 
-def _raw_rows(path: Path, roles: tuple[str, ...], columns: Columns | None, header: bool) -> Iterator[RawRow]:
+def _raw_rows(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     require_file(path)
     match suffix(path):
         case ".tsv" | ".txt":
-            return read_tsv(path, columns, header, roles)
+            return read_tsv(path, wanted)
         case ".csv":
-            return read_csv(path, columns, roles)
+            return read_csv(path, wanted)
         case ".jsonl":
-            return read_jsonl(path, columns, roles)
+            return read_jsonl(path, wanted)
         case ".parquet":
-            return read_parquet(path, columns, roles)
+            return read_parquet(path, wanted)
         case other:
             raise AttendoError(
                 f"{path}: unknown format {other!r}; "
@@ -246,9 +285,14 @@ def _raw_rows(path: Path, roles: tuple[str, ...], columns: Columns | None, heade
             )
 
 
-def _whole_lines(path: Path) -> Iterator[RawRow]:
+def _whole_lines(path: Path, keep_empty: bool) -> Iterator[RawRow]:
     for number, text in text_lines(path):
-        yield number, text if isinstance(text, Fault) else (text,)
+        if isinstance(text, Fault):
+            yield number, text
+        elif keep_empty or text.strip():
+            yield number, (text,)
+        else:
+            yield number, Fault("empty line")
 
 
 def _joined(files: Iterable[Path]) -> str:

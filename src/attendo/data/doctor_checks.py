@@ -77,13 +77,13 @@ class Statistics:
 
     def like_labels(self, columns: tuple[str, str]) -> LikeLabels | None:
         """The side that looks like labels of the other one's texts, if any; columns: those of source and target."""
-        numbers = {side: len(texts) for side, texts in self._different.items()}
-        fewest, texts = sorted(numbers, key=lambda side: numbers[side])
-        n = numbers[fewest]
-        if not 2 <= n <= min(MOST_LABELS, self.n_rows // ROWS_A_LABEL) or numbers[texts] <= MOST_LABELS:
+        numbers = [len(self._different[side]) for side in ("source", "target")]
+        label, text = (0, 1) if numbers[0] <= numbers[1] else (1, 0)
+        most = min(MOST_LABELS, self.n_rows // ROWS_A_LABEL)
+        if not 2 <= numbers[label] <= most or numbers[text] <= MOST_LABELS:
             return None
-        own = dict(zip(("source", "target"), columns, strict=True))
-        return LikeLabels(fewest, n, f"label={own[fewest]},text={own[texts]}")
+        named = f"label={columns[label]},text={columns[text]}"
+        return LikeLabels(("source", "target")[label], numbers[label], named)
 
 
 class Comparison:

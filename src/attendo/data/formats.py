@@ -10,10 +10,10 @@ import json
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from attendo.data.accounting import LINE_CAP, Fault, plural
 from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
@@ -23,16 +23,29 @@ Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | Fault]
 
 
+class Wanted(NamedTuple):
+    """What is read of a row: a column for each role, and behind these any that are kept as they are, as text.
+
+    columns: names or 1-based numbers; None: those called like the roles, or all in order. header: a .tsv has one; names
+    among the columns imply it. option: how a user chooses the columns, as messages name it.
+    """
+
+    roles: Fields
+    columns: Fields | None = None
+    header: bool = False
+    option: str = "--columns"
+
+
 class UnclearColumns(AttendoError):
     """A header that does not say which of its columns are wanted."""
 
 
-def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles: Fields) -> list[int]:
+def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
     """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
 
-    One role alone is chosen with --column, more with --columns: so messages name them.
     Raises AttendoError for an unknown or repeated name or a number out of range, UnclearColumns for no choice.
     """
+    roles, columns, _, option = wanted
     if (
         len(names) == 1 < len(roles) and ";" in names[0]
     ):  # as spreadsheets save where a comma is a decimal point
@@ -40,7 +53,6 @@ def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles
             f"{path}: its columns have semicolons between them; save it with commas, or as .tsv"
         )
     found = ", ".join(repr(name[:40]) for name in names[:8]) + (", …" if len(names) > 8 else "")
-    option = "--columns" if len(roles) > 1 else "--column"
     if columns is None:
         if all(names.count(role) == 1 for role in roles):
             return [names.index(role) for role in roles]
@@ -68,18 +80,18 @@ def pick_columns(path: Path, names: Sequence[str], columns: Fields | None, roles
     return picks
 
 
-def read_tsv(path: Path, columns: Fields | None, header: bool, roles: Fields) -> Iterator[RawRow]:
+def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Rows of a tab-separated file without quoting; a name among the columns implies a header line.
 
     The number of columns is that of the header; without one, that of the roles where no columns are chosen,
     else that of the first row wide enough.
     """
-    lines = text_lines(path)
+    lines, (roles, columns, header, _) = text_lines(path), wanted
     picks: list[int] = []
     width = 0
     if header or (columns and not all(column.isdecimal() for column in columns)):
         names = _header(path, next(lines, None))
-        picks, width = pick_columns(path, names, columns, roles), len(names)
+        picks, width = pick_columns(path, names, wanted), len(names)
     elif columns is None:
         picks, width = list(range(len(roles))), len(roles)
     else:
@@ -99,7 +111,7 @@ def read_tsv(path: Path, columns: Fields | None, header: bool, roles: Fields) ->
             yield number, _wrong_width(len(fields), width or max(picks) + 1)
 
 
-def read_csv(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Rows of a CSV file (RFC 4180, with header), numbered by the line on which the record starts."""
     records = csv_records(path)
     first = next(records, None)
@@ -107,7 +119,7 @@ def read_csv(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawR
         return
     if isinstance(first[1], Fault):
         raise _no_header(path, first[1])
-    picks, width = pick_columns(path, first[1], columns, roles), len(first[1])
+    picks, width = pick_columns(path, first[1], wanted), len(first[1])
     for number, fields in records:
         if isinstance(fields, Fault):
             yield number, fields
@@ -170,9 +182,10 @@ def _parse_record(record: bytes, number: int) -> list[str] | Fault | None:
         return None if "unexpected end of data" in str(error) else Fault("broken quoting", str(error))
 
 
-def read_jsonl(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Rows of a file with one JSON object a line; a number as column counts the keys of the first one."""
     keys: list[str] | None = None
+    columns, n_needed = wanted.columns, len(wanted.roles)
     if columns is not None and not any(column.isdecimal() for column in columns):
         keys = list(columns)
     for number, text in text_lines(path):
@@ -192,19 +205,20 @@ def read_jsonl(path: Path, columns: Fields | None, roles: Fields) -> Iterator[Ra
             continue
         if keys is None:
             names = list(value)
-            keys = [names[i] for i in pick_columns(path, names, columns, roles)]
-        missing = [key for key in keys if key not in value]
+            keys = [names[i] for i in pick_columns(path, names, wanted)]
+        missing = [key for key in keys[:n_needed] if key not in value]
         if missing:
             yield number, Fault("missing key", f"no {missing[0]!r} among {', '.join(map(repr, value))[:100]}")
             continue
-        fields = [as_text(value[key]) for key in keys]
+        fields = [as_text(value[key]) for key in keys[:n_needed]]
+        fields += [as_kept(value.get(key)) for key in keys[n_needed:]]
         if "\\u" in text and any(isinstance(field, str) and has_surrogate(field) for field in fields):
             yield number, Fault("lone surrogate")
         else:
             yield number, _fields_or_fault(fields)
 
 
-def read_parquet(path: Path, columns: Fields | None, roles: Fields) -> Iterator[RawRow]:
+def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Rows of a Parquet file, numbered from 1; AttendoError if pyarrow is missing or the file damaged."""
     try:
         import pyarrow
@@ -229,9 +243,13 @@ def read_parquet(path: Path, columns: Fields | None, roles: Fields) -> Iterator[
                 pyarrow.parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
             )
             names = list(file.schema_arrow.names)
-            wanted = [names[i] for i in pick_columns(path, names, columns, roles)]
-            for batch in file.iter_batches(batch_size=256, columns=wanted):
-                values = [_parquet_column(batch.column(name)) for name in wanted]
+            picked = [names[i] for i in pick_columns(path, names, wanted)]
+            forms = [as_text if i < len(wanted.roles) else as_kept for i in range(len(picked))]
+            for batch in file.iter_batches(batch_size=256, columns=list(dict.fromkeys(picked))):
+                values = [
+                    _parquet_column(batch.column(name), form)
+                    for name, form in zip(picked, forms, strict=True)
+                ]
                 for row in zip(*values, strict=True):
                     number += 1
                     yield number, _fields_or_fault(list(row))
@@ -253,6 +271,20 @@ def as_text(value: Any) -> str | Fault:
     return Fault("not text", f"{type(value).__name__} in place of text")
 
 
+def as_kept(value: Any) -> str:
+    """Any JSON or Parquet value as text.
+
+    >>> as_kept(0.5), as_kept(["bill", "mail"]), as_kept(None)
+    ('0.5', '["bill", "mail"]', '')
+    """
+    text = as_text(value)
+    if isinstance(text, str):
+        return text
+    return (
+        json.dumps(value, ensure_ascii=False, default=str) if isinstance(value, list | dict) else str(value)
+    )
+
+
 def has_surrogate(text: str) -> bool:
     """Whether the text holds half of a surrogate pair, which no UTF-8 file can hold.
 
@@ -266,16 +298,16 @@ def has_surrogate(text: str) -> bool:
     return False
 
 
-def _parquet_column(array: Any) -> list[str | Fault]:
+def _parquet_column(array: Any, form: Callable[[Any], str | Fault]) -> list[str | Fault]:
     try:
-        return [as_text(value) for value in array.to_pylist()]
+        return [form(value) for value in array.to_pylist()]
     except UnicodeDecodeError:
-        return [_parquet_value(value) for value in array]
+        return [_parquet_value(value, form) for value in array]
 
 
-def _parquet_value(value: Any) -> str | Fault:
+def _parquet_value(value: Any, form: Callable[[Any], str | Fault]) -> str | Fault:
     try:
-        return as_text(value.as_py())
+        return form(value.as_py())
     except UnicodeDecodeError as error:
         return Fault("invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}")
 

@@ -17,6 +17,9 @@ from attendo.tasks.classifier import CHUNK, Classifier
 
 Cell = str | int | float | None
 
+FOUND = ("line", "label", "probability", "text")
+"""The columns of classified texts."""
+
 
 def check_table(out: Path, option: str) -> None:
     """Raises AttendoError, naming the option, for a file of no known ending, or in a folder that isn't there."""
@@ -52,23 +55,25 @@ def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[
 
 def classify_table(
     classifier: Classifier,
-    rows: Iterator[tuple[int, str]],
+    rows: Iterator[tuple[int, tuple[str, ...]]],
     out: Path,
     show: Callable[[int], None] = lambda n_done: None,
+    kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Labels texts, given with their line numbers, in a table: line, label, probability, text; in order.
+    """Labels texts in a table, in order: the kept columns, then FOUND.
 
-    A text without content has no label. Memory is bounded. Gives the number of rows, and of those that were cut;
-    `show` is told the former now and then.
+    rows: each its line number, and its text with the kept fields behind it. A text without content has no label. Memory
+    is bounded. Gives the number of rows, and of those that were cut; `show` is told the former now and then.
     """
     n_done = n_cut = 0
-    with label_table(out, ("line", "label", "probability", "text")) as write:
+    with label_table(out, (*kept, *FOUND)) as write:
         while chunk := list(islice(rows, CHUNK)):
-            for (line, text), found in zip(
-                chunk, classifier.classify([text for _, text in chunk]), strict=True
+            for (line, (text, *own)), found in zip(
+                chunk, classifier.classify([fields[0] for _, fields in chunk]), strict=True
             ):
                 known = bool(text.strip())
-                write((line, found.label if known else "", found.probability if known else None, text))
+                label, probability = (found.label, found.probability) if known else ("", None)
+                write((*own, line, label, probability, text))
                 n_cut += found.cut
             n_done += len(chunk)
             show(n_done)
