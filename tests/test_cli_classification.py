@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 
 import pytest
@@ -11,7 +12,7 @@ from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 import attendo as library
 from attendo.cli.reporting import say
 from attendo.tasks import Classifier, Embedder
-from attendo.training.report_lines import evaluation_lines
+from attendo.training.report_lines import evaluation_lines, report_lines
 from attendo.training.run import Evaluation, Report
 from attendo.training.state import Progress
 
@@ -49,6 +50,7 @@ def test_what_was_read_and_found_is_said(trained, files):
     assert "2 labels: other " in outcome.err
     assert "accuracy" in outcome.err
     assert "calibration error" in outcome.err
+    assert re.search(r"^kept: step \d+, ", outcome.err.splitlines()[-2])
 
 
 def test_one_line_for_each_text(trained):
@@ -148,6 +150,15 @@ def test_an_evaluation_fits_80_columns():
     assert len(lines) == 2 and max(map(len, lines)) <= 80
     words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
     assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best so far"
+
+
+def test_the_end_says_what_was_kept():
+    measures = {"loss": 0.6, "accuracy": 0.73, "perplexity": 1.822, "step": 600}
+    for deciding, said in (("accuracy", "accuracy 73.0 %"), ("loss", "loss 0.600, perplexity 1.82")):
+        found = Evaluation(measures, deciding)
+        report = Report("end", Progress(best_step=600, step=900), evaluation=found, note="time budget used")
+        assert report_lines(report)[1:] == [f"kept: step 600, {said}"]
+    assert len(report_lines(Report("end", Progress(), note="time budget used"))) == 1
 
 
 def test_the_card_names_the_labels(trained):

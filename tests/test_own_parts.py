@@ -95,7 +95,8 @@ def test_training_says_what_the_command_says(within):
     lines = (within / "said.txt").read_text(encoding="utf-8").splitlines()
     evaluated = [line for line in lines if re.match(r"step [48]: BLEU .*  loss \d", line)]
     assert len(evaluated) == 2 and any(line.startswith("    → ") for line in lines)
-    assert re.match(r"done: .*; 8 steps in .* CPU-seconds\)$", lines[-1])
+    assert re.match(r"done: .*; 8 steps in .* CPU-seconds\)$", lines[-2])
+    assert re.match(r"kept: step [48], chrF \d", lines[-1])
 
 
 def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):

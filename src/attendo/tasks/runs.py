@@ -6,7 +6,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -38,7 +38,7 @@ from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
-from attendo.training.run import Report, Run, Task
+from attendo.training.run import Evaluation, Report, Run, Task
 from attendo.training.state import seed_all, seed_rank
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
@@ -73,7 +73,7 @@ class TrainingRun:
             if not free:
                 refuse_second(self.folder)
             try:
-                for report in train(self.run):
+                for report in self._completed(train(self.run)):
                     advice = self.coaching.hear(report)
                     if report.is_best:
                         self._save_best(report)
@@ -98,6 +98,17 @@ class TrainingRun:
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
         self.run.stop()
+
+    def _completed(self, reports: Iterator[Report]) -> Iterator[Report]:
+        """The reports, that of the end with the measures of the state that was kept."""
+        deciding = ""
+        for report in reports:
+            if report.evaluation is not None:
+                deciding = report.evaluation.deciding
+            kept = self.bundle.card.get("validation")
+            if report.kind == "end" and kept and deciding:
+                report = replace(report, evaluation=Evaluation(kept, deciding))
+            yield report
 
     def _remedy(self) -> str:
         kept, _ = newest_checkpoint(self.folder / "checkpoints")

@@ -35,7 +35,8 @@ def report_lines(report: Report) -> list[str]:
         case "end":
             return [
                 f"done: {report.note}; {plural(done.step, 'step')} in {duration(done.wall_seconds)}"
-                f" ({done.cpu_seconds:,.0f} CPU-seconds)"
+                f" ({done.cpu_seconds:,.0f} CPU-seconds)",
+                *kept_lines(report),
             ]
         case "advice":
             from attendo.training.coach_rules import advice_lines
@@ -51,8 +52,7 @@ def evaluation_lines(report: Report) -> list[str]:
     """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
-    if report.note or report.is_best:
-        parts.append(f"({report.note})" if report.note else "best so far")
+    parts += ([f"({report.note})"] if report.note else []) + (["best so far"] if report.is_best else [])
     lines = [f"step {report.progress.step:,}: {first}"]
     for part in parts:
         if len(lines[-1]) + 2 + len(part) <= WIDTH:
@@ -63,6 +63,17 @@ def evaluation_lines(report: Report) -> list[str]:
         texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
         lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
     return lines
+
+
+def kept_lines(report: Report) -> list[str]:
+    """Which state was kept, by what decided, where the report of the end knows it; a loss with its perplexity."""
+    if report.evaluation is None:
+        return []
+    deciding = {report.evaluation.deciding} | (
+        {"perplexity"} if report.evaluation.deciding == "loss" else set()
+    )
+    chosen = {name: value for name, value in report.evaluation.measures.items() if name in deciding}
+    return [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:

@@ -64,7 +64,10 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What was just done: an update, or one left out; an evaluation; a checkpoint; the end. Or what the coach says."""
+    """What was just done: an update, or one left out; an evaluation; a checkpoint; the end. Or what the coach says.
+
+    evaluation: the one just made; at the end that of the state that was kept, if it is known.
+    """
 
     kind: Literal["step", "skipped", "evaluation", "checkpoint", "advice", "end"]
     progress: Progress
