@@ -127,7 +127,9 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
         ("1", "snow", found[0].label, f"{found[0].probability:.4f}", "it will snow ."),
         ("3", "other", found[1].label, f"{found[1].probability:.4f}", "rain"),
     ]
-    assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / "found.html")
+    assert refused("evaluate", folder, file, "--out", out).startswith(f"{out} is there already; take another")
+    for name in ("found.html", "found.txt"):
+        assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / name)
 
 
 def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):

@@ -40,7 +40,8 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     assert refused(*asked) == f"{out} is there already; take another name, or remove it"
     unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
     assert "has no column 'text' (found: 'id', 'body'); mend --columns, or use numbers" in unknown
-    assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / "labels.xlsx")
+    for name in ("labels.xlsx", "labels.txt"):
+        assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / name)
 
 
 def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):

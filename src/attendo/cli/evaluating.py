@@ -84,8 +84,9 @@ def evaluate(
     classifier: accuracy, macro-F1, calibration error, scores by label, the confusion matrix. A language model:
     perplexity and bits a byte over whole documents, each by itself; context and stride are printed with them.
 
-    --out of a classifier is a table (.tsv, .csv or .jsonl): each used row's line in F, its label, the label found, that
-    one's probability, and the text. Rows that were skipped are not in it; the line numbers say which.
+    --out writes a new file. Of a classifier it is a table (.tsv, .csv or .jsonl): each used row's line in F, its
+    label, the label found, that one's probability, and the text. Rows that were skipped are not in it; the line
+    numbers say which.
 
     Example: attendo evaluate runs/mine test.tsv
     """
@@ -93,8 +94,8 @@ def evaluate(
     from attendo.tasks import Classifier, Generator, Translator, load
 
     require_files(files)
-    if out is not None and not out.absolute().parent.is_dir():
-        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if out is not None:
+        _check_out(out)
     user = load(folder, chosen_device(device, threads))
     began = time.process_time(), time.monotonic()
     given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
@@ -125,6 +126,15 @@ def only(given: dict[str, Any], *allowed: str) -> None:
         if value is not None and name not in allowed:
             remedy = f"give {others[name]}" if others.get(name) in allowed else "leave it out"
             raise typer.BadParameter(f"{name} means nothing for this task; {remedy}")
+
+
+def _check_out(out: Path) -> None:
+    from attendo.errors import AttendoError
+    from attendo.tasks.bulk import require_absent
+
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+    require_absent(out)
 
 
 def _keep(out: Path | None, texts: list[str]) -> None:

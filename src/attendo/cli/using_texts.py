@@ -134,14 +134,11 @@ def _classify_file(
     """Labels the texts of a table; its columns and header as in training unless given."""
     from attendo.data.corpora import parse_kept
     from attendo.data.lines import require_file
-    from attendo.errors import AttendoError
     from attendo.tasks import Classifier
     from attendo.tasks.label_table import FOUND, check_table, classify_table
 
     require_file(source)
     check_table(out, "--output")
-    if out.exists():
-        raise AttendoError(f"{out} is there already; take another name, or remove it")
     kept = () if keep is None else parse_kept(keep, FOUND)
     classifier = Classifier.load(folder, device)
     account, counter = Account(str(source)), Counter("rows")

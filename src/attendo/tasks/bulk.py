@@ -113,8 +113,7 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
         journal_file.unlink()
         yield Progress(total, total, total, journal.counts)
         return
-    if out.exists():
-        raise AttendoError(f"{out} is there already; take another name, or remove it")
+    require_absent(out)
     if journal.lines == 0:
         journal.save(journal_file)
     resumed, counts = journal.lines, Counter(journal.counts)
@@ -241,3 +240,9 @@ def _begin_anew(part: Path) -> str:
 def _shown(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 40 else f"{text[:12]}…"
+
+
+def require_absent(out: Path) -> None:
+    """Raises AttendoError where a file to be written is there already: results of work are never overwritten."""
+    if out.exists():
+        raise AttendoError(f"{out} is there already; take another name, or remove it")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from attendo.errors import AttendoError
 from attendo.files import atomic_text
+from attendo.tasks.bulk import require_absent
 from attendo.tasks.classifier import CHUNK, Classifier
 
 Cell = str | int | float | None
@@ -22,18 +23,19 @@ FOUND = ("line", "label", "probability", "text")
 
 
 def check_table(out: Path, option: str) -> None:
-    """Raises AttendoError, naming the option, for a file of no known ending, or in a folder that isn't there."""
+    """Raises AttendoError for a file of no known ending, one that is there, and one in a folder that isn't."""
     if out.suffix.lower() not in _FORMS:
         raise AttendoError(f"{option} {out}: labels are written as .tsv, .csv or .jsonl; let it end in one")
     if out.is_dir() or not out.absolute().parent.is_dir():
         raise AttendoError(f"{option} {out}: no place for a file; give a file in a folder that exists")
+    require_absent(out)
 
 
 @contextmanager
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
     """Yields what writes a row; the file is there, whole, when the block ends without an error.
 
-    A float has four digits behind the point but in .jsonl; None is an empty cell. In .tsv and .txt, which know no
+    A float has four digits behind the point but in .jsonl; None is an empty cell. In .tsv, which knows no
     quotes, a tab or line break in a text is written as a space.
 
     >>> import tempfile
@@ -98,4 +100,4 @@ def _json(heads: Sequence[str], row: Sequence[Cell]) -> str:
     return json.dumps(dict(zip(heads, row, strict=True)), ensure_ascii=False) + "\n"
 
 
-_FORMS = {".tsv": _tabbed, ".txt": _tabbed, ".csv": _quoted, ".jsonl": _json}
+_FORMS = {".tsv": _tabbed, ".csv": _quoted, ".jsonl": _json}
