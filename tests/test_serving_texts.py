@@ -41,6 +41,12 @@ def refused(path, body, app=APP):
     return answer.status_code, answer.json()["error"]
 
 
+def test_another_method_is_told_the_one_to_send_it_by():
+    answer = asked("/classify")
+    assert answer.status_code == 405
+    assert answer.json() == {"error": "this path does not take that method; send it by POST"}
+
+
 @settings(max_examples=20)
 @given(st.lists(texts, min_size=1, max_size=5))
 def test_labels_are_those_of_classify(given_texts):

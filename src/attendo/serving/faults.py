@@ -147,6 +147,10 @@ def _said(error: HTTPException) -> str:
         case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
             return "there is nothing at this path; /openapi.json lists what there is"
         case HTTPStatus.METHOD_NOT_ALLOWED:
-            return "this path does not take that method; the header Allow says which it takes"
+            taken = sorted(
+                part.strip() for part in (error.headers or {}).get("Allow", "").split(",") if part.strip()
+            )
+            way = f"send it by {' or '.join(taken)}" if taken else "the header Allow says which it takes"
+            return f"this path does not take that method; {way}"
         case _:
             return str(error.detail)
