@@ -1,5 +1,6 @@
 """The page on serving: its requests are answered as it says, and what it lists is what there is."""
 
+import ast
 import asyncio
 import dataclasses
 import json
@@ -11,7 +12,7 @@ import pytest
 import typer
 from curl_lines import request_of
 from looked_models import looked_model
-from served_models import TOKENIZER, client_of, serving
+from served_models import TOKENIZER, client_of, live, serving
 from tiny_translator import tiny_translator
 
 from attendo.cli import build_app
@@ -172,3 +173,14 @@ def options_of(command):
     for child in getattr(command, "commands", {}).values():
         found |= options_of(child)
     return found
+
+
+def test_pythons_own_library_asks_as_the_page_says(capsys):
+    [snippet] = [
+        text
+        for text in re.findall(r"^```python\n(.*?)^```", PAGES["en"], re.MULTILINE | re.DOTALL)
+        if "urllib" in text
+    ]
+    with live(APP) as address:
+        exec(snippet.replace("http://127.0.0.1:8000", address), {})
+    assert len(ast.literal_eval(capsys.readouterr().out)) == 2
