@@ -1,5 +1,7 @@
 """From the files a run names to its store and validation pairs: nothing lost, nothing on both sides."""
 
+from pathlib import Path
+
 import pytest
 from corpus_files import write
 from tiny_corpus import pairs_file
@@ -79,3 +81,27 @@ def test_the_embedded_corpus_needs_no_file_and_turns_round():
 def test_too_few_rows_to_split_ask_for_a_validation_file(tmp_path):
     with pytest.raises(AttendoError, match="--valid"):
         _ = corpus(pairs_file(tmp_path, 3)).n_pairs
+
+
+def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
+    pairs = [line.split("\t") for line in pairs_file(tmp_path, 60).read_text(encoding="utf-8").splitlines()]
+    names = [str(tmp_path / "a.en"), str(tmp_path / "a.ja")]
+    for side, name in enumerate(names):
+        write(Path(name), "".join(f"{pair[side]}\n" for pair in pairs))
+
+    def warned(*files, source, target, **options):
+        said = []
+        _ = corpus(*files, said=said, source_language=source, target_language=target, **options).report
+        return said[1:]
+
+    assert warned(*names, source="en", target="ja") == []
+    assert warned(*names, source="ja", target="en", reverse=True) == []
+    assert warned(*names, source="sr", target=None) == []
+    swapped = "--from ja, but the source is Latin: swap the files, or give --reverse"
+    assert warned(*names, source="ja", target="en") == [swapped]
+    assert warned(tmp_path / "pairs.tsv", source="ja", target=None) == [
+        "--from ja, but the source is Latin: give --reverse"
+    ]
+    [turned] = warned(*names, source="en", target="ja", reverse=True)
+    assert turned.endswith("leave out --reverse, or swap --from and --to")
+    assert warned(*names, source="en", target="ru")[0].endswith("look at the data, or mend --to")

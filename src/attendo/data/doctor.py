@@ -16,7 +16,7 @@ import numpy as np
 
 from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
-from attendo.data.doctor_checks import USUAL_SHARE, Comparison, Statistics
+from attendo.data.doctor_checks import Comparison, Statistics
 from attendo.data.doctor_report import CHECKS, LikeLabels, Report
 from attendo.data.row_table import (
     HAS_LETTERS,
@@ -26,7 +26,13 @@ from attendo.data.row_table import (
     SOUNDS_SWAPPED,
     RowTable,
 )
-from attendo.data.scripts import code_points, letter_profile, profile_scores, scripts_and_controls
+from attendo.data.scripts import (
+    USUAL_SHARE,
+    code_points,
+    letter_profile,
+    profile_scores,
+    scripts_and_controls,
+)
 from attendo.errors import AttendoError
 
 Pair = tuple[int, str, str]

@@ -4,10 +4,7 @@ import numpy as np
 
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
 from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
-from attendo.data.scripts import HAN, KANA, SCRIPTS
-
-USUAL_SHARE = 0.8
-"""A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
+from attendo.data.scripts import HAN, KANA, SCRIPTS, usual_script
 
 MOST_LABELS = 20
 ROWS_A_LABEL = 10
@@ -58,15 +55,8 @@ class Statistics:
         return float(np.exp((reached - _RATIO_BINS // 2) * _RATIO_STEP))
 
     def usual_script(self, side: str) -> tuple[int, float]:
-        """The script most texts of a column are in, with their share; code 0 where the share is too small."""
-        counts = self._scripts[side].copy()
-        if counts[KANA] > counts[HAN]:  # a short Japanese text may well hold no Kana
-            counts[KANA] += counts[HAN]
-            counts[HAN] = 0
-        counts[0] = 0
-        code = int(counts.argmax())
-        share = float(counts[code] / max(counts.sum(), 1))
-        return (code, share) if share >= USUAL_SHARE else (0, share)
+        """As `scripts.usual_script`, of all records."""
+        return usual_script(self._scripts[side])
 
     def side(self, side: str) -> Side:
         """What the report says of one column."""

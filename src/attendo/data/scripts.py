@@ -55,6 +55,9 @@ SCRIPTS = ("none", *_BLOCKS)
 FEWEST_LETTERS = 4
 """A text with fewer letters is given no script: "OK" and "NHK" say nothing about a column."""
 
+USUAL_SHARE = 0.8
+"""A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
+
 HAN, KANA, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Kana"), SCRIPTS.index("Hebrew")
 _EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
 _N_CLASSES = len(SCRIPTS) + 3
@@ -115,6 +118,32 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
     winner = letters.argmax(1)
     clear = (total >= FEWEST_LETTERS) & (letters.max(1) * 2 > total)
     return np.where(clear, winner, 0).astype(np.uint8), total, odd
+
+
+def usual_script(counts: np.ndarray) -> tuple[int, float]:
+    """The script most texts of a column are in, with their share; code 0 where the share is too small.
+
+    counts: texts by script code, int64 [scripts].
+    """
+    counts = counts.copy()
+    if counts[KANA] > counts[HAN]:  # a short Japanese text may well hold no Kana
+        counts[KANA] += counts[HAN]
+        counts[HAN] = 0
+    counts[0] = 0
+    code = int(counts.argmax())
+    share = float(counts[code] / max(counts.sum(), 1))
+    return (code, share) if share >= USUAL_SHARE else (0, share)
+
+
+def script_name(texts: Sequence[str]) -> str:
+    """The usual script of some texts by its name, "" where there is none.
+
+    >>> script_name(["it rains", "it snows"]), script_name(["12:30"])
+    ('Latin', '')
+    """
+    codes, _, _ = scripts_and_controls(code_points(texts))
+    code, _ = usual_script(np.bincount(codes, minlength=len(SCRIPTS)))
+    return SCRIPTS[code] if code else ""
 
 
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:

@@ -78,7 +78,7 @@ class PairCorpus:
 
     @cached_property
     def report(self) -> Report | None:
-        """What the doctor found; its one-line summary is said. None for the embedded corpus."""
+        """What the doctor found; its summary is said, and what speaks against the languages. None for the embedded one."""
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
@@ -86,6 +86,8 @@ class PairCorpus:
             self.data.training_source(), self.data.validation_source(), self.data.drops(), self.data.strict
         )
         self.say(report.summary())
+        if warning := self.data.script_warning((report.source.script, report.target.script)):
+            self.say(warning)
         return report
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from attendo.data.corpora import PairSource, parse_columns
 from attendo.data.doctor import parse_drop
+from attendo.data.language_scripts import misfit
 from attendo.data.lines import require_file
 from attendo.errors import AttendoError
 
@@ -58,6 +59,28 @@ class PairData:
         if len(files) == 2 and (columns or header):
             raise AttendoError("two parallel files have no columns; leave out --columns and --header")
         return data._source(tuple(map(str, files)))
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """The codes of source and target, "" where they are not told."""
+        return self.source_language or "", self.target_language or ""
+
+    def script_warning(self, scripts: tuple[str, str]) -> str:
+        """A line where the training rows are in other scripts than their languages; "" where nothing speaks against.
+
+        scripts: the usual ones of source and target.
+        """
+        if (found := misfit(self.languages, scripts)) is None:
+            return ""
+        side, language, script, swapped = found
+        option = "--from" if side == "source" else "--to"
+        if not swapped:
+            remedy = f"look at the data, or mend {option}"
+        elif self.reverse:
+            remedy = "leave out --reverse, or swap --from and --to"
+        else:
+            remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
+        return f"{option} {language}, but the {side} is {script}: {remedy}"
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""
