@@ -16,7 +16,7 @@ from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import even_sample, examine, filtered, parse_drop
 from attendo.data.doctor_checks import later_rows
-from attendo.data.doctor_report import CHECKS, Report
+from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, Report
 from attendo.data.row_table import RECORD, RowTable
 from attendo.data.scripts import SCRIPTS, code_points, scripts_and_controls
 from attendo.errors import AttendoError
@@ -183,6 +183,18 @@ def test_later_rows_agree_with_a_plain_loop(keys, rng):
         assert variant[place] == (source in sources and (source, target) not in pairs)
         pairs.add((source, target))
         sources.add(source)
+
+
+@pytest.mark.parametrize("rows", [clean_japanese(60), two_languages(1000)], ids=["scripts", "letters"])
+def test_rows_to_compare_with_that_stand_the_other_way_round_are_no_safety(tmp_path, rows):
+    source = source_of(tmp_path / "a.tsv", rows)
+    test = rows[:9]
+    report = examine(source, source_of(tmp_path / "b.tsv", [(target, source) for source, target in test]))
+    [told] = [line for line in report.lines() if "leaks" in line]
+    assert told.strip() == f"–  leaks: not checked, {OTHER_WAY_ROUND}" and len(told) <= 80
+    assert report.found and report.summary().endswith(f"; leaks not checked, {OTHER_WAY_ROUND}")
+    right = examine(source, source_of(tmp_path / "b.tsv", test))
+    assert found(right)["leaks"][0] == 9 and not right.against_reversed
 
 
 def test_a_table_in_files_equals_one_in_memory(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ import numpy as np
 from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor_checks import Comparison, Statistics
-from attendo.data.doctor_report import CHECKS, LikeLabels, Report
+from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, LikeLabels, Report
 from attendo.data.row_table import (
     HAS_LETTERS,
     NOT_NFC,
@@ -81,7 +81,7 @@ def examine(
         )
     profile = _learned_profile(read_pairs(source, strict))
     account = Account(source.name)
-    statistics = Statistics()
+    statistics, other_statistics = Statistics(), Statistics()
     with RowTable() as table, RowTable() as other:
         for batch in _batches(read_pairs(source, strict, account)):
             records = _records(batch, profile)
@@ -91,13 +91,17 @@ def examine(
         if against is not None:
             other_account = Account(against.name)
             for batch in _batches(read_pairs(against, strict, other_account)):
-                other.append(_hashes(batch))
+                records = _records(batch, profile)
+                other_statistics.add(records)
+                other.append(records)
         comparison = Comparison(statistics, drop)
         for records, other_records in zip(table.buckets(), other.buckets(), strict=True):
             comparison.add(records, other_records)
-    not_checked = {}
+    not_checked, is_reversed = {}, False
     if against is None:
         not_checked["leaks"] = "no file to compare with"
+    elif is_reversed := other_statistics.is_reverse_of(statistics):
+        not_checked["leaks"] = OTHER_WAY_ROUND
     if profile is None and not comparison.scripts_differ:
         not_checked["swapped"] = "the columns are too alike, or too few rows"
     if not all(comparison.usual):
@@ -112,6 +116,7 @@ def examine(
         drop=drop,
         verdicts=comparison.verdicts.tobytes(),
         like_labels=_like_labels(source, statistics),
+        against_reversed=is_reversed,
     )
 
 

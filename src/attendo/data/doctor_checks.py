@@ -4,7 +4,7 @@ import numpy as np
 
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
 from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
-from attendo.data.scripts import HAN, KANA, SCRIPTS, usual_script
+from attendo.data.scripts import HAN, KANA, SCRIPTS, USUAL_SHARE, usual_script
 
 MOST_LABELS = 20
 ROWS_A_LABEL = 10
@@ -21,7 +21,7 @@ class Statistics:
     """Running totals over all records: scripts, lengths and a histogram of the length ratio."""
 
     def __init__(self) -> None:
-        self.n_rows = 0
+        self.n_rows = self.n_swapped = 0
         self.last_line = 0
         self._scripts = {side: np.zeros(len(SCRIPTS), np.int64) for side in ("source", "target")}
         self._characters = {"source": 0, "target": 0}
@@ -35,6 +35,7 @@ class Statistics:
     def add(self, records: np.ndarray) -> None:
         """Count a batch of records."""
         self.n_rows += len(records)
+        self.n_swapped += int(((records["flags"] & SOUNDS_SWAPPED) > 0).sum())
         self.last_line = max(self.last_line, int(records["line"].max()))
         for side in ("source", "target"):
             lengths = records[f"{side}_length"]
@@ -57,6 +58,17 @@ class Statistics:
     def usual_script(self, side: str) -> tuple[int, float]:
         """As `scripts.usual_script`, of all records."""
         return usual_script(self._scripts[side])
+
+    def is_reverse_of(self, other: "Statistics") -> bool:
+        """Whether these sides stand the other way round: by their scripts, or where each row sounds so.
+
+        The rows must have been asked with the letter profile of `other`.
+        """
+        scripts, theirs = [
+            [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
+        ]
+        by_script = all(theirs) and theirs[0] != theirs[1] and scripts == theirs[::-1]
+        return by_script or self.n_swapped > USUAL_SHARE * self.n_rows
 
     def side(self, side: str) -> Side:
         """What the report says of one column."""

@@ -30,6 +30,9 @@ CHECKS = (
 )
 """In the order in which a row with several troubles is given its reason when it is dropped."""
 
+OTHER_WAY_ROUND = "the other file's sides are swapped: turn them"
+"""Why no leak is looked for: sources would be compared with targets, and none be found."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -107,6 +110,7 @@ class Report:
 
     `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
     says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
+    `against_reversed` says that the rows to compare with have source and target the other way round.
     """
 
     account: Account
@@ -118,15 +122,17 @@ class Report:
     drop: frozenset[str] = frozenset()
     verdicts: bytes = b""
     like_labels: LikeLabels | None = None
+    against_reversed: bool = False
 
     @property
     def found(self) -> bool:
-        """As `anything_found`."""
-        return anything_found(self.account, self.findings)
+        """As `anything_found`; rows to compare with that stand the other way round are found, too."""
+        return self.against_reversed or anything_found(self.account, self.findings)
 
     def summary(self) -> str:
         """The report in one line, as `attendo train` prints it."""
-        named = [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
+        named = [f"leaks not checked, {OTHER_WAY_ROUND}"] if self.against_reversed else []
+        named += [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
         return f"{self.account.line()}; {', '.join(named) if named else 'nothing else found'}"
 
     def lines(self) -> list[str]:

@@ -78,7 +78,7 @@ class PairCorpus:
 
     @cached_property
     def report(self) -> Report | None:
-        """What the doctor found; its summary is said, and what speaks against the languages. None for the embedded one."""
+        """What the doctor found; its summary is said, and what speaks against the languages. None if embedded."""
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
