@@ -29,6 +29,8 @@ from attendo.cli.using_options import (
 from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.texts import TextSource
     from attendo.tasks import Classifier, Generator, Translator
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
     from attendo.tasks.perplexity import TextLoss
     from attendo.tasks.text_corpus import TextData
 
+SCRIPT_PAIRS = 1000
+"""Pairs whose scripts are looked at, about."""
 ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
 NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
 
@@ -150,6 +154,7 @@ def _translations(
     numbered, account = pairs_of(folder, files, given["--columns"], given["--header"])
     pairs = [(source, target) for _, source, target in numbered]
     say(account.line())
+    warn_of_order(translator.card.get("languages") or {}, pairs, len(files) == 2)
     beam = given["--beam"]
     result = translator.evaluate(
         pairs, beam=beam, length_penalty=given["--length-penalty"], tokenize=given["--tokenize"]
@@ -162,6 +167,26 @@ def _translations(
     loss = f"loss {result.measures['loss']:.4f} nats a token"
     lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
     return facts, lines
+
+
+def warn_of_order(
+    languages: Mapping[str, str | None], pairs: list[tuple[str, str]], are_parallel: bool
+) -> None:
+    """A line where the scripts of some pairs speak against a run's languages; nothing where those are not known."""
+    from attendo.data.language_scripts import misfit
+    from attendo.data.scripts import script_name
+
+    sample = pairs[:: max(1, len(pairs) // SCRIPT_PAIRS)]
+    scripts = script_name([source for source, _ in sample]), script_name([target for _, target in sample])
+    found = misfit((languages.get("source") or "", languages.get("target") or ""), scripts)
+    if found is not None:
+        side, language, script, swapped = found
+        remedy = "give the files in the other order" if are_parallel else "give --columns the other way round"
+        way = "from" if side == "source" else "to"
+        say(
+            f"the run translates {way} {language}, but the {side} is {script}: "
+            + (remedy if swapped else "look at the rows")
+        )
 
 
 def _classifications(
