@@ -35,6 +35,8 @@ def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
     assert "a table of pairs is given alone" in refused(
         "doctor", pairs, "--against", pairs, "--against", pairs
     )
+    both = "for two parallel files give both: --against SOURCE --against TARGET"
+    assert both in refused("doctor", pairs, *files[:2])
     assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")
 
 

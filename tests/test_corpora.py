@@ -141,6 +141,9 @@ def test_files_that_cannot_be_read(tmp_path):
     assert "is empty" in refusal(write(tmp_path / "empty.tsv", ""))
     assert "is UTF-16" in refusal(write(tmp_path / "wide.tsv", "a\tb\n".encode("utf-16")))
     assert "unknown format '.doc'" in refusal(write(tmp_path / "a.doc", "a\tb\n"))
+    assert refusal(write(tmp_path / "a.ja", "雨\n")).endswith(
+        ", or for two parallel files give both: SOURCE TARGET"
+    )
     message = refusal(write(tmp_path / "one.tsv", "hello\nworld\n"))
     assert "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2" in message
     assert "1 column where 2 are expected" in message

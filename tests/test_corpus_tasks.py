@@ -69,6 +69,14 @@ def test_two_parallel_files_are_one_corpus(tmp_path):
     assert [(source, target) for _, source, target in found.pairs()] == [tuple(pair) for pair in pairs]
 
 
+def test_one_of_two_parallel_files_is_no_table(tmp_path):
+    names = [str(write(tmp_path / name, "rain\n")) for name in ("a.en", "a.ja")]
+    with pytest.raises(AttendoError, match="give both: --train-source F --train-target F"):
+        _ = corpus(names[0]).report
+    with pytest.raises(AttendoError, match="give both: --valid-source F --valid-target F"):
+        _ = corpus(*names, valid=(names[1],)).report
+
+
 def test_the_embedded_corpus_needs_no_file_and_turns_round():
     found = corpus("forecasts")
     assert found.embedded and found.n_pairs == FORECAST_PAIRS

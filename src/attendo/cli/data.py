@@ -68,11 +68,11 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     chosen = None if columns is None else parse_columns(columns)
     pair = None if chosen is None else (chosen[0], chosen[1])
     source = PairSource(tuple(files), pair, header)
-    other = None
+    other, both = None, "--against SOURCE --against TARGET"
     if against and len(against) > 1:  # parallel files, which have no columns whatever F has
-        other = PairSource(tuple(against))
+        other = PairSource(tuple(against), both=both)
     elif against:
-        other = PairSource(tuple(against), pair, header)
+        other = PairSource(tuple(against), pair, header, both=both)
     try:
         return examine(source, other)
     except UnclearColumns as error:  # said of pairs; without --columns these may as well be labelled texts

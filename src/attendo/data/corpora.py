@@ -42,12 +42,14 @@ class PairSource:
     files: one name, or two; a folder or a pattern stands for its files, see `expanded`. `columns` are names or 1-based
     numbers for source and target; None means columns called source and target, or the only two there are. `header`
     says that a .tsv file starts with a header; names among the columns imply it. `reverse` swaps the two sides.
+    `both` is how a user writes two parallel files, for the message on one that is no table.
     """
 
     files: tuple[Path, ...]
     columns: tuple[str, str] | None = None
     header: bool = False
     reverse: bool = False
+    both: str = "SOURCE TARGET"
 
     def __post_init__(self) -> None:
         if len(self.files) not in (1, 2):
@@ -167,7 +169,7 @@ def read_pairs(
     rows = (
         (
             _joined(part),
-            _raw_rows(part[0], Wanted(PAIR, source.columns, source.header, account.option))
+            _raw_rows(part[0], Wanted(PAIR, source.columns, source.header, account.option), source.both)
             if len(part) == 1
             else _parallel_rows(part[0], part[1]),
         )
@@ -267,7 +269,8 @@ def _field_fault(fields: tuple[str, ...], keep_empty: bool) -> Fault | None:
     return None
 
 
-def _raw_rows(path: Path, wanted: Wanted) -> Iterator[RawRow]:
+def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
+    """The rows of a table; both: how two parallel files are given, where they may be."""
     require_file(path)
     match suffix(path):
         case ".tsv" | ".txt":
@@ -279,9 +282,10 @@ def _raw_rows(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         case ".parquet":
             return read_parquet(path, wanted)
         case other:
+            parallel = f", or for two parallel files give both: {both}" if both else ""
             raise AttendoError(
                 f"{path}: unknown format {other!r}; "
-                "use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz"
+                f"use .tsv, .csv, .jsonl, .txt or .parquet, each optionally .gz{parallel}"
             )
 
 

@@ -41,11 +41,11 @@ class PairData:
 
     def training_source(self) -> PairSource:
         """Where the training pairs are read from."""
-        return self._source(self.train)
+        return self._source(self.train, "--train-source F --train-target F")
 
     def validation_source(self) -> PairSource | None:
         """Where the validation pairs are read from, if files were given."""
-        return self._source(self.valid) if self.valid else None
+        return self._source(self.valid, "--valid-source F --valid-target F") if self.valid else None
 
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
@@ -58,7 +58,7 @@ class PairData:
         )
         if len(files) == 2 and (columns or header):
             raise AttendoError("two parallel files have no columns; leave out --columns and --header")
-        return data._source(tuple(map(str, files)))
+        return data._source(tuple(map(str, files)), "SOURCE TARGET")
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -105,11 +105,11 @@ class PairData:
         if "leaks" in self.drops() and not self.valid:
             raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")
 
-    def _source(self, files: tuple[str, ...]) -> PairSource:
+    def _source(self, files: tuple[str, ...], both: str) -> PairSource:
         columns = None
         if self.columns is not None and len(files) == 1:
             first, second = parse_columns(self.columns)
             columns = (first, second)
         return PairSource(
-            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse
+            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse, both
         )
