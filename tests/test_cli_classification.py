@@ -151,7 +151,9 @@ def test_an_evaluation_fits_80_columns():
     lines = evaluation_lines(report)
     assert len(lines) == 2 and max(map(len, lines)) <= 80
     words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
-    assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best so far"
+    assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best loss so far"
+    by_f1 = Report("evaluation", Progress(), evaluation=Evaluation(measures, "macro_f1"), is_best=True)
+    assert evaluation_lines(by_f1)[-1].endswith("best macro-F1 so far")
 
 
 def test_the_end_says_what_was_kept():

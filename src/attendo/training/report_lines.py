@@ -25,6 +25,9 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "ece": lambda share: f"calibration error {100 * share:.1f} %",
 }
 
+_NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
+"""Of measures that decide which state is the best, where they are written otherwise than called."""
+
 
 def report_lines(report: Report) -> list[str]:
     """What a report has to say; nothing of an update like others, and of a checkpoint."""
@@ -52,7 +55,9 @@ def evaluation_lines(report: Report) -> list[str]:
     """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
-    parts += ([f"({report.note})"] if report.note else []) + (["best so far"] if report.is_best else [])
+    deciding = report.evaluation.deciding
+    parts += [f"({report.note})"] if report.note else []
+    parts += [f"best {_NAMES.get(deciding, deciding)} so far"] if report.is_best else []
     lines = [f"step {report.progress.step:,}: {first}"]
     for part in parts:
         if len(lines[-1]) + 2 + len(part) <= WIDTH:
