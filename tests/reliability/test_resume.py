@@ -1,5 +1,6 @@
 """A run that was cut and resumed is the run that was not: weights, optimizer, random states and log, bit for bit."""
 
+import json
 import shutil
 
 import pytest
@@ -9,7 +10,7 @@ from cut_runs import finished, lasting, log, traces
 from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
-from attendo.tasks.resuming import resumed_run
+from attendo.tasks.resuming import resumed_run, say_other_torch
 from attendo.training.checkpoints import checkpoints
 
 
@@ -133,6 +134,18 @@ def test_another_number_of_threads_is_said(ended):
         assert any("2 threads instead of 1" in line for line in said)
     finally:
         torch.set_num_threads(before)
+
+
+def test_another_torch_is_said(ended):
+    folder, _ = ended
+    said = []
+    card = json.loads((folder / "card.json").read_text())
+    card["versions"]["torch"] = "1.0"
+    (folder / "card.json").write_text(json.dumps(card))
+    resumed_run(folder, say=said.append)
+    assert any(line.startswith(f"torch {torch.__version__} instead of 1.0: ") for line in said)
+    say_other_torch({"versions": {"torch": str(torch.__version__)}}, pytest.fail)
+    say_other_torch({}, pytest.fail)
 
 
 def test_two_ends_are_refused(ended):

@@ -51,6 +51,7 @@ def resumed_run(
     clock = Clock() if clock is None else clock
     run = restored(folder, bundle, config, path, say, device, clock, ranks)
     set_threads(threads, run.progress.threads, say)
+    say_other_torch(bundle.card, say)
     if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # the end was moved since
         if not changes:
             say(f"config.toml has another end than at {path.name}: {run.training.planned_end}, was {before}")
@@ -185,3 +186,12 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
             f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
         )
     torch.set_num_threads(wanted or before)
+
+
+def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
+    """A word where the run began with another torch: then it is not surely bit-equal, either."""
+    here, before = str(torch.__version__), card.get("versions", {}).get("torch")
+    if before not in (None, here):
+        say(
+            f"torch {here} instead of {before}: the weights may differ in their last bits from an unbroken run's"
+        )
