@@ -304,6 +304,14 @@ def disk_for_files_of(n_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+def test_a_folder_without_a_checkpoint_is_not_said_to_go_on(tmp_path, pairs):
+    """As a disk leaves it that was full at the first: there is nothing that `resume` could take."""
+    (tmp_path / "config.toml").touch()
+    (tmp_path / "model.safetensors").touch()
+    said = train_refused("--train", pairs, "--out", tmp_path)
+    assert said.endswith("no checkpoint to go on from; give another --out, or remove it")
+
+
 def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
     """First while the best model is written, then within a checkpoint: what was there before stays whole."""
     weights = (folder / "model.safetensors").stat().st_size
@@ -313,11 +321,11 @@ def test_a_disk_that_is_full_while_saving(tmp_path, pairs, folder):
     with disk_for_files_of(weights - 1):
         said = train_refused("--train", pairs, "--out", out, code=1)
     assert f"{out / 'model.safetensors'}" in said
-    assert "nothing was saved" in said
+    assert said.endswith(f"no checkpoint was saved: mend that, remove {out}, and train again")
     before = sorted(folder.rglob("*"))
     with disk_for_files_of(optimizer - 1):
         said = refused("resume", folder, "--more-steps", "1", code=1)
-    assert "optimizer.safetensors" in said
+    assert f"{folder / 'checkpoints' / 'step-3'}: File too large; " in said
     assert f"step-2 is intact: mend that, then `attendo resume {folder}`" in said
     assert sorted(folder.rglob("*")) == before
     assert attendo("resume", folder).code == 0

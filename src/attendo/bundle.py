@@ -141,8 +141,8 @@ def _try_bias(where: str, bias: DistanceBias, n_heads: int) -> None:
 def save_description(folder: Path, bundle: Bundle) -> None:
     """Writes config.toml, tokenizer.json and card.json, each whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(folder / "config.toml", dump_toml(bundle.tables))  # by which a run is known that never began
     bundle.tokenizer.save(folder / "tokenizer.json")
-    write_atomic(folder / "config.toml", dump_toml(bundle.tables))
     save_card(folder, bundle.card)
 
 

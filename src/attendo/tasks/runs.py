@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 import sys
 from collections.abc import Iterator
@@ -43,6 +44,8 @@ from attendo.training.state import seed_all, seed_rank
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the system's errors where there is no room left."""
 LOCK = "checkpoints/.lock"
 """A file in the run folder that the process which trains there holds."""
 
@@ -86,7 +89,7 @@ class TrainingRun:
                             self.log.add(each, rule)
                         yield each
             except OSError as error:
-                raise AttendoError(f"{error}; {self._remedy()}") from error
+                raise AttendoError(self._refused(error)) from error
             finally:
                 self.log.close()
 
@@ -110,11 +113,17 @@ class TrainingRun:
                 report = replace(report, evaluation=Evaluation(kept, deciding))
             yield report
 
-    def _remedy(self) -> str:
+    def _refused(self, error: OSError) -> str:
+        """What the system refused, what is intact, and what to do."""
+        place, words = error.filename or self.folder, error.strerror or str(error)
+        said, first = f"{place}: {words}", "mend that"
+        if error.errno in FULL:
+            who = f" ({words})" if self.run.ranks.world > 1 else ""
+            said, first = f"the disk is full: {place} could not be written{who}", "make room"
         kept, _ = newest_checkpoint(self.folder / "checkpoints")
         if kept is None:
-            return f"nothing was saved: mend that, remove {self.folder}, and train again"
-        return f"{kept.name} is intact: mend that, then `attendo resume {self.folder}`"
+            return f"{said}; no checkpoint was saved: {first}, remove {self.folder}, and train again"
+        return f"{said}; {kept.name} is intact: {first}, then `attendo resume {self.folder}`"
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
@@ -290,8 +299,13 @@ def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus, say: Say) -> None:
 def require_no_run(folder: Path) -> None:
     """Raises AttendoError if the folder holds a run, or anything else that training would mix with."""
     if (folder / "config.toml").exists():
-        if not (folder / "model.safetensors").exists() and not checkpoints(folder / "checkpoints"):
+        can_go_on = bool(checkpoints(folder / "checkpoints"))
+        if not (folder / "model.safetensors").exists() and not can_go_on:
             return  # a run that never began: its description is replaced
+        if not can_go_on:
+            raise AttendoError(
+                f"{folder} already holds a model, and no checkpoint to go on from; give another --out, or remove it"
+            )
         raise AttendoError(
             f"{folder} already holds a run; give another --out, or go on with `attendo resume {folder}`"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -101,8 +102,20 @@ def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
         save_file(
             {name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)}
         )
-    except SafetensorError as error:  # a full disk, most often; its words name the system's own error
-        raise OSError(errno.EIO, str(error), str(path)) from error
+    except SafetensorError as error:  # a full disk, most often
+        raise OSError(*refusal(error), str(path)) from error
+
+
+def refusal(error: Exception) -> tuple[int, str]:
+    """The number and the words of what the system refused, which safetensors' own words name at their end.
+
+    >>> refusal(SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"))
+    (28, 'No space left on device')
+    """
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO, error.strerror or str(error)
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return (int(found[1]), os.strerror(int(found[1]))) if found else (errno.EIO, str(error))
 
 
 class Stored(Mapping[str, Tensor]):
@@ -186,16 +199,16 @@ def write_together(
     all of them where one failed; nothing has changed then.
     """
     if ranks.is_first:
-        failed: list[str] = []
+        failed: list[tuple[int, str]] = []
         try:
             with atomic_folder(path, replace=True) as temporary:
                 ranks.broadcast(str(temporary))
                 failed = _failures(temporary, write, ranks)
                 if failed:
-                    raise OSError(errno.EIO, failed[0], str(path))
+                    raise OSError(*failed[0], str(path))
                 finish(temporary)
         except OSError as error:
-            failed = failed or [str(error)]
+            failed = failed or [refusal(error)]
         ranks.broadcast(failed)
     else:
         begun = ranks.broadcast(None)
@@ -205,14 +218,15 @@ def write_together(
         else:  # the first rank could not even begin
             failed = begun
     if failed:
-        raise OSError(errno.EIO, failed[0], str(path))
+        raise OSError(*failed[0], str(path))
 
 
-def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[str]:
-    """Lets each rank write; what went wrong on any of them."""
+def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[tuple[int, str]]:
+    """Lets each rank write; what went wrong on any of them, as `refusal` has it."""
     error = None
     try:
         write(folder)
     except OSError as failed:
-        error = f"rank {ranks.rank}: {failed}"
-    return [message for message in ranks.gathered(error) if message is not None]
+        number, words = refusal(failed)
+        error = number, words if ranks.world == 1 else f"rank {ranks.rank}: {words}"
+    return [found for found in ranks.gathered(error) if found is not None]
