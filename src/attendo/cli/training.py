@@ -81,7 +81,9 @@ def translation(
     header: Header = False,
     from_: Annotated[str | None, typer.Option("--from", metavar="en", help="Source language.")] = None,
     to: Annotated[str | None, typer.Option("--to", metavar="ja", help="Target language.")] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="Swap source and target.")] = False,
+    reverse: Annotated[
+        bool, typer.Option("--reverse", help="Swap the sides of the data, not --from and --to.")
+    ] = False,
     steps: Steps = None,
     epochs: Epochs = None,
     minutes: Minutes = None,
