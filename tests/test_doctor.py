@@ -93,7 +93,7 @@ def test_each_trouble_is_found_with_its_lines(tmp_path):
         "normalization": (1, (26,)),
     }
     assert report.found
-    assert (report.source.script, report.target.script) == ("Latin", "Kana")
+    assert (report.source.script, report.target.script) == ("Latin", "Japanese")
 
 
 def test_line_breaks_and_tabs_in_quoted_fields_are_no_control_characters(tmp_path):
@@ -138,7 +138,7 @@ def test_rows_the_reader_skips_are_in_the_account(tmp_path):
     ("text", "script", "odd"),
     [
         ("It will rain, 12 °C", "Latin", False),
-        ("明日は雨", "Kana", False),
+        ("明日は雨", "Japanese", False),
         ("明天会下雨", "Han", False),
         ("내일은 비가 온다", "Hangul", False),
         ("Завтра дождь", "Cyrillic", False),

@@ -4,7 +4,7 @@ import numpy as np
 
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
 from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
-from attendo.data.scripts import HAN, KANA, SCRIPTS, USUAL_SHARE, usual_script
+from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_script
 
 MOST_LABELS = 20
 ROWS_A_LABEL = 10
@@ -130,9 +130,9 @@ class Comparison:
     def _checked_alone(self, records: np.ndarray) -> dict[str, np.ndarray]:
         flags = records["flags"]
         sides = [records["source_script"].copy(), records["target_script"].copy()]
-        if KANA in self.usual and HAN not in self.usual:
+        if JAPANESE in self.usual and HAN not in self.usual:
             for scripts in sides:
-                scripts[scripts == HAN] = KANA
+                scripts[scripts == HAN] = JAPANESE
         copies = ((flags & HAS_LETTERS) > 0) & (records["near_source"] == records["near_target"])
         swapped = (flags & SOUNDS_SWAPPED) > 0
         if self.scripts_differ:

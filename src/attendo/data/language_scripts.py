@@ -9,7 +9,7 @@ _BY_SCRIPT = {
     "Cyrillic": "be bg ky mk ru uk",
     "Armenian": "hy",
     "Georgian": "ka",
-    "Kana": "ja",
+    "Japanese": "ja",
     "Han": "ja zh",
     "Hangul": "ko",
     "Hebrew": "he",
@@ -38,7 +38,7 @@ def scripts_of(language: str) -> frozenset[str]:
     """The scripts that a text of a language may be in; none where the code or its script is not known.
 
     >>> sorted(scripts_of("ja")), sorted(scripts_of("pt-BR")), sorted(scripts_of("ja-Latn"))
-    (['Han', 'Kana'], ['Latin'], [])
+    (['Han', 'Japanese'], ['Latin'], [])
     """
     name, *rest = language.replace("_", "-").lower().split("-")
     if {"latn", "cyrl", "arab"} & set(rest):
@@ -59,7 +59,7 @@ def fits(language: str, script: str) -> bool:
 def misfit(languages: Sides, scripts: Sides) -> tuple[str, str, str, bool] | None:
     """The first side whose script is not its language's: side, language, script, and whether swapping mends both.
 
-    >>> misfit(("ja", "en"), ("Latin", "Kana"))
+    >>> misfit(("ja", "en"), ("Latin", "Japanese"))
     ('source', 'ja', 'Latin', True)
     >>> misfit(("en", "ja"), ("Latin", "Latin"))
     ('target', 'ja', 'Latin', False)

@@ -25,7 +25,8 @@ _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
         *((0x2E80, 0x2FDF), (0x3005, 0x3005), (0x3007, 0x3007), (0x3400, 0x4DBF), (0x4E00, 0x9FFF)),
         *((0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
     ),
-    "Kana": ((0x3041, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
+    # Kana, which only Japanese has; the Han characters between them count here, too
+    "Japanese": ((0x3041, 0x30FA), (0x30FC, 0x30FF), (0x31F0, 0x31FF), (0xFF66, 0xFF9F)),
     "Hangul": ((0x1100, 0x11FF), (0x3130, 0x318F), (0xA960, 0xA97F), (0xAC00, 0xD7FF)),
     # From here on scripts in which joiners, direction marks or zero-width spaces have their place.
     "Hebrew": ((0x590, 0x5FF), (0xFB1D, 0xFB4F)),
@@ -58,7 +59,7 @@ FEWEST_LETTERS = 4
 USUAL_SHARE = 0.8
 """A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
 
-HAN, KANA, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Kana"), SCRIPTS.index("Hebrew")
+HAN, JAPANESE, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Japanese"), SCRIPTS.index("Hebrew")
 _EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
 _N_CLASSES = len(SCRIPTS) + 3
 _EMOJI_BLOCKS = ((0x2190, 0x21FF), (0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B00, 0x2BFF), (0x1F000, 0x1FAFF))
@@ -96,13 +97,13 @@ def code_points(texts: Sequence[str]) -> CodePoints:
 def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The script code of each text (uint8 [texts]), its number of letters, and whether it has odd characters.
 
-    Han characters count as Kana where at least a tenth of both are Kana, so Japanese is Kana and Chinese is
+    Kana are Japanese, and Han characters with them where at least a tenth of both are Kana, so Chinese is
     Han. Odd are control characters anywhere, but for the tabs and line breaks that a quoted field may hold, and
     zero-width or direction marks in a text that has no letter of a script that needs them, and no emoji.
 
     >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
     >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
-    (['Latin', 'Kana', 'none'], [7, 4, 2], [False, False, True])
+    (['Latin', 'Japanese', 'none'], [7, 4, 2], [False, False, True])
     """
     keys = points.owner * _N_CLASSES + _class_table()[points.codes]
     counts = np.bincount(keys, minlength=points.n_texts * _N_CLASSES).reshape(points.n_texts, _N_CLASSES)
@@ -110,9 +111,9 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
     odd = (counts[:, _CONTROL] > 0) | ((counts[:, _INVISIBLE] > 0) & ~joining)
     letters = counts[:, : len(SCRIPTS)].copy()
     letters[:, 0] = 0
-    cjk = letters[:, HAN] + letters[:, KANA]
-    japanese = letters[:, KANA] * 10 >= np.maximum(cjk, 1)
-    letters[:, KANA] = np.where(japanese, cjk, 0)
+    cjk = letters[:, HAN] + letters[:, JAPANESE]
+    japanese = letters[:, JAPANESE] * 10 >= np.maximum(cjk, 1)
+    letters[:, JAPANESE] = np.where(japanese, cjk, 0)
     letters[:, HAN] = np.where(japanese, 0, cjk)
     total = letters.sum(1)
     winner = letters.argmax(1)
@@ -126,8 +127,8 @@ def usual_script(counts: np.ndarray) -> tuple[int, float]:
     counts: texts by script code, int64 [scripts].
     """
     counts = counts.copy()
-    if counts[KANA] > counts[HAN]:  # a short Japanese text may well hold no Kana
-        counts[KANA] += counts[HAN]
+    if counts[JAPANESE] > counts[HAN]:  # a short Japanese text may well hold no Kana
+        counts[JAPANESE] += counts[HAN]
         counts[HAN] = 0
     counts[0] = 0
     code = int(counts.argmax())
