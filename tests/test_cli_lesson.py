@@ -31,7 +31,7 @@ def teach(options):
 def small(monkeypatch):
     """A lesson that takes no time, in the place of all."""
     module = ModuleType("attendo.lessons.small")
-    module.LESSONS = (Lesson("small", "a source", W, W, 5.0, teach),)
+    module.LESSONS = (Lesson("small", "a source", W, W, 4.6, teach, seeds=(1, 3)),)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(lessons, "_HOMES", {"small": "small"})
     monkeypatch.setattr(lessons, "NAMES", ("small",))
@@ -40,7 +40,7 @@ def small(monkeypatch):
 def test_the_list_has_every_lesson_with_its_time(small):
     outcome = attendo("lesson")
     assert outcome.code == 0
-    assert outcome.out.splitlines()[-1].split() == ["small", "5", "word"]
+    assert outcome.out.splitlines()[-1].split() == ["small", "5", "1-3", "word"]
 
 
 def test_pieces_are_printed_in_order(small):
@@ -57,6 +57,14 @@ def test_pieces_are_printed_in_order(small):
         "deep    100 ± 1",
     ]
     assert "this takes about 5 CPU-minutes" in outcome.err
+
+
+def test_the_time_is_reckoned_with_the_seeds_that_are_given(small):
+    assert "this takes about 9 CPU-minutes" in attendo("lesson", "small", "--seeds", "4").err
+    assert "this takes about" not in attendo("lesson", "small", "--seeds", "1").err
+    found = lessons.find_lesson("small")
+    assert [found.minutes(Options(seeds)) for seeds in (None, 1, 2, 4)] == [4.6, 2.3, 4.6, 9.2]
+    assert Lesson("one", "", W, W, 3.0, teach).minutes(Options(seeds=7)) == 3.0
 
 
 def test_a_quick_look_warns_above_the_table_and_concludes_nothing(small):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -29,7 +30,9 @@ def add_lesson_command(app: typer.Typer) -> None:
 
 def lesson(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Else the list of all.")] = None,
-    seeds: Annotated[int | None, typer.Option(metavar="N", help="Models of each kind; else its own.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Models of each kind; else as in the list; 1 is shorter.")
+    ] = None,
     effort: Annotated[
         float,
         typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look, without conclusions."),
@@ -48,14 +51,17 @@ def lesson(
     Without NAME the list of all, with the time each takes. --json: one object for each piece, with "text", "table"
     or "picture".
 
-    Example: attendo lesson reverse
+    --seeds 1 makes a lesson shorter and keeps its conclusion; the tables then have no error bars. --effort below 1
+    makes it shorter, too, without a conclusion.
+
+    Example: attendo lesson reverse --seeds 1
     """
     from attendo.lessons import NAMES, find_lesson
     from attendo.lessons.lesson import Options
 
     if name is None:
         rows = [_listed(find_lesson(known), language) for known in NAMES]
-        heads = ["", "CPU min", ""] if language == "en" else ["", "CPU 分", ""]
+        heads = ["", "CPU min", "seeds", ""] if language == "en" else ["", "CPU 分", "シード", ""]
         print("\n".join(table_lines(heads, rows)))
         return 0
     import torch
@@ -64,16 +70,14 @@ def lesson(
     if train and not found.takes_files:
         raise typer.BadParameter(f"--train: the lesson {name} makes its own data; leave it out")
     torch.set_num_threads(threads)
-    began = time.process_time()
+    minutes, began = found.minutes(options), time.process_time()
     if not as_json:
         print("\n".join([*_paragraph(f"{found.title.in_language(language)} — {found.source}"), ""]))
         print("\n".join([*_paragraph(found.question.in_language(language)), ""]), flush=True)
-        if found.cpu_minutes * effort > 4:
-            say(
-                f"this takes about {found.cpu_minutes * effort:.0f} CPU-minutes; --effort 0.2 for a quick look"
-            )
+        if minutes > 4:
+            say(f"this takes about {minutes:.0f} CPU-minutes; --effort 0.2 for a quick look")
     pieces = found.teach(options)
-    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), found.cpu_minutes * effort):
+    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), minutes):
         if as_json:
             print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
         else:
@@ -135,7 +139,9 @@ def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
 
 
 def _listed(lesson: Lesson, language: Language) -> list[str | float]:
-    return [lesson.name, f"{lesson.cpu_minutes:.0f}", lesson.title.in_language(language)]
+    seeds = sorted({*lesson.seeds}) or [1]
+    shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
+    return [lesson.name, f"{math.ceil(lesson.cpu_minutes)}", shown, lesson.title.in_language(language)]
 
 
 def _paragraph(text: str) -> list[str]:

@@ -339,5 +339,6 @@ ABLATE = Lesson(
     ),
     3.0,
     teach,
+    seeds=(SEEDS,),
 )
 LESSONS = (ABLATE,)

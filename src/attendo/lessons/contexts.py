@@ -285,5 +285,6 @@ LESSON = Lesson(
     ),
     3.0,
     teach,
+    seeds=(SEEDS,),
 )
 LESSONS = (LESSON,)

@@ -376,5 +376,6 @@ LESSON = Lesson(
     ),
     cpu_minutes=3.5,
     teach=teach,
+    seeds=(2, 2, 1, 1),
 )
 LESSONS = (LESSON,)

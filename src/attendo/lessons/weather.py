@@ -222,5 +222,6 @@ LESSON = Lesson(
     ),
     cpu_minutes=4.2,
     teach=teach,
+    seeds=(3, 3, 3, 5, 5),
 )
 LESSONS = (LESSON,)

@@ -332,5 +332,6 @@ WORDS = Lesson(
     cpu_minutes=3.0,
     teach=teach,
     takes_files=True,
+    seeds=(SEEDS,),
 )
 LESSONS = (WORDS,)
