@@ -59,7 +59,28 @@ def test_a_folder_and_several_files_have_a_line_each(folder, student, monkeypatc
     )
     rows = list(csv.DictReader((folder.parent / "g.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["verdict"] for row in rows] == ["passes", "can't be run", "passes", "fails"]
-    assert (rows[3]["failed"], rows[3]["held"], rows[3]["not offered"]) == ("scale, agreement", "6", "mask")
+    assert [(row["student"], row["score"], row["out of"]) for row in rows] == [
+        ("aoi", "8", "10"),
+        ("ben", "0", "10"),
+        ("chie", "10", "10"),
+        ("mine", "6", "10"),
+    ]
+    assert (rows[3]["failed"], rows[3]["not tried"]) == ("scale, agreement", "mask, empty row")
+    assert rows[3]["hint"] == "forgot the scale: multiply the scores by 1/√head_dim"
+    assert rows[1]["hint"] == "line 2: syntax error: '(' was never closed"
+
+
+def test_what_is_not_written_yet_says_so_in_the_line_and_in_the_table(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dan.py").write_text("def f(query, key, value):\n    raise NotImplementedError\n")
+    outcome = attendo("claims", "--check", "dan.py:f", "--out", "g.csv", "--language", "ja")
+    assert outcome.out.splitlines()[0].startswith("dan.py: 不合格 shapes")
+    [row] = csv.DictReader((tmp_path / "g.csv").read_text(encoding="utf-8").splitlines())
+    assert row["hint"] == "the function raises NotImplementedError: it is not written yet"
+    assert (row["score"], row["not tried"].count(",")) == ("0", 8)
+    assert f"got       {row['hint']}" in attendo("claims", "--check", "dan.py:f").out
+    (tmp_path / "dan.py").write_text("def f(query, key, value):\n    raise ValueError\n")
+    assert "got       ValueError\n" in attendo("claims", "--check", "dan.py:f").out
 
 
 def test_several_files_as_json_and_what_is_refused(folder, tmp_path, monkeypatch):

@@ -58,7 +58,7 @@ def checked(
         if not silent:
             print(answer.line(language), flush=True)
     if out is not None:
-        write_atomic(out, as_csv(answers, language))
+        write_atomic(out, as_csv(answers))
         if not silent:
             print(f"wrote {out}")
     return Checked(answers=tuple(answers))

@@ -48,7 +48,8 @@ def claims(
         typer.Option(metavar="mask|scale|gradient", help="Fails if it is not offered; repeatable."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="F.csv", help="With --check: write a row for each file.")
+        Path | None,
+        typer.Option(metavar="F.csv", help="With --check: a row for each file, with score and hint."),
     ] = None,
     as_json: OneJson = False,
     language: Spoken = "en",

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from attendo.errors import AttendoError
-from attendo.theory.checking.checker import check_file, refuse_unknown
+from attendo.theory.checking.checker import PROPERTIES, check_file, refuse_unknown
 from attendo.theory.checking.report import Report
 from attendo.words import Language, Words, labelled
 
-COLUMNS = ("file", "verdict", "held", "tried", "failed", "not offered", "remarks")
+COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
+"""score: the properties that hold, out of all, tried or not, so that it is of the same number for every file."""
 VERDICTS = {
     "passes": Words("passes", "合格"),
     "fails": Words("fails", "不合格"),
@@ -54,24 +55,26 @@ class Answer:
             return f"{self.file}: {labelled(verdict, str(self.error), language)}"
         held, tried = self.report.counts
         failed, absent = ", ".join(self.report.failed), ", ".join(self.report.not_offered)
+        n_left = [outcome.status for outcome in self.report.outcomes].count("not tried")
         said = [
             Words(
                 f"{verdict.en} {failed}".rstrip() + f" ({held} of {tried} hold)",
                 f"{verdict.ja} {failed}".rstrip() + f"（{tried} 個のうち {held} 個が成り立つ）",
             ),
             *([Words(f"{absent} not offered", f"{absent} は対象外")] if absent else []),
+            *([Words(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
             *self.report.remarks,
         ]
         return f"{self.file}: {'; '.join(words.in_language(language) for words in said)}"
 
-    def row(self, language: Language = "en") -> list[str | int]:
-        """The answer under COLUMNS; the verdict is in English in every language."""
-        if self.report is None:
-            return [self.file, self.verdict, 0, 0, "", "", self.error or ""]
-        report = self.report
-        remarks = "; ".join(remark.in_language(language) for remark in report.remarks)
-        lists = [", ".join(report.failed), ", ".join(report.not_offered)]
-        return [self.file, self.verdict, *report.counts, *lists, remarks]
+    def row(self) -> list[str | int]:
+        """The answer under COLUMNS, in English."""
+        report, whose, n = self.report, [Path(self.file).stem, self.file, self.verdict], len(PROPERTIES)
+        if report is None:
+            return [*whose, 0, n, "", ", ".join(one.id for one in PROPERTIES), self.error or "", ""]
+        lists = [", ".join(report.failed), ", ".join(report.not_tried)]
+        hint = "" if report.hint is None else report.hint.en
+        return [*whose, report.counts[0], n, *lists, hint, "; ".join(remark.en for remark in report.remarks)]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
         """The answer as JSON's own types."""
@@ -133,15 +136,16 @@ def is_folder(place: str) -> bool:
     return bool(folder and name) and Path(folder).is_dir()
 
 
-def as_csv(answers: Sequence[Answer], language: Language = "en") -> str:
-    """A table with COLUMNS and a row for each answer, for a spreadsheet.
+def as_csv(answers: Sequence[Answer]) -> str:
+    """A table with COLUMNS and a row for each answer, for a spreadsheet; in English, whatever else speaks.
 
-    >>> print(as_csv([Answer("ben.py", error="it must run")]))
-    file,verdict,held,tried,failed,not offered,remarks
-    ben.py,can't be run,0,0,,,it must run
-    <BLANKLINE>
+    >>> first, ben = as_csv([Answer("ben.py", error="it must run")]).splitlines()
+    >>> first
+    'student,file,verdict,score,out of,failed,not tried,hint,remarks'
+    >>> ben.startswith("ben,ben.py,can't be run,0,10,,"), ben.endswith(",it must run,")
+    (True, True)
     """
     written = io.StringIO()
     table = csv.writer(written, lineterminator="\n")
-    table.writerows([COLUMNS, *(answer.row(language) for answer in answers)])
+    table.writerows([COLUMNS, *(answer.row() for answer in answers)])
     return written.getvalue()

@@ -64,6 +64,21 @@ class Report:
         return tuple({outcome.note: outcome.property.id for outcome in reversed(absent)}.values())[::-1]
 
     @property
+    def not_tried(self) -> tuple[str, ...]:
+        """The ids of the properties that neither hold nor fail: not offered, or not come to."""
+        left = ("not offered", "not tried")
+        return tuple(outcome.property.id for outcome in self.outcomes if outcome.status in left)
+
+    @property
+    def hint(self) -> Words | None:
+        """The first hint; if there is none, what came of the first property that fails."""
+        failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
+        said = [failure.hint for failure in failures if failure.hint is not None]
+        said += [failure.got for failure in failures]
+        said += [o.note for o in self.outcomes if o.status == "fails" and o.note is not None]
+        return said[0] if said else None
+
+    @property
     def counts(self) -> tuple[int, int]:
         """How many properties hold, of how many that were tried or are required."""
         statuses = [outcome.status for outcome in self.outcomes]

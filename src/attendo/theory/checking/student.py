@@ -138,8 +138,19 @@ class Student:
         except EOFError:
             raise RefusedError(case, ASKS) from None
         except (Exception, SystemExit) as error:  # whatever it raises is the finding
-            said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            raise RefusedError(case, Words(said, said)) from error
+            raise RefusedError(case, _raised(error)) from error
+
+
+def _raised(error: BaseException) -> Words:
+    """What a function raised, for a reader."""
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if isinstance(error, NotImplementedError) and not text:
+        return Words(
+            f"the function raises {name}: it is not written yet",
+            f"関数が {name} を送出した。まだ書かれていない",
+        )
+    said = f"{name}: {text}" if text else name
+    return Words(said, said)
 
 
 def meet(function: Callable[..., Any], name: str | None = None) -> Student:
