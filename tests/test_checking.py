@@ -87,7 +87,7 @@ def test_the_report_reads_as_a_table():
     assert "✗ scale       scores are multiplied by 1/√head_dim" in lines
     assert "              64: unscaled" in repr(report) or "64: unscaled" in repr(report)
     assert "– mask        not offered: no parameter with `mask` in its name" in lines
-    assert report.lines("ja")[0] == "unscaled: 8 個の性質のうち 6 個が成り立つ（対象外：mask）"
+    assert report.lines("ja")[0] == "unscaled：8 個の性質のうち 6 個が成り立つ。対象外：mask（マスク）"
     facts = report.as_json()
     assert (facts["function"], facts["ok"], facts["failed"]) == ("unscaled", False, ["scale", "agreement"])
     assert [found["property"] for found in facts["properties"]] == [found.id for found in PROPERTIES]

@@ -74,7 +74,7 @@ def test_what_is_not_written_yet_says_so_in_the_line_and_in_the_table(tmp_path, 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dan.py").write_text("def f(query, key, value):\n    raise NotImplementedError\n")
     outcome = attendo("claims", "--check", "dan.py:f", "--out", "g.csv", "--language", "ja")
-    assert outcome.out.splitlines()[0].startswith("dan.py: 不合格 shapes")
+    assert outcome.out.splitlines()[0].startswith("dan.py：不合格：shapes（形）。")
     [row] = csv.DictReader((tmp_path / "g.csv").read_text(encoding="utf-8").splitlines())
     assert row["hint"] == "the function raises NotImplementedError: it is not written yet"
     assert (row["score"], row["not tried"].count(",")) == ("0", 8)

@@ -12,8 +12,8 @@ from typing import Any
 
 from attendo.errors import AttendoError
 from attendo.theory.checking.checker import PROPERTIES, check_file, refuse_unknown
-from attendo.theory.checking.report import Report
-from attendo.words import Language, Words, labelled
+from attendo.theory.checking.report import Report, named
+from attendo.words import Language, Words
 
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
 """score: the properties that hold, out of all, tried or not, so that it is of the same number for every file."""
@@ -52,20 +52,22 @@ class Answer:
         """
         verdict = VERDICTS[self.verdict]
         if self.report is None:
-            return f"{self.file}: {labelled(verdict, str(self.error), language)}"
+            colon = Words(": ", "：").in_language(language)
+            return colon.join([self.file, verdict.in_language(language), self.error or ""])
         held, tried = self.report.counts
-        failed, absent = ", ".join(self.report.failed), ", ".join(self.report.not_offered)
+        failed, absent = named(self.report.failed), named(self.report.not_offered)
         n_left = [outcome.status for outcome in self.report.outcomes].count("not tried")
         said = [
             Words(
-                f"{verdict.en} {failed}".rstrip() + f" ({held} of {tried} hold)",
-                f"{verdict.ja} {failed}".rstrip() + f"（{tried} 個のうち {held} 個が成り立つ）",
+                f"{verdict.en} {failed.en}".rstrip() + f" ({held} of {tried} hold)",
+                f"{verdict.ja}：{failed.ja}".rstrip("：") + f"。{tried} 個のうち {held} 個が成り立つ",
             ),
-            *([Words(f"{absent} not offered", f"{absent} は対象外")] if absent else []),
+            *([Words(f"{absent.en} not offered", f"{absent.ja}は対象外")] if absent.en else []),
             *([Words(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
             *self.report.remarks,
         ]
-        return f"{self.file}: {'; '.join(words.in_language(language) for words in said)}"
+        texts = Words("; ".join(words.en for words in said), "。".join(words.ja for words in said))
+        return Words(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").in_language(language)
 
     def row(self) -> list[str | int]:
         """The answer under COLUMNS, in English."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Literal
@@ -15,6 +16,20 @@ from attendo.theory.checking.trials import Failure, Property, numbers
 from attendo.words import Language, Words, labelled
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
+
+JAPANESE = {
+    "shapes": "形",
+    "rows": "行の和",
+    "scale": "スケール",
+    "agreement": "一致",
+    "mask": "マスク",
+    "empty row": "空の行",
+    "permutation": "順序",
+    "stability": "安定性",
+    "gradient": "勾配",
+    "inputs": "入力",
+}
+"""What the properties are called beside their ids."""
 
 WIDTH = 79
 SMALL = 12
@@ -87,12 +102,12 @@ class Report:
     def lines(self, language: Language = "en") -> list[str]:
         """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
         n_held, n_tried = self.counts
-        absent = ", ".join(self.not_offered)
+        absent = named(self.not_offered)
         head = Words(
             f"{self.function}: {n_held} of {n_tried} properties hold"
-            + (absent and f", {absent} not offered"),
-            f"{self.function}: {n_tried} 個の性質のうち {n_held} 個が成り立つ"
-            + (absent and f"（対象外：{absent}）"),
+            + (absent.en and f", {absent.en} not offered"),
+            f"{self.function}：{n_tried} 個の性質のうち {n_held} 個が成り立つ"
+            + (absent.ja and f"。対象外：{absent.ja}"),
         )
         return [
             *flowed(head.in_language(language), WIDTH),
@@ -112,6 +127,15 @@ class Report:
 
     def __repr__(self) -> str:
         return "\n".join(self.lines())
+
+
+def named(ids: Sequence[str]) -> Words:
+    """Properties in a row; in Japanese their names stand beside the ids.
+
+    >>> named(["scale", "mask"]).ja
+    'scale（スケール）、mask（マスク）'
+    """
+    return Words(", ".join(ids), "、".join(f"{id}（{JAPANESE[id]}）" for id in ids))
 
 
 def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
