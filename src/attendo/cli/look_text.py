@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attendo.cli.head_ranking import layer_names
 from attendo.cli.lines import one_line
+from attendo.cli.look_steps import steps_lines
 from attendo.cli.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
+    from attendo.microscope.steps import Steps
     from attendo.microscope.view import View
     from attendo.words import Language, Words
 
@@ -38,9 +40,10 @@ def text_lines(
     layer: int | None,
     head: int | None,
     language: Language,
-    shows: Literal["map", "heads", "answer"],
+    shows: Literal["map", "heads", "answer"] | Steps,
 ) -> list[str]:
-    """Text, answer, what the edits change, and the map, the table of the heads, or no more; in 80 columns."""
+    """Text, answer, what the edits change, and the map, the heads, a query's steps, or no more; in 80 columns."""
+    from attendo.microscope.layers import attention_paths
     from attendo.microscope.terminal import map_text
 
     shown = view.map(stack)
@@ -53,6 +56,9 @@ def text_lines(
         return lines
     if shows == "heads":
         return [*lines, "", *_heads_table(view, stack, layer, head, language)]
+    if not isinstance(shows, str):
+        layer = attention_paths(view.seen.model)[shown.stack].index(shows.path)
+        return [*lines, "", *steps_lines(shows, shown.caption(layer, shows.head, language), language)]
     return [*lines, "", map_text(shown, 80, layer, head, language)]
 
 
@@ -187,8 +193,10 @@ def _measure(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
 
 
-def json_text(view: View, stack: Stack | None, layer: int | None, head: int | None) -> str:
-    """All that --json tells; layers and heads count from 0."""
+def json_text(
+    view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None
+) -> str:
+    """All that --json tells; layers, heads and queries count from 0."""
     shown = view.map(stack)
     layer = shown.sharpest_layer if layer is None else layer
     weights = [[round(weight, 6) for weight in row] for row in shown.shown(layer, head).tolist()]
@@ -206,5 +214,6 @@ def json_text(view: View, stack: Stack | None, layer: int | None, head: int | No
             "weights": weights,
         },
         "heads": view.heads(),
+        "steps": None if steps is None else steps.as_json(),
     }
     return json.dumps(facts, ensure_ascii=False)

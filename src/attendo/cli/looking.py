@@ -81,6 +81,10 @@ def look(
         int | None,
         typer.Option(metavar="N", min=1, help="Show this head, from 1; else the mean of the layer's heads."),
     ] = None,
+    query: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Print the steps of the map's row N, key by key, and no map."),
+    ] = None,
     heads: Annotated[
         bool, typer.Option("--heads", help="Print what each head does, as a table, and no map.")
     ] = False,
@@ -120,7 +124,12 @@ def look(
 
     Example: attendo look runs/mine "It will rain tomorrow."
 
+    --query N goes through one row as the page's view Steps does: q·k, score, mask, exp and weight of each key, and the
+    sum of the weighted values; of the sharpest head if none is chosen.
+
     Example: attendo look runs/mine "It will rain." --out page.html
+
+    Example: attendo look runs/mine "It will rain." --stack encoder --layer 1 --head 2 --query 3
 
     Example: attendo look runs/mine "It will rain." --off "*.self_attention:2"
 
@@ -138,6 +147,7 @@ def look(
     }
     given |= {"--max-tokens": max_tokens, "--off": off, "--beta": beta, "--stack": stack, "--layer": layer}
     given |= {"--head": head, "--port": port, "--open": open_, "--over": over, "--alignments": alignments}
+    given["--query"] = query
     absent = (None, False)  # and not 0, which is a port
     _check_together(
         {n: value != [] and all(value is not a for a in absent) for n, value in given.items()}, as_json
@@ -165,8 +175,11 @@ def look(
         state = _state_of(ask, ask_for(user, ""), opened)
         return _serve(user, folder, state, PORT if port is None else port, open_, language)
     view = View(look_at(user, ask, folder))
-    shows = "heads" if heads else "map" if out is None else "answer"
-    printed = json_text(view, *chosen) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
+    steps = None if query is None else view.steps(query - 1, *chosen)
+    shows = steps or ("heads" if heads else "map" if out is None else "answer")
+    printed = (
+        json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
+    )
     if out is not None:
         view.save(out, *chosen, language)  # first: who reads what is printed may leave before its end
     print(printed)
@@ -183,12 +196,14 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
         refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
     if given["--serve"]:
         refuse("--serve", {"--json": as_json, "--out": given["--out"], "--heads": given["--heads"]})
+    if given["--query"]:
+        refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
     if given["--target"]:
         refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
     for name, way in (("--alignments", "--over"), ("--port", "--serve"), ("--open", "--serve")):
         if given[name] and not given[way]:
             raise typer.BadParameter(f"{name} goes with {way}; give that, too, or leave {name} out")
-    for name in ("--stack", "--layer", "--head"):
+    for name in ("--stack", "--layer", "--head", "--query"):
         if given[name] and not given["TEXT"]:
             raise typer.BadParameter(f"{name} is of the map of a text; give TEXT, too, or leave {name} out")
 

@@ -36,6 +36,7 @@ from attendo.microscope.pictures import map_figure, write_picture
 from attendo.microscope.reading import usual_search
 from attendo.microscope.seen import Seen, User
 from attendo.microscope.session import Session
+from attendo.microscope.steps import Steps, steps_of
 from attendo.microscope.terminal import map_text
 from attendo.tasks import load
 from attendo.words import Language
@@ -152,6 +153,21 @@ class View:
         if head is None:
             head = int(entropy(torch.from_numpy(shown.weights[layer])).argmin())
         return {"path": attention_paths(self.seen.model)[shown.stack][layer], "head": head}
+
+    def steps(
+        self,
+        query: int,
+        stack: Stack | None = None,
+        layer: int | None = None,
+        head: int | None = None,
+    ) -> Steps:
+        """One query's numbers in one head, of the sharpest layer and its sharpest head if None; counted from 0.
+
+        Raises AttendoError for one that isn't there.
+        """
+        opened = self.opened(self.map(stack).stack, layer, head)
+        assert opened is not None, "a stack was chosen"
+        return steps_of(self.seen, opened["path"], opened["head"], query)
 
     def page(self, language: Language = "en", head: Mapping[str, Any] | None = None) -> str:
         """The page, whole in itself; head: what `opened` gives."""

@@ -1,0 +1,123 @@
+"""What `attendo look --query` prints: one query's way from q·k to the weights, and the sum that the head passes on."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from attendo.cli.tables import WIDTH, table_lines
+from attendo.words import Language, Words
+
+if TYPE_CHECKING:
+    from attendo.microscope.steps import KeyStep, Steps
+
+LONGEST = 16
+"""Columns of a token."""
+FIRST = 4
+"""Numbers of the sum that are shown."""
+HEADS = (
+    Words("key", "キー"),
+    Words("q·k", "q·k"),
+    Words("score s", "スコア s"),
+    Words("mask", "マスク"),
+    Words("β·s", "β·s"),
+    Words("exp", "exp"),
+    Words("weight α", "重み α"),
+)
+
+
+def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
+    """The table of the keys under the head's caption and the query, and below it scale, largest score and sum."""
+    from attendo.microscope.flow import flowed
+
+    hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
+    size = len(str(len(steps.keys)))
+    rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
+    total = [Words("sum", "和").in_language(language), "", "", "", "", _number(steps.sum)]
+    rows.append([*total, _number(math.fsum(key.weight for key in steps.keys))])
+    heads = [head.in_language(language) for head in HEADS]
+    shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
+    said = [words.in_language(language) for words in _said(steps)]
+    top = [caption, _asks(steps).in_language(language)]
+    table = table_lines(shown[0], shown[1:])
+    return [
+        *(part for line in top for part in flowed(line, WIDTH)),
+        "",
+        *table,
+        "",
+        *(part for line in said for part in flowed(line, WIDTH)),
+    ]
+
+
+def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> list[str]:
+    mask = Words("masked", "マスク") if key.masked else Words("kept", "可")
+    return [
+        f" {n:>{size}} {_label(key.piece)}",  # what begins with a digit would stand to the right
+        _number(key.product),
+        _number(key.score),
+        mask.in_language(language),
+        "-∞" if key.masked else _number(steps.beta * key.score),
+        _number(key.power),
+        _number(key.weight),
+    ]
+
+
+def _asks(steps: Steps) -> Words:
+    """Which query it is: its number in the map, what it reads, and in cross-attention what it writes."""
+    n, piece = steps.query + 1, _label(steps.piece)
+    if steps.written is None:
+        return Words(f"Query {n}: {piece}", f"クエリ {n}：{piece}")
+    written = _label(steps.written)
+    return Words(
+        f"Query {n}: reads {piece}, writes {written}", f"クエリ {n}：入力は {piece}、出力は {written}"
+    )
+
+
+def _said(steps: Steps) -> list[Words]:
+    """How the columns follow from each other, with this row's numbers."""
+    scale, added = _number(steps.scale), Words(" + bias", " + バイアス") if steps.biased else Words("", "")
+    root = f"√{steps.head_dim}"
+    scaled, scale = (
+        (f"q·k / {root}", f"1/{root} = {scale}") if steps.scale_is_root else (f"q·k × {scale}", scale)
+    )
+    top, left = _number(steps.largest), len(steps.output) - FIRST
+    top = f"({top})" if steps.largest < 0 else top
+    power = Words(f"exp(s - {top})", f"exp(s - {top})")
+    if math.isinf(steps.beta):
+        power = Words("1 at the largest score (β = ∞)", "スコアが最大のキーで 1（β = ∞）")
+    elif steps.beta != 1:
+        text = f"exp(β·s - β·{top}), β = {steps.beta:g}"
+        power = Words(text, text)
+    first = ", ".join(map(_number, steps.output[:FIRST]))
+    more = Words(f", and {left} more", f"、ほか {left} 個") if left > 0 else Words("", "")
+    total = _number(steps.sum)
+    said = [
+        Words(f"s = {scaled}{added.en}; scale {scale}", f"s = {scaled}{added.ja}。スケール {scale}"),
+        Words(f"exp = {power.en}", f"exp = {power.ja}"),
+        Words(f"α = exp / {total}", f"α = exp / {total}"),
+        Words(f"o = Σ α v = {first}{more.en}", f"o = Σ α v = {first}{more.ja}"),
+    ]
+    if steps.off:
+        said.append(
+            Words("This head is switched off: o is replaced.", "このヘッドはオフで、o は置き換えられる。")
+        )
+    return said
+
+
+def _number(x: float) -> str:
+    """Four places, as the page has them.
+
+    >>> _number(-0.00001), _number(float("-inf"))
+    ('0.0000', '-∞')
+    """
+    if math.isinf(x):
+        return "∞" if x > 0 else "-∞"
+    text = f"{x:.4f}"
+    return text.replace("-", "") if float(text) == 0 else text
+
+
+def _label(piece: str) -> str:
+    from attendo.data.text_width import fitted, isolated
+    from attendo.microscope.attention_map import visible
+
+    return isolated(fitted(visible(piece), LONGEST))
