@@ -204,6 +204,7 @@ def follow_the_steps(at):
     at.until("document.querySelectorAll('#view-steps table tbody tr').length > 0")
     text = panel.inner_text()
     assert "1.0000" in text and "softmax" in text.lower()
+    assert "s = q·k / √8\n= q·k × 0.3536" in text
     before = at.js("app.spot().query")
     next_ = panel.locator("#steps-next")
     (next_ if next_.is_enabled() else panel.locator("#steps-previous")).click()

@@ -223,20 +223,20 @@ function weightTable(row, all, point, hold) {
   const kept = new Set([...heaviest.map((one) => one.j), row.key]);
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
   const added = layer.slopes ? ` − ${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? " + b(j−i)" : "";
-  const scaled = `s = q·k × ${formatted(layer.scale)}${added}`;
+  const scaled = `q·k × ${formatted(layer.scale)}${added}`;
   const betaText = formatted(beta, 2);
   const columns = [
     [say("steps-key"), ""],
     ["q·k", "Σ_d q_d k_d"],
-    ["s", scaled],
+    ["s", ...(isRoot(layer) ? [`s = q·k / √${layer.head_dim}`, `= ${scaled}`] : [`s = ${scaled}`])],
     [say("steps-mask"), layer.causal ? "j ≤ i" : "—"],
     ["β·s", `β = ${betaText}`],
     ["e", beta === Infinity ? "argmax" : "exp(β·s − max)"],
     ["α", `e / ${formatted(row.powers)}`],
     ["α·‖v‖", "‖α v‖"],
   ];
-  const heads = columns.map(([name, text]) =>
-    el("th", { scope: "col" }, el("span", { class: "formula" }, name), formula(text)),
+  const heads = columns.map(([name, ...texts]) =>
+    el("th", { scope: "col" }, el("span", { class: "formula" }, name), ...texts.map(formula)),
   );
   const total = el(
     "tr",
@@ -261,6 +261,11 @@ function weightTable(row, all, point, hold) {
       el("tfoot", {}, total),
     ),
   );
+}
+
+// Whether the scale is 1/√head_dim
+function isRoot({ scale, head_dim: width }) {
+  return Math.abs(scale * Math.sqrt(width) - 1) < 1e-6;
 }
 
 function keyRow(row, one, point, hold) {
