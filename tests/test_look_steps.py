@@ -96,3 +96,20 @@ def test_what_is_refused(run):
     )
     assert "--query and --heads do not go together" in refused("look", run, TEXT, "--query", 1, "--heads")
     assert "--query and --serve do not go together" in refused("look", run, "--serve", "--query", 1)
+
+
+def test_a_row_that_looks_at_all_alike_names_no_key(run):
+    even = attendo("look", run, TEXT, "--beta", 0).out
+    assert " even " in even and even.count("%") - 5 == even.count(" even ")  # 5 shades
+    causal = attendo("look", run, TEXT, "--beta", 0, "--stack", "decoder", "--target", "snow in Oslo").out
+    first, second = causal.splitlines()[-4:-2]
+    assert first.endswith("100%") and " even " not in first and second.endswith(" even 50%")
+    assert " 均等 " in attendo("look", run, TEXT, "--beta", 0, "--language", "ja").out
+    assert " even " not in attendo("look", run, TEXT).out
+
+
+def test_the_legend_of_the_heads_names_each_column(run):
+    lines = attendo("look", run, TEXT, "--heads").out.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.startswith("──"))
+    legend = " ".join(lines[at:])
+    assert all(f"{name}: " in legend for name in lines[at - 1].split())

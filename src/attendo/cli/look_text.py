@@ -179,12 +179,14 @@ def _heads_table(
     ]
     path = rows[0]["path"]
     said = Words(
-        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: tokens away, the mean;"
-        " then the share of the weight on the token before, the next, the first, the same place, the same token"
-        f" elsewhere, the one behind an earlier same token{', near the diagonal' if 'alignment' in measures else ''}.",
+        f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: tokens away, the mean."
+        " Shares of the weight: prev: on the token before; next: on the next; 1st: on the first; diag: on the same"
+        " place; dupl: on the same token elsewhere; induc: on the one behind an earlier same token"
+        f"{'; align: near the diagonal' if 'alignment' in measures else ''}.",
         f"{names[path]}.1 は {path} のヘッド 1。entr：エントロピー（ナット）、max：最大の重み、"
-        "dist：平均距離（トークン数）。続く列は重みの割合：直前、直後、先頭、同じ位置、別の位置の同じトークン、"
-        f"以前の同じトークンの次{'、対角線の近く' if 'alignment' in measures else ''}。",
+        "dist：平均距離（トークン数）。残りは重みの割合で、prev：直前、next：直後、1st：先頭、diag：同じ位置、"
+        "dupl：別の位置の同じトークン、induc：以前の同じトークンの次"
+        f"{'、align：対角線の近く' if 'alignment' in measures else ''}。",
     )
     return [*table_lines(["", *measures.values()], cells), "", *flowed(said.in_language(language), WIDTH)]
 

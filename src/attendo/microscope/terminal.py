@@ -20,6 +20,8 @@ CELL = 2
 NARROWEST = 40
 MOST_BLOCKS = 4
 """Of columns, side by side with every key piece named; of more keys, neighbors share a cell."""
+TIE = 1e-5
+"""Of its weight, by which a row's weights that are alike may differ."""
 LONGEST = 16
 """Columns of a label."""
 READ = {
@@ -60,9 +62,11 @@ def map_text(
     names = [fitted(visible(piece), longest) for piece in shown.key_pieces]
     left = max(map(columns, labels))
     strongest = weights.argmax(-1)
+    even = [_is_even(row[: i + 1] if shown.stack == "decoder" else row) for i, row in enumerate(weights)]
+    tie = Words("even", "均等").in_language(language)
     ends = [
-        f" {isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
-        for key, row in zip(strongest, weights, strict=True)
+        f" {tie if level else isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
+        for key, row, level in zip(strongest, weights, even, strict=True)
     ]
     room = (width - left - 1 - max(map(columns, ends))) // CELL
     lines = [
@@ -74,7 +78,10 @@ def map_text(
     lines += flowed(shade_legend(language, scale), width)
     weights = weights / scale
     if len(names) > MOST_BLOCKS * room:
-        ends = [f"{end} no. {key + 1}" if end else "" for key, end in zip(strongest, ends, strict=True)]
+        ends = [
+            f"{end} no. {key + 1}" if end and not level else end
+            for key, end, level in zip(strongest, ends, even, strict=True)
+        ]
         room = width - left - 1 - max(map(columns, ends))
         return "\n".join([*lines, *_together(weights, labels, ends, room, width, language)])
     for start in range(0, len(names), room):
@@ -87,6 +94,11 @@ def map_text(
             cells = "".join(shade(float(row[key])) * CELL for key in block)
             lines.append(f"{padded(label, left)} {cells}{end if best in block else ''}".rstrip())
     return "\n".join(lines)
+
+
+def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
+    """Whether a query looks at all of several keys alike, so that none is what it looked at most."""
+    return len(row) > 1 and float(np.ptp(row)) <= TIE * float(row.max())
 
 
 def _part(block: range, n: int, language: Language) -> str:
