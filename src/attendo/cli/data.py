@@ -60,9 +60,10 @@ def doctor(
 
 
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
-    from attendo.data.corpora import PairSource, parse_columns
+    from attendo.data.corpora import PAIR, PairSource, parse_columns
     from attendo.data.doctor import examine
-    from attendo.data.formats import UnclearColumns
+    from attendo.data.formats import by_name
+    from attendo.data.labelled import LABELLED
     from attendo.errors import AttendoError
 
     chosen = None if columns is None else parse_columns(columns)
@@ -75,8 +76,11 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
         other = PairSource(tuple(against), pair, header, both=both)
     try:
         return examine(source, other)
-    except UnclearColumns as error:  # said of pairs; without --columns these may as well be labelled texts
-        raise AttendoError(f"{error} for pairs, label=NAME,text=NAME for labelled texts") from None
+    except AttendoError as error:
+        if not str(error).endswith(by_name(PAIR)):
+            raise
+        # the columns are not clear: these may as well be labelled texts
+        raise AttendoError(f"{error} for pairs, {by_name(LABELLED)} for labelled texts") from None
 
 
 def _names_label(columns: str | None) -> bool:

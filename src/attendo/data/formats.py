@@ -36,14 +36,19 @@ class Wanted(NamedTuple):
     option: str = "--columns"
 
 
-class UnclearColumns(AttendoError):
-    """A header that does not say which of its columns are wanted."""
+def by_name(roles: Fields) -> str:
+    """How columns of these roles are chosen by their names.
+
+    >>> by_name(("source", "target")), by_name(("text",))
+    ('source=NAME,target=NAME', 'NAME')
+    """
+    return ",".join(f"{role}=NAME" for role in roles) if len(roles) > 1 else "NAME"
 
 
 def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
     """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
 
-    Raises AttendoError for an unknown or repeated name or a number out of range, UnclearColumns for no choice.
+    Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
     """
     roles, columns, _, option = wanted
     if (
@@ -58,9 +63,8 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
             return [names.index(role) for role in roles]
         if len(names) == len(roles):
             return list(range(len(roles)))
-        example = ",".join(f"{role}=NAME" for role in roles) if len(roles) > 1 else "NAME"
-        raise UnclearColumns(
-            f"{path} has {plural(len(names), 'column')} ({found}); choose with {option} {example}"
+        raise AttendoError(
+            f"{path} has {plural(len(names), 'column')} ({found}); choose with {option} {by_name(roles)}"
         )
     picks = []
     for column in columns:
