@@ -12,6 +12,7 @@ import pytest
 import torch
 from command_line import attendo, refused
 from tiny_corpus import SMALL, pairs_file, small_run
+from torch import nn
 
 import attendo as library
 from attendo.bundle import load_bundle
@@ -23,6 +24,7 @@ from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
 from attendo.nn.positions import DistanceBias
 from attendo.tasks.families import family_of
+from attendo.tasks.resuming import resumed_run
 from attendo.tasks.runs import new_run
 from attendo.tasks.settings import joined
 from attendo.tasks.verifying import verify_resume
@@ -194,6 +196,44 @@ def test_what_is_handed_in_must_be_what_the_run_has(within, tmp_path):
         AttendoError, match="was trained without parts of one's own; load it without own_parts"
     ):
         load_bundle(tmp_path / "plain", WITH_BIAS)
+
+
+def with_table(reach, kind=nn.Parameter):
+    """A function as a file with a constant has it: what each head adds at each signed distance up to `reach`."""
+
+    class Table(DistanceBias):
+        def __init__(self, n_heads):
+            super().__init__()
+            table = torch.zeros(n_heads, 2 * reach + 1)
+            if kind is nn.Parameter:
+                self.table = kind(table)
+            else:
+                self.register_buffer("table", table)
+
+        def forward(self, queries, keys):
+            places = (keys - queries[:, :, None]).clamp(-reach, reach) + reach
+            return self.table[:, places].transpose(0, 1)
+
+    def with_it(model):
+        for block in model.encoder.blocks:
+            block.self_attention.positions = Table(model.config.n_heads)
+
+    return with_it
+
+
+@pytest.mark.parametrize("kind", [nn.Parameter, torch.Tensor])
+def test_a_part_of_another_shape_is_refused_when_loaded_and_when_resumed(within, tmp_path, kind):
+    folder, other = tmp_path / "run", with_table(4, kind)
+    list(run_with(with_table(8, kind), folder).reports())
+    library.load(folder, own_parts=with_table(8, kind))
+    told = (
+        r"positions.table is \(2, 17\), test_own_parts.py:with_table.* makes \(2, 9\); take what the run was"
+    )
+    for use in (library.load, resumed_run, verify_resume):
+        with pytest.raises(AttendoError, match=told):
+            use(folder, own_parts=other)
+    with pytest.raises(AttendoError, match=r"positions.* is in the file or the model, but not in both"):
+        resumed_run(folder, own_parts=WITH_BIAS)
 
 
 def run_with(own_parts, folder, **tables):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -90,6 +90,21 @@ class Bundle:
                 f" {first}{call.format(str(folder), function)}"
             )
 
+    def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: Model) -> None:
+        """Raises AttendoError naming the first parameter or buffer that is not as it was trained; stored: parameters'."""
+        made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
+        if (buffers := self.card.get("own_buffers")) is not None:
+            made, stored = made | own_buffers(model), {**stored, **buffers}
+        if differing := sorted(made.keys() ^ stored.keys()):
+            raise AttendoError(f"{where}: {differing[0]} is in the file or the model, but not in both")
+        maker = "config.toml" if self.own_parts is None else name_of_parts(self.own_parts)
+        for name, shape in made.items():
+            if tuple(shape) != tuple(stored[name]):
+                raise AttendoError(
+                    f"{where}: {name} is {tuple(stored[name])}, {maker} makes {tuple(shape)}; take what the run was"
+                    " trained with"
+                )
+
 
 def name_of_parts(own_parts: OwnParts) -> str:
     """FILE.py:FUNCTION, as far as it can be told; for people, nothing is loaded by it.
@@ -101,6 +116,12 @@ def name_of_parts(own_parts: OwnParts) -> str:
     if code is None:
         return type(own_parts).__name__
     return f"{Path(code.co_filename).name}:{getattr(own_parts, '__qualname__', code.co_name)}"
+
+
+def own_buffers(model: nn.Module) -> dict[str, list[int]]:
+    """The shapes of the buffers that parts of a user's own keep; attendo's own parts make theirs anew."""
+    parameters = dict(model.named_parameters())
+    return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
 
 
 def _put_in(own_parts: OwnParts, model: Model) -> None:
@@ -252,8 +273,8 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
                 raise AttendoError(
                     f"{path} is damaged: its weights are not those that were written; copy it back, or resume the run"
                 )
-            if differing := sorted(parameters.keys() ^ set(file.keys())):
-                raise AttendoError(f"{path}: {differing[0]} is in the file or the model, but not in both")
+            stored = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+            bundle.require_shapes(path, stored, model)
             for name, parameter in parameters.items():
                 parameter.data = file.get_tensor(name).clone()  # not of the file, which may be written anew
     except SafetensorError as error:

@@ -12,16 +12,18 @@ import torch
 from attendo.bundle import Bundle, OwnParts, load_bundle, save_description
 from attendo.errors import AttendoError
 from attendo.files import locked
+from attendo.models import Model
 from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.runs import LOCK, TrainingRun, loop_run, new_model, pick_device, refuse_second
 from attendo.tasks.settings import RunConfig
-from attendo.training.checkpoints import load_checkpoint, newest_checkpoint, sweep
+from attendo.training.checkpoints import WEIGHTS, load_checkpoint, newest_checkpoint, sweep
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.ending import total_steps
 from attendo.training.run import Run
 from attendo.training.schedules import Horizon
+from attendo.training.sharding import Stored
 
 
 def resumed_run(
@@ -123,10 +125,19 @@ def restored(
     started = bundle if path is None else replace(bundle, card={})  # its weights are overwritten
     model = new_model(started, config, pick_device(device, ranks), say)
     task = family.task(corpus, material, family.user(bundle, model), config.training)
+    if path is not None:
+        require_own_shapes(bundle, path, model)
     run = loop_run(folder, config, model, task, clock, ranks)
     if path is not None and (word := load_checkpoint(path, run)):
         say(word)
     return run
+
+
+def require_own_shapes(bundle: Bundle, path: Path, model: Model) -> None:
+    """Raises AttendoError where parts of a user's own are of other shapes than in a checkpoint."""
+    if bundle.own_parts is not None:
+        weights = Stored(path, WEIGHTS)
+        bundle.require_shapes(path, {name: weights.shape(name) for name in weights}, model)
 
 
 def same_material(family: Family, config: RunConfig, corpus: Corpus, bundle: Bundle, say: Say) -> Material:

@@ -19,6 +19,7 @@ from attendo.bundle import (
     Bundle,
     OwnParts,
     name_of_parts,
+    own_buffers,
     save_card,
     save_description,
     save_weights,
@@ -173,6 +174,8 @@ def new_run(
     if init_from is not None:
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
     model = new_model(bundle, config, found.device, say)
+    if own_parts is not None:
+        bundle.card["own_buffers"] = own_buffers(model)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
     facts, n_trained = task.describe(), count_trained(config)
     bundle.card |= {

@@ -12,7 +12,7 @@ import torch
 from attendo.bundle import OwnParts, load_bundle
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
-from attendo.tasks.resuming import config_of, restored, set_threads
+from attendo.tasks.resuming import config_of, require_own_shapes, restored, set_threads
 from attendo.tasks.tracking import LOG_NAME, read_log
 from attendo.training.checkpoints import (
     OPTIMIZER,
@@ -68,6 +68,7 @@ def verify_resume(
     start, end = ends(folder, bundle.card.get("init_from"), say)
     target = read_progress(end)
     run = restored(folder, bundle, config, start, say, device, Clock())
+    require_own_shapes(bundle, end, run.model)
     set_threads(threads, target.threads, say)
     first = run.progress.step
     last = target.step if n_steps is None else min(target.step, first + n_steps)

@@ -148,18 +148,19 @@ class Stored(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         target = self._like.get(name, self._like.get(name.rpartition("/")[0]))
-        if target is None or not is_sharded(target) or self._shape(name) != list(target.shape):
+        if target is None or not is_sharded(target) or self.shape(name) != list(target.shape):
             return self._read(name, 0, self._of[name])
         return with_rows(target, self._read(name, *span(target)))
 
-    def _shape(self, name: str) -> list[int]:
+    def shape(self, name: str) -> list[int]:
+        """Of the whole tensor; it is not read for that."""
         shape = self._parts[name][0][1].get_slice(name).get_shape()
         return [self._of[name], *shape[1:]] if shape else []
 
     def _read(self, name: str, first: int, end: int) -> Tensor:
         """Rows `first` to `end` of a tensor; one without dimensions is read as it is."""
         parts = self._parts[name]
-        if not self._shape(name):
+        if not self.shape(name):
             return parts[0][1].get_tensor(name)
         found, place = [parts[0][1].get_slice(name)[0:0]], first
         for begins, file in sorted(parts, key=lambda part: part[0]):
