@@ -146,7 +146,7 @@ def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch,
     monkeypatch.setitem(FILES, "go_on.py", FILES["go_on.py"].replace("1000", "4"))
     block("go_on.py")
     out = capsys.readouterr().out
-    assert out.startswith("12 {") and "whole=True, differing=''" in out
+    assert out.startswith("step 12: BLEU ") and "whole=True, differing=''" in out
     with pytest.raises(AttendoError, match="has parts of its own"):
         verify_resume(Path("runs/near"))
 

@@ -91,7 +91,7 @@ class Bundle:
             )
 
     def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: Model) -> None:
-        """Raises AttendoError naming the first parameter or buffer that is not as it was trained; stored: parameters'."""
+        """Raises AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
         made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
         if (buffers := self.card.get("own_buffers")) is not None:
             made, stored = made | own_buffers(model), {**stored, **buffers}

@@ -4,17 +4,21 @@ import os
 import random
 import shutil
 import signal
+import threading
 import time
 
 import pytest
 from cut_runs import finished, lasting, log, traces
 from forked import begun_child, signalled
-from tiny_corpus import pairs_file, small_run
+from tiny_corpus import SMALL, pairs_file, small_run
 
+import attendo
 from attendo.cli.reporting import Screen, follow
 from attendo.tasks.resuming import resumed_run
+from attendo.tasks.settings import joined
 from attendo.tasks.translation import TranslationTask
 from attendo.training.checkpoints import Saver, checkpoints, newest_checkpoint
+from attendo.training.stopping import stopping
 
 SETTINGS = {
     "training": {"steps": 12, "evaluate_every": 4, "accumulation": 3},
@@ -170,3 +174,39 @@ def test_a_stop_before_the_first_step_can_be_resumed(tmp_path, unbroken):
     assert [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")] == ["step-0"]
     finished(resumed_run(tmp_path / "run"))
     assert traces(tmp_path / "run") == traces(whole)
+
+
+@pytest.mark.parametrize(
+    ("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_training_from_python_saves_before_a_signal_goes_on(tmp_path, unbroken, number, raised):
+    whole, file, _ = unbroken
+    before, said = [signal.getsignal(each) for each in CODES], []
+
+    def say(line):
+        said.append(line)
+        if line.startswith("step 4: "):
+            signal.raise_signal(number)
+
+    settings = joined(SMALL, SETTINGS)
+    with pytest.raises(raised):
+        attendo.train(file, tmp_path / "run", settings=settings, say=say)
+    assert said[-1] == f"stopped and saved at step 4; go on with: attendo resume {tmp_path / 'run'}"
+    assert before == [signal.getsignal(each) for each in CODES]
+    resumed_run(tmp_path / "run").to_end(said.append)
+    assert said[-1].startswith("done: ") and traces(tmp_path / "run") == traces(whole)
+
+
+def test_a_second_ctrl_c_leaves_python_alive(tmp_path, unbroken):
+    run = small_run(tmp_path / "run", unbroken[1], **SETTINGS)
+    with pytest.raises(KeyboardInterrupt), stopping(run.stop, ends_process=False):
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_in_another_thread_no_handler_is_installed(tmp_path, unbroken):
+    run, said = small_run(tmp_path / "run", unbroken[1], training={"steps": 1}), []
+    thread = threading.Thread(target=run.to_end, args=[said.append])
+    thread.start()
+    thread.join()
+    assert said[-1].startswith("done: ")

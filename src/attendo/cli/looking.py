@@ -16,7 +16,7 @@ from attendo.cli.lines import arguments_as_lines, refuse_file_name
 from attendo.cli.look_edits import asked_edits
 from attendo.cli.look_text import Stack, json_text, text_lines
 from attendo.cli.options import Device, OneJson, Spoken, Threads
-from attendo.cli.reporting import say, stopping
+from attendo.cli.reporting import say
 from attendo.cli.using_options import Folder, chosen_device
 from attendo.words import Language
 
@@ -262,6 +262,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
     from attendo.tasks import Generator, Translator
+    from attendo.training.stopping import stopping
     from attendo.words import Words
 
     if isinstance(user, Translator | Generator):

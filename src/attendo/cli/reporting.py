@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from textwrap import wrap
 from typing import TYPE_CHECKING
@@ -16,8 +14,6 @@ import typer
 from attendo.data.accounting import duration
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from attendo.tasks.runs import TrainingRun
     from attendo.training.run import Report
 
@@ -45,37 +41,6 @@ def silent(line: str) -> None:
     """For a process among several that is not the one to speak."""
 
 
-class Stopped:
-    """Notes SIGINT and SIGTERM, so that a run can save before it leaves; `code` is then the exit code."""
-
-    def __init__(self, stop: Callable[[], None]):
-        self.stop = stop
-        self.code: int | None = None
-
-    def note(self, number: int, frame: FrameType | None) -> None:
-        """The handler; a second signal ends the process at once, whatever it waits for."""
-        if self.code is not None:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.code = 128 + number
-        self.stop()
-
-
-@contextmanager
-def stopping(stop: Callable[[], None]) -> Iterator[Stopped]:
-    """Within it, the two signals call `stop` instead of ending the process."""
-    stopped = Stopped(stop)
-    if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
-        yield stopped
-        return
-    before = {number: signal.signal(number, stopped.note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 @contextmanager
 def preparing() -> Iterator[None]:
     """Within it Ctrl-C says that nothing was kept, and ends the command with 130."""
@@ -88,6 +53,8 @@ def preparing() -> Iterator[None]:
 
 def follow(run: TrainingRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
+    from attendo.training.stopping import stopping
+
     screen, speaks = Screen(), run.run.ranks.is_first
     ended = False
     with stopping(run.stop) as stopped:
@@ -99,9 +66,8 @@ def follow(run: TrainingRun) -> int:
         finally:
             screen.clear()
     if run.run.stopping and not ended:
-        step = run.run.progress.step
         tell = say if speaks else silent
-        tell(f"stopped and saved at step {step:,}; go on with: attendo resume {run.folder}")
+        tell(run.saved)
         return 143 if stopped.code is None else stopped.code  # another of several processes was told
     return 0
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 from attendo.cli.options import use_threads
-from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say, stopping
+from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say
 from attendo.data.accounting import duration
 
 if TYPE_CHECKING:
@@ -106,6 +106,7 @@ def file_done(
     notes: what to say at the end, from the counts of all lines and their number.
     """
     from attendo.tasks.bulk import through_file
+    from attendo.training.stopping import stopping
 
     screen, counts, total = FileScreen(), {}, 0
     with stopping(_interrupt) as stopped:

@@ -67,13 +67,12 @@ def train(
     `{"training": {"minutes": 30}, "data": {"reverse": True}}`. init_from: a run that this one starts from. own_parts: a
     function that puts modules of one's own into the fresh model; `load` wants it again. say: takes the lines that the
     command prints, but for its progress: of the preparation, of each evaluation, of the end. `attendo.tasks.runs` has
-    the parts, each step reported. Raises AttendoError for wrong settings, unusable data, and a folder that holds a run
-    already.
+    the parts, each step reported. In the main thread Ctrl-C and SIGTERM save before they go on, as KeyboardInterrupt
+    and SystemExit. Raises AttendoError for wrong settings, unusable data, and a folder that holds a run already.
     """
     from attendo.tasks.families import family_of
     from attendo.tasks.runs import new_run
     from attendo.tasks.settings import joined, preset_tables
-    from attendo.training.report_lines import report_lines
 
     files = {"train": train} if valid is None else {"train": train, "valid": valid}
     data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
@@ -82,7 +81,5 @@ def train(
     run = new_run(
         family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts
     )
-    for report in run.reports():
-        for line in report_lines(report):
-            say(line)
+    run.to_end(say)
     return load(out, "cpu" if device == "auto" else device, own_parts)

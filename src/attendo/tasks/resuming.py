@@ -48,7 +48,9 @@ def resumed_run(
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)
     if name is None:
-        raise AttendoError(f"{folder} has no sound checkpoint to resume from; train again with another --out")
+        raise AttendoError(
+            f"{folder} has no sound checkpoint to resume from; train again into another folder"
+        )
     path, config = folder / "checkpoints" / name, config_of(folder, bundle)
     clock = Clock() if clock is None else clock
     run = restored(folder, bundle, config, path, say, device, clock, ranks)

@@ -40,8 +40,10 @@ from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
+from attendo.training.report_lines import report_lines
 from attendo.training.run import Evaluation, Report, Run, Task
 from attendo.training.state import seed_all, seed_rank
+from attendo.training.stopping import stopping
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
@@ -99,6 +101,30 @@ class TrainingRun:
         """Whether nothing is left to do: it came to its end, and a line of the log says so."""
         return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
 
+    def to_end(self, say: Say = lambda line: None) -> None:
+        """Trains to the end, and says what the command prints but for its progress.
+
+        In the main thread Ctrl-C and SIGTERM save before they go on, as KeyboardInterrupt and SystemExit(143).
+        """
+        with stopping(self.stop, ends_process=False) as stopped:
+            for report in self.reports():
+                for line in report_lines(report):
+                    say(line)
+        if self.run.stopping and not self.has_ended:
+            say(self.saved)
+        stopped.leave()
+
+    @property
+    def saved(self) -> str:
+        """What to say where it was stopped: how far it is, and what goes on with it."""
+        return f"stopped and saved at step {self.run.progress.step:,}; go on with: {self._resume()}"
+
+    def _resume(self) -> str:
+        if self.bundle.own_parts is None:
+            return f"attendo resume {self.folder}"
+        parts = name_of_parts(self.bundle.own_parts).rpartition(":")[2]
+        return f"attendo.tasks.resuming.resumed_run(Path({str(self.folder)!r}), own_parts={parts})"
+
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
         self.run.stop()
@@ -124,7 +150,7 @@ class TrainingRun:
         kept, _ = newest_checkpoint(self.folder / "checkpoints")
         if kept is None:
             return f"{said}; no checkpoint was saved: {first}, remove {self.folder}, and train again"
-        return f"{said}; {kept.name} is intact: {first}, then `attendo resume {self.folder}`"
+        return f"{said}; {kept.name} is intact: {first}, then `{self._resume()}`"
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
