@@ -15,7 +15,7 @@ from attendo.errors import AttendoError
 from attendo.microscope.curve_axes import axis_of, tick_texts
 from attendo.microscope.curves_page import report_page, short_names
 from attendo.tasks.learning_curves import events, panels, read_run, smoothed, thinned
-from attendo.tasks.run_facts import facts_of
+from attendo.tasks.run_facts import differing_settings, facts_of
 
 
 @pytest.fixture
@@ -145,6 +145,15 @@ def test_the_facts_of_a_run(run):
     assert found["time"] == "0.2 minutes (0.2 CPU-minutes)"
     assert found["end"] == "all 100 steps done"
     assert facts_of(run, "ja")["training"] == "100 ステップ"
+
+
+def test_runs_beside_one_another_name_own_parts_and_settings_that_differ(tmp_path, run):
+    config = "[model]\nd_model = 32\nn_heads = 4\n[training]\nsteps = 100\nprecision = 'bfloat16'\n"
+    other = read_run(log_folder(tmp_path / "other", card={"own_parts": "near.py:with_near"}, config=config))
+    assert differing_settings([run, other]) == ["model.d_model 64 / 32", "training.precision – / bfloat16"]
+    assert differing_settings([run]) == [] and facts_of(other)["own parts"] == "near.py:with_near"
+    page = report_page([run, other], language="ja")
+    assert "<td>near.py:with_near</td>" in page and "実行の間で異なる設定: model.d_model 64 / 32; " in page
 
 
 def test_a_run_without_card_and_config_has_curves_all_the_same(tmp_path):

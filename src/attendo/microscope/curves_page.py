@@ -21,11 +21,12 @@ from attendo.tasks.learning_curves import (
     panels,
     read_number,
 )
-from attendo.tasks.run_facts import FACTS, facts_of
+from attendo.tasks.run_facts import FACTS, differing_settings, facts_of
 from attendo.words import Language, Words, labelled
 
 TITLE = Words("Learning curves", "学習曲線")
 _FACTS = Words("Runs", "実行")
+_DIFFERING = Words("Settings that differ between the runs", "実行の間で異なる設定")
 _EVENTS = Words("What happened", "できごと")
 _ALL = Words("All evaluations", "すべての評価")
 _STEP, _RUN, _WHAT = Words("step", "ステップ"), Words("run", "実行"), Words("what", "内容")
@@ -135,6 +136,8 @@ def _facts(runs: Sequence[RunRecord], names: Sequence[str], language: Language) 
             cells = "".join(f"<td>{escape(column.get(name, ''))}</td>" for column in columns)
             yield f'<tr><th scope="row">{words.in_language(language)}</th>{cells}</tr>'
     yield "</tbody></table></div>"
+    if differing := differing_settings(runs):
+        yield f'<p class="note">{_DIFFERING.in_language(language)}: {escape("; ".join(differing))}</p>'
 
 
 def _happened(happened: Sequence[Event], names: Sequence[str], language: Language) -> Iterator[str]:

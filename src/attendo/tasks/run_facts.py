@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attendo.tasks.learning_curves import MEASURES, NOT_SHOWN, RunRecord, read_number
@@ -12,6 +12,7 @@ FACTS = {
     "task": Words("task", "タスク"),
     "model": Words("model", "モデル"),
     "parameters": Words("parameters", "パラメータ数"),
+    "own parts": Words("own parts", "自作の部品"),
     "tokenizer": Words("tokenizer", "トークナイザ"),
     "data": Words("data", "データ"),
     "training": Words("training", "学習の設定"),
@@ -21,6 +22,7 @@ FACTS = {
     "end": Words("end", "終了"),
     "versions": Words("made with", "使用したもの"),
 }
+_COMPARED = ("model", "tokenizer", "training")
 _SETTINGS = (
     ("steps", Words("{} steps", "{} ステップ")),
     ("epochs", Words("{} epochs", "{} エポック")),
@@ -43,6 +45,7 @@ def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
         "task": str(card.get("task") or "") + _direction(card.get("languages")),
         "model": _model(model),
         "parameters": _shown(card.get("parameters")),
+        "own parts": _shown(card.get("own_parts")),
         "tokenizer": f"{kind}, {_shown(size)}" if kind and size else "",
         "data": ", ".join(_counts(card.get("data"))),
         "training": ", ".join(_settings(run.config.get("training", {}), language)),
@@ -53,6 +56,19 @@ def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
         "versions": ", ".join(f"{name} {version}" for name, version in _table(card.get("versions")).items()),
     }
     return {name: text for name, text in found.items() if text}
+
+
+def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
+    """The settings of model, tokenizer and training that are not alike in all runs, with the value of each run."""
+    keys = dict.fromkeys(
+        (table, key) for table in _COMPARED for run in runs for key in _table(run.config.get(table))
+    )
+    found = []
+    for table, key in keys:
+        values = [_shown(_table(run.config.get(table)).get(key)) or "–" for run in runs]
+        if len(set(values)) > 1:
+            found.append(f"{table}.{key} {' / '.join(values)}")
+    return found
 
 
 def _model(model: Mapping[str, Any]) -> str:
