@@ -144,11 +144,21 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     at.page.select_option("#shows", "scores")
     at.page.locator('canvas[data-name="heat"]').focus()
     at.page.keyboard.press("End")  # the last key of the first query
-    assert "q·k·scale −∞" in at.page.text_content("#detail")
-    assert "−∞" in at.open_tab("steps").inner_text()
+    assert "q·k·scale + b −∞" in at.page.text_content("#detail")
+    assert at.page.text_content("#shows [value=scores]").endswith("q·k·scale + b")
+    steps = at.open_tab("steps")
+    assert "−∞" in steps.inner_text() and "b(j−i)" in steps.inner_text()
+    columns = steps.locator("table tr").evaluate_all("all => all.map((row) => row.cells.length)")
+    assert set(columns) == {9}
     at.open_tab("positions")
     at.drawn("positions")
     assert "∞" not in "".join(at.page.locator("#view-positions .color-scale").all_text_contents())
+    shown = at.page.inner_text("#view-positions")
+    assert (
+        "Window, a bias by distance: 64 distances, 2 heads" in shown
+        and "distances down, heads across" in shown
+    )
+    assert "The first head: queries down" in shown and "Compare by" not in shown and "How alike" not in shown
     at.visit.check()
 
 

@@ -33,7 +33,7 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
     ALiBi and relative, and a bias of its user's own: what each head adds by distance, and the first head's for each
     query (row) and key.
-    trained: the most tokens that the model was made for. Raises AttendoError for a side that the model has not.
+    name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that the model has not.
     """
     embedding, tokens = _side(seen, side)
     config = seen.model.config
@@ -43,7 +43,8 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     own = isinstance(within, DistanceBias) and type(within) not in (Alibi, RelativeBias)
     notes = _OWN if own else _notes(config)
     return {
-        "kind": "relative" if own else config.positions,
+        "kind": "own" if own else config.positions,
+        "name": type(within).__name__ if own else "",
         "n": n,
         "d": rows.shape[1],
         "trained": config.max_len,
@@ -72,7 +73,7 @@ def _matrices(
     match config.positions:
         case _ if isinstance(within, DistanceBias) and type(within) is not Alibi:
             here = places.to(embedding.tokens.weight.device)
-            table = within(here[None], here)[0].detach().float().cpu()
+            table = within(here[None], here)[0].detach().float().cpu().expand(config.n_heads, n, n)
             return table[:, -1].flip(1).mT, table[0]
         case "rotary":
             turns = within

@@ -79,6 +79,8 @@ export function makeDetail(app) {
     ];
     if (layer.off.includes(head)) told.push(say("is-off"));
     facts.textContent = told.join(" · ");
+    const ofScores = controls.querySelector('#shows [value="scores"]');
+    ofScores.textContent = `${say("shows-scores")}${layer.slopes || layer.biases ? " + b" : ""}`;
     showRamp(ramp, app, shown);
     tellSpot();
     tellRow();
@@ -134,12 +136,15 @@ function showSpot(app, readout) {
   clear(readout).append(
     el("span", {}, place(from, query), " → ", place(to, key)),
     el("span", {}, "α ", el("b", { id: "value" }, formatted(weight)), may ? "" : ` (${say("masked")})`),
-    el("span", { class: "note" }, `q·k·scale ${may ? formatted(score) : "−∞"}`),
+    el("span", { class: "note" }, `${scoreName(layer)} ${may ? formatted(score) : "−∞"}`),
     el("span", { class: "note" }, `α·‖v Wᵒ‖ ${formatted(weight * numbers.valueNorm(head, key))}`),
   );
   if (app.state.get("locked"))
     readout.append(button(`${say("held")} ×`, app.letGo, { class: "held", id: "let-go" }));
 }
+
+// b: what is added by distance
+const scoreName = (layer) => (layer.slopes || layer.biases ? "q·k·scale + b" : "q·k·scale");
 
 function fillRow(app, box) {
   const shown = shownMatrix(app);
@@ -161,7 +166,7 @@ function fillRow(app, box) {
       ...cells.map((x, n) => el("td", {}, n === 1 && !may ? "−∞" : formatted(x))),
     );
   });
-  const names = [say("token"), say("weight"), "q·k·scale", "α·‖v Wᵒ‖"].map((name) =>
+  const names = [say("token"), say("weight"), scoreName(layer), "α·‖v Wᵒ‖"].map((name) =>
     el("th", { scope: "col" }, name),
   );
   clear(box).append(

@@ -33,6 +33,15 @@ function addPositionWords() {
       "Encodings: positions down, dimensions across",
       "位置の符号化（縦：位置、横：次元）",
     ],
+    "positions-added": [
+      "What is added to the scores: distances down, heads across",
+      "スコアに足す値（縦: 距離、横: ヘッド）",
+    ],
+    "positions-distance": ["distance {n}", "距離 {n}"],
+    "positions-head": ["head {n}", "ヘッド {n}"],
+    "positions-heads": ["{kind}: {n} distances, {d} heads", "{kind}: {n} 通りの距離、{d} 個のヘッド"],
+    "positions-first": ["The first head: queries down, keys across", "最初のヘッド（縦: クエリ、横: キー）"],
+    "position-own": ["{name}, a bias by distance", "{name}（距離によるバイアス）"],
     "positions-products": ["How alike two positions are", "位置どうしの近さ"],
     "positions-row": ["position {n}", "位置 {n}"],
     "positions-column": ["dimension {n}", "次元 {n}"],
@@ -85,8 +94,11 @@ function positionParts(app, root) {
   view.note = el("p", { class: "note" });
   view.said = el("p", { class: "view-said" });
   view.scales = [colorScale(true), colorScale(true)];
+  view.axes = el("p", { class: "note" });
+  view.alike = el("h3");
+  view.likeField = field(say("positions-like"), view.like);
   view.products.node.prepend(
-    el("div", { class: "view-controls" }, field(say("positions-like"), view.like), view.scales[1].node),
+    el("div", { class: "view-controls" }, view.likeField, view.scales[1].node),
   );
   view.all = el(
     "div",
@@ -99,11 +111,11 @@ function positionParts(app, root) {
         "div",
         {},
         view.kind,
-        el("p", { class: "note" }, say("positions-encodings")),
+        view.axes,
         view.scales[0].node,
         view.encodings.node,
       ),
-      el("div", {}, el("h3", {}, say("positions-products")), view.products.node),
+      el("div", {}, view.alike, view.products.node),
     ),
     view.beyond,
     view.note,
@@ -138,32 +150,40 @@ async function loadPositions(app, view) {
 function drawPositions(app, view) {
   if (!view.answer) return;
   const { kind, n, d, trained, data, dots, tokens } = view.answer;
+  const byDistance = ["alibi", "relative", "own"].includes(kind); // what is added to scores, and no encoding
   const name = (i) => `${say("positions-row", { n: i })}${tokens[i] ? ` ${pieceText(tokens[i])}` : ""}`;
   const most = (numbers) => numbers.reduce((high, x) => (x === -Infinity ? high : Math.max(high, Math.abs(x))), 0);
-  view.kind.textContent = say("positions-kind", { kind: say(`position-${kind}`), n, d });
-  const drawn = { rows: n, diverging: true, trained, rowName: name };
+  const called = say(`position-${kind}`, { name: view.answer.name });
+  view.kind.textContent = say(byDistance ? "positions-heads" : "positions-kind", { kind: called, n, d });
+  view.axes.textContent = say(byDistance ? "positions-added" : "positions-encodings");
+  view.alike.textContent = say(byDistance ? "positions-first" : "positions-products");
+  view.likeField.hidden = byDistance;
+  const distance = (i) => say("positions-distance", { n: i });
+  const drawn = { rows: n, diverging: true, trained };
   const draw = (map, scale, more) => {
     scale.set(formatted(-most(more.data), 2), formatted(most(more.data), 2));
     map.show({ ...drawn, ...more, most: most(more.data) });
   };
-  const column = (j) => say("positions-column", { n: j });
+  const column = (j) => (byDistance ? say("positions-head", { n: j + 1 }) : say("positions-column", { n: j }));
   draw(view.encodings, view.scales[0], {
     columns: d,
     data,
+    rowName: byDistance ? distance : name,
     columnName: column,
-    label: say("positions-encodings"),
+    label: view.axes.textContent,
   });
   view.products.node.parentElement.hidden = !dots;
   if (dots) {
     const lengths = Float32Array.from({ length: n }, (_, i) => Math.sqrt(Math.max(0, dots[i * n + i])) || 1);
-    const shown =
-      view.like.value === "dots" ? dots : dots.map((x, i) => x / lengths[Math.floor(i / n)] / lengths[i % n]);
+    const plain = byDistance || view.like.value === "dots";
+    const shown = plain ? dots : dots.map((x, i) => x / lengths[Math.floor(i / n)] / lengths[i % n]);
     draw(view.products, view.scales[1], {
       columns: n,
       data: shown,
       square: true,
+      rowName: name,
       columnName: name,
-      label: say("positions-products"),
+      label: view.alike.textContent,
     });
   }
   view.beyond.textContent = trained && trained < n ? say("positions-beyond", { n: trained }) : "";

@@ -222,12 +222,13 @@ function weightTable(row, all, point, hold) {
   const heaviest = [...row.keys].sort((a, b) => b.weight - a.weight || a.j - b.j).slice(0, MOST_KEYS);
   const kept = new Set([...heaviest.map((one) => one.j), row.key]);
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
-  const added = layer.slopes ? ` − ${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? " + b(j−i)" : "";
-  const scaled = `q·k × ${formatted(layer.scale)}${added}`;
+  const added = layer.slopes ? `−${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? "b(j−i)" : "";
+  const scaled = `q·k × ${formatted(layer.scale)}${added ? " + b" : ""}`;
   const betaText = formatted(beta, 2);
   const columns = [
     [say("steps-key"), ""],
     ["q·k", "Σ_d q_d k_d"],
+    ...(added ? [["b", added]] : []),
     ["s", ...(isRoot(layer) ? [`s = q·k / √${layer.head_dim}`, `= ${scaled}`] : [`s = ${scaled}`])],
     [say("steps-mask"), layer.causal ? "j ≤ i" : "—"],
     ["β·s", `β = ${betaText}`],
@@ -242,6 +243,7 @@ function weightTable(row, all, point, hold) {
     "tr",
     {},
     el("th", { scope: "row" }, say("steps-total")),
+    added && el("td", {}),
     el("td", {}),
     el("td", {}),
     el("td", {}),
@@ -269,6 +271,7 @@ function isRoot({ scale, head_dim: width }) {
 }
 
 function keyRow(row, one, point, hold) {
+  const { layer } = row;
   const none = one.may ? null : say("steps-masked");
   const size = Math.sqrt(dot(row.numbers.value(row.head, one.j), row.numbers.value(row.head, one.j)));
   const fill = el("span", { style: { width: `${100 * one.weight}%` } });
@@ -286,6 +289,7 @@ function keyRow(row, one, point, hold) {
     },
     el("th", { scope: "row" }, name),
     el("td", {}, formatted(one.product)),
+    (layer.slopes || layer.biases) && el("td", {}, one.bias === -Infinity ? "−∞" : formatted(one.bias)),
     el("td", {}, formatted(one.score)),
     el("td", {}, none ?? say("steps-kept")),
     el("td", {}, none ? "−∞" : row.beta === Infinity ? "∞·s" : formatted(one.tempered)),
