@@ -90,7 +90,7 @@ class Bundle:
                 f" {first}{call.format(str(folder), function)}"
             )
 
-    def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: Model) -> None:
+    def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: nn.Module) -> None:
         """Raises AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
         made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
         if (buffers := self.card.get("own_buffers")) is not None:

@@ -33,7 +33,8 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
     ALiBi and relative, and a bias of its user's own: what each head adds by distance, and the first head's for each
     query (row) and key.
-    name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that the model has not.
+    name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that
+    the model has not.
     """
     embedding, tokens = _side(seen, side)
     config = seen.model.config

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from attendo.bundle import Bundle, OwnParts, load_bundle, save_description
 from attendo.errors import AttendoError
 from attendo.files import locked
-from attendo.models import Model
 from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.runs import LOCK, TrainingRun, loop_run, new_model, pick_device, refuse_second
@@ -135,7 +135,7 @@ def restored(
     return run
 
 
-def require_own_shapes(bundle: Bundle, path: Path, model: Model) -> None:
+def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
     """Raises AttendoError where parts of a user's own are of other shapes than in a checkpoint."""
     if bundle.own_parts is not None:
         weights = Stored(path, WEIGHTS)

@@ -21,12 +21,12 @@ class Stopped:
     def __init__(self, stop: Callable[[], None]):
         self.stop = stop
         self.code: int | None = None
-        self.before: dict[int, Any] = {}
+        self.before: dict[signal.Signals, Any] = {}
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The handler."""
         if self.code is not None:
-            signal.signal(number, self.before.get(number, signal.SIG_DFL))
+            signal.signal(number, self.before.get(signal.Signals(number), signal.SIG_DFL))
             signal.raise_signal(number)
             return
         self.code = 128 + number
