@@ -32,6 +32,7 @@ from attendo.tasks.verifying import verify_resume
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 FILES = dict(FILE.findall((DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")))
+SIDES = ("encoder", "decoder")
 PATH = "encoder.blocks.0.self_attention"
 CONFIG = ModelConfig(
     vocab_size=11, d_model=8, n_heads=2, d_ff=16, n_encoder_layers=1, n_decoder_layers=1, dropout=0.0
@@ -71,8 +72,10 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(place):
     """A run without such parts beside it, and test.tsv."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()):
+        patch.chdir(place)
+        block("train_plain.py")
     folder = place / "runs" / "plain"
-    list(small_run(folder, place / "pairs.tsv", training={"steps": 4}).reports())
     lines = (place / "pairs.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
     (place / "test.tsv").write_text("".join(lines[:20]), encoding="utf-8")
     return folder
@@ -111,11 +114,19 @@ def test_the_run_learns_the_part_and_is_used_as_the_page_says(within, capsys):
     assert '"name":"near","own_parts":true' in page
 
 
+def test_a_second_run_takes_the_settings_of_the_first(within, plain):
+    configs = [
+        (within / "runs" / name / "config.toml").read_text(encoding="utf-8") for name in ("near", "plain")
+    ]
+    assert configs[0] == configs[1] and "own_parts" not in load_bundle(plain).card
+
+
 def test_two_runs_are_compared_in_numbers(within, plain, capsys):
     block("compare.py")
-    first, *scores = capsys.readouterr().out.splitlines()
-    assert first.count("'bleu': ") == 2
-    assert [line.split()[0] for line in scores] == ["BLEU", "chrF2"] and "(" in scores[0]
+    page = (DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"^```\n(plain {.*?)^```", page, re.MULTILINE | re.DOTALL)
+    found = capsys.readouterr().out
+    assert re.sub(r"None|'\w+'$|[+-]?\d+\.\d+", "", found) == re.sub(r"None|'\w+'$|[+-]?\d+\.\d+", "", shown)
     translator = library.load(plain)
     with pytest.raises(AttendoError, match=r"evaluate wants pairs, \[\(source, target\), …\]"):
         translator.evaluate(["rain", "snow"], ["雨", "雪"])
@@ -129,6 +140,23 @@ def test_a_window_hides_keys_and_the_microscope_shows_it(plain):
     weights = torch.from_numpy(seen.weights(PATH))
     assert weights.shape[-1] > 6 and not weights.triu(5).any() and weights.triu(4).any()
     assert '"biases":[[null,' in seen.page()
+
+
+def test_a_table_of_signed_distances_differs_between_encoder_and_decoder():
+    model = EncoderDecoder(CONFIG).eval()
+    block("near_table.py")["with_table"](model)
+    encoder, decoder = (model.get_submodule(f"{side}.blocks.0.self_attention.positions") for side in SIDES)
+    assert (encoder.table.shape, decoder.table.shape) == ((17, 2), (9, 2))
+    for bias in (encoder, decoder):
+        nn.init.normal_(bias.table)
+    found = encoder(torch.tensor([[3], [20]]), torch.arange(6))
+    assert found.shape == (2, 2, 1, 6)
+    torch.testing.assert_close(found[0, 1, 0, 5], encoder.table[8 + 2, 1])  # two places to the right
+    torch.testing.assert_close(found[1, 0, 0, 5], encoder.table[0, 0])  # beyond the reach, to the left
+    src, tgt = torch.tensor([[3, 4, 5]]), torch.tensor([[1, 6, 7, 8]])
+    cache = model.start(src)
+    steps = [model.step(token, cache) for token in tgt.split(1, dim=1)]
+    torch.testing.assert_close(torch.cat(steps, dim=1), model(src, tgt))
 
 
 def test_a_language_model_is_tested_token_by_token_as_the_page_says():
@@ -146,7 +174,10 @@ def test_it_goes_on_and_that_is_proven_to_the_bit(within, tmp_path, monkeypatch,
     monkeypatch.setitem(FILES, "go_on.py", FILES["go_on.py"].replace("1000", "4"))
     block("go_on.py")
     out = capsys.readouterr().out
-    assert out.startswith("step 12: BLEU ") and "whole=True, differing=''" in out
+    assert out.startswith("step 12: BLEU ") and re.search(
+        r"^made again: step 8 to step 12, ", out, re.MULTILINE
+    )
+    assert out.endswith("the same to the last bit: weights, optimizer, random states\n")
     with pytest.raises(AttendoError, match="has parts of its own"):
         verify_resume(Path("runs/near"))
 
@@ -324,7 +355,9 @@ def test_the_microscope_computes_with_the_bias_and_draws_it(within):
     weights = (query[0] @ key.T * layer["scale"] + row).softmax(-1)
     torch.testing.assert_close(weights, record.weights[0, 1, 0])
     answer = positions_answer(seen, "source")
-    assert answer["kind"] == "relative" and "a part of its own" in answer["note_en"]
+    assert (answer["kind"], answer["name"]) == ("own", "LogDistance") and "a part of its own" in answer[
+        "note_en"
+    ]
 
 
 def test_an_attend_of_ones_own_is_not_mistaken_for_the_softmax():

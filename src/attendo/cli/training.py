@@ -33,7 +33,6 @@ from attendo.cli.training_options import (
     ranks_of,
 )
 from attendo.cli.training_texts import add_text_tasks
-from attendo.data.accounting import plural
 
 Pairs = Annotated[
     list[str] | None,
@@ -181,12 +180,5 @@ def verify_resume(
     from attendo.tasks.verifying import verify_resume as verified
 
     found = verified(folder, steps, say, device)
-    print(f"made again: step {found.start:,} to step {found.end:,}, {plural(found.threads, 'thread')}")
-    if found.differing:
-        print(f"NOT the same: {found.differing}")
-        print("another torch, processor or number of threads than before? see card.json")
-        return 1
-    print("the same to the last bit: losses, gradient norms, rows")
-    if found.whole:
-        print("the same to the last bit: weights, optimizer, random states")
-    return 0
+    print(found)
+    return 1 if found.differing else 0

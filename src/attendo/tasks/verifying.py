@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from attendo.bundle import OwnParts, load_bundle
+from attendo.data.accounting import plural
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
 from attendo.tasks.resuming import config_of, require_own_shapes, restored, set_threads
@@ -46,6 +47,18 @@ class Verification:
     chains: int
     whole: bool
     differing: str = ""
+
+    def __str__(self) -> str:
+        threads = plural(self.threads, "thread")
+        lines = [f"made again: step {self.start:,} to step {self.end:,}, {threads}"]
+        if self.differing:
+            lines.append(f"NOT the same: {self.differing}")
+            lines.append("another torch, processor or number of threads than before? see card.json")
+            return "\n".join(lines)
+        lines.append("the same to the last bit: losses, gradient norms, rows")
+        if self.whole:
+            lines.append("the same to the last bit: weights, optimizer, random states")
+        return "\n".join(lines)
 
 
 def verify_resume(
