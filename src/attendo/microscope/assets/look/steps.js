@@ -223,13 +223,14 @@ function weightTable(row, all, point, hold) {
   const kept = new Set([...heaviest.map((one) => one.j), row.key]);
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
   const added = layer.slopes ? `−${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? "b(j−i)" : "";
-  const scaled = `q·k × ${formatted(layer.scale)}${added ? " + b" : ""}`;
+  const plus = added ? " + b" : "";
+  const scaled = `q·k × ${formatted(layer.scale)}${plus}`;
   const betaText = formatted(beta, 2);
   const columns = [
     [say("steps-key"), ""],
     ["q·k", "Σ_d q_d k_d"],
     ...(added ? [["b", added]] : []),
-    ["s", ...(isRoot(layer) ? [`s = q·k / √${layer.head_dim}`, `= ${scaled}`] : [`s = ${scaled}`])],
+    ["s", ...(isRoot(layer) ? [`s = q·k / √${layer.head_dim}${plus}`, `= ${scaled}`] : [`s = ${scaled}`])],
     [say("steps-mask"), layer.causal ? "j ≤ i" : "—"],
     ["β·s", `β = ${betaText}`],
     ["e", beta === Infinity ? "argmax" : "exp(β·s − max)"],
