@@ -197,6 +197,15 @@ def test_training_from_python_saves_before_a_signal_goes_on(tmp_path, unbroken, 
     assert said[-2].startswith("done: ") and traces(tmp_path / "run") == traces(whole)
 
 
+@pytest.fixture
+def own_sigint():
+    """Python's own handler of Ctrl-C: a process that was begun in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("own_sigint")
 def test_a_second_ctrl_c_leaves_python_alive(tmp_path, unbroken):
     run = small_run(tmp_path / "run", unbroken[1], **SETTINGS)
     with pytest.raises(KeyboardInterrupt), stopping(run.stop, ends_process=False):
