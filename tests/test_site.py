@@ -250,3 +250,9 @@ def test_examples_of_the_tools_run(tool):
 
 def test_the_page_of_commands_is_what_the_commands_say(capsys):
     assert command_docs.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_a_bar_within_a_cell_has_no_backslash():
+    html = "<td><code>a\\|b</code></td><p>a\\|b</p><pre><td>a\\|b</td></pre>"
+    found = site_hook.on_page_content(html, None, None, None)
+    assert found == "<td><code>a|b</code></td><p>a\\|b</p><pre><td>a\\|b</td></pre>"

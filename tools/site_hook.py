@@ -26,6 +26,7 @@ BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site whose text stands beside docs/."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
+CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
 IN_LINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 KANA_OR_KANJI, STOPS = "\u3040-\u30ff\u3400-\u9fff", "\u3000-\u303f\uff00-\uff65"
 JAPANESE_LINES = re.compile(
@@ -167,8 +168,10 @@ def site_address(place: str, label: str) -> str | None:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Formulas within a line as MathML; lines of Japanese joined, since browsers put a space between two lines."""
+    """Formulas within a line as MathML; lines of Japanese joined, since browsers put a space between two lines; the
+    backslash taken off that keeps a | within a cell of a table."""
     pieces = re.split(r"(<pre\b.*?</pre>)", html, flags=re.DOTALL)
+    pieces[::2] = [CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), piece) for piece in pieces[::2]]
     pieces[::2] = [IN_LINE.sub(within_line, JAPANESE_LINES.sub("", piece)) for piece in pieces[::2]]
     return "".join(pieces)
 
