@@ -60,27 +60,21 @@ def doctor(
 
 
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
-    from attendo.data.corpora import PAIR, PairSource, parse_columns
+    from attendo.data.corpora import PairSource, parse_columns
     from attendo.data.doctor import examine
     from attendo.data.formats import by_name
     from attendo.data.labelled import LABELLED
-    from attendo.errors import AttendoError
 
     chosen = None if columns is None else parse_columns(columns)
     pair = None if chosen is None else (chosen[0], chosen[1])
-    source = PairSource(tuple(files), pair, header)
+    instead = f" for pairs, {by_name(LABELLED)} for labelled texts"
+    source = PairSource(tuple(files), pair, header, instead=instead)
     other, both = None, "--against SOURCE --against TARGET"
     if against and len(against) > 1:  # parallel files, which have no columns whatever F has
         other = PairSource(tuple(against), both=both)
     elif against:
-        other = PairSource(tuple(against), pair, header, both=both)
-    try:
-        return examine(source, other)
-    except AttendoError as error:
-        if not str(error).endswith(by_name(PAIR)):
-            raise
-        # the columns are not clear: these may as well be labelled texts
-        raise AttendoError(f"{error} for pairs, {by_name(LABELLED)} for labelled texts") from None
+        other = PairSource(tuple(against), pair, header, both=both, instead=instead)
+    return examine(source, other)
 
 
 def _names_label(columns: str | None) -> bool:

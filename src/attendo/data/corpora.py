@@ -42,7 +42,8 @@ class PairSource:
     files: one name, or two; a folder or a pattern stands for its files, see `expanded`. `columns` are names or 1-based
     numbers for source and target; None means columns called source and target, or the only two there are. `header`
     says that a .tsv file starts with a header; names among the columns imply it. `reverse` swaps the two sides.
-    `both` is how a user writes two parallel files, for the message on one that is no table.
+    `both` is how a user writes two parallel files, for the message on one that is no table; `instead` is what one says
+    behind the choice of columns, where the rows may be no pairs.
     """
 
     files: tuple[Path, ...]
@@ -50,6 +51,7 @@ class PairSource:
     header: bool = False
     reverse: bool = False
     both: str = "SOURCE TARGET"
+    instead: str = ""
 
     def __post_init__(self) -> None:
         if len(self.files) not in (1, 2):
@@ -163,15 +165,14 @@ def read_pairs(
     """
     account = Account(source.name) if account is None else account
     parts = source.parts()
+    wanted = Wanted(PAIR, source.columns, source.header, account.option, source.instead)
     for part in parts:
         if len(part) == 2:
             _require_parallel(part[0], part[1])
     rows = (
         (
             _joined(part),
-            _raw_rows(part[0], Wanted(PAIR, source.columns, source.header, account.option), source.both)
-            if len(part) == 1
-            else _parallel_rows(part[0], part[1]),
+            _raw_rows(part[0], wanted, source.both) if len(part) == 1 else _parallel_rows(part[0], part[1]),
         )
         for part in parts
     )

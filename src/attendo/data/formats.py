@@ -27,13 +27,15 @@ class Wanted(NamedTuple):
     """What is read of a row: a column for each role, and behind these any that are kept as they are, as text.
 
     columns: names or 1-based numbers; None: those called like the roles, or all in order. header: a .tsv has one; names
-    among the columns imply it. option: how a user chooses the columns, as messages name it.
+    among the columns imply it. option: how a user chooses the columns, as messages name it; instead: what they say
+    behind that choice, where the rows may be something else.
     """
 
     roles: Fields
     columns: Fields | None = None
     header: bool = False
     option: str = "--columns"
+    instead: str = ""
 
 
 def by_name(roles: Fields) -> str:
@@ -50,7 +52,7 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
 
     Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
     """
-    roles, columns, _, option = wanted
+    roles, columns, _, option, instead = wanted
     if (
         len(names) == 1 < len(roles) and ";" in names[0]
     ):  # as spreadsheets save where a comma is a decimal point
@@ -63,9 +65,8 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
             return [names.index(role) for role in roles]
         if len(names) == len(roles):
             return list(range(len(roles)))
-        raise AttendoError(
-            f"{path} has {plural(len(names), 'column')} ({found}); choose with {option} {by_name(roles)}"
-        )
+        choice = f"{option} {by_name(roles)}{instead}"
+        raise AttendoError(f"{path} has {plural(len(names), 'column')} ({found}); choose with {choice}")
     picks = []
     for column in columns:
         if column.isdecimal():
@@ -90,7 +91,7 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     The number of columns is that of the header; without one, that of the roles where no columns are chosen,
     else that of the first row wide enough.
     """
-    lines, (roles, columns, header, _) = text_lines(path), wanted
+    lines, (roles, columns, header, *_) = text_lines(path), wanted
     picks: list[int] = []
     width = 0
     if header or (columns and not all(column.isdecimal() for column in columns)):
