@@ -68,6 +68,23 @@ def test_groups_of_query_heads_share_their_key_head():
     assert share_heads(key, 2) is key
 
 
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("mask", [None, Mask(causal=True), Mask(causal=True, key_lengths=torch.tensor([5, 3]))])
+@pytest.mark.parametrize("beta", [0.0, 0.5, 2.5, math.inf])
+def test_the_kernel_tempers_as_the_formula_does(beta, mask, biased):
+    query, key, value, bias = (randn(2, 2, 5, size, seed=seed) for seed, size in enumerate((4, 4, 3, 5)))
+    query = query.requires_grad_()
+    own = bias if biased else None
+    mixed = Attend(inverse_temperature=beta)(query, key, value, mask, own)
+    allowed = None if mask is None else mask.dense(5, 5)
+    torch.testing.assert_close(
+        mixed, attention(query, key, value, allowed, bias=own, inverse_temperature=beta), rtol=1e-12, atol=1e-12
+    )
+    if beta not in (0.0, math.inf):  # else no score matters
+        mixed.sum().backward()
+        assert query.grad is not None and query.grad.isfinite().all() and query.grad.any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_forbidden_keys_have_no_part_in_any_precision(dtype):
     query, key, value = (randn(1, 1, 3, 8, seed=seed).to(dtype) for seed in range(3))

@@ -18,6 +18,7 @@ from attendo.decoding.prepare import prepared
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, build_model
+from attendo.nn.attention import Attend
 
 try:
     library()
@@ -37,7 +38,7 @@ def configs(draw) -> ModelConfig:
         "d_ff": draw(st.sampled_from([8, 20, 70])),
         "n_heads": heads[0],
         "n_kv_heads": heads[1],
-        "head_dim": draw(st.sampled_from([None, 6, 20, 66])),
+        "head_dim": draw(st.sampled_from([None if heads[0] < 4 else 4, 6, 20, 66])),
         "value_dim": draw(st.sampled_from([None, 5, 16, 81])),
         "n_decoder_layers": draw(st.integers(1, 3)),
         "n_encoder_layers": 2,
@@ -97,9 +98,12 @@ def stepped(compiled: CompiledModel, rows: list[list[int]], tokens: torch.Tensor
 
 
 @settings(max_examples=60, deadline=None)
-@given(config=configs(), n=st.integers(1, 5))
-def test_compiled_and_modules_give_equal_logits(config, n):
+@given(config=configs(), n=st.integers(1, 5), beta=st.sampled_from([1.0, 0.0, 0.5, 2.5]))
+def test_compiled_and_modules_give_equal_logits(config, n, beta):
     model = model_of(config)
+    for module in model.modules():
+        if isinstance(module, Attend):
+            module.inverse_temperature = beta
     tokens = torch.from_numpy(np.random.default_rng(n).integers(3, VOCAB, (n, 7)))
     rows = sources(n) if isinstance(model, EncoderDecoder) else [[]] * n
     compiled = CompiledModel(model)

@@ -152,13 +152,14 @@ class Attend(nn.Module):
         if math.isinf(self.inverse_temperature):  # the kernel only knows the softmax
             allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
             return attention(query, key, value, allowed, self.scale, bias, self.inverse_temperature)
-        scale = (query.shape[-1] ** -0.5 if self.scale is None else self.scale) * self.inverse_temperature
-        bias = None if bias is None else bias * self.inverse_temperature
+        if self.inverse_temperature != 1.0:  # not by way of `scale`: the kernel masks first, and -inf · 0 is NaN
+            query = query * self.inverse_temperature
+            bias = None if bias is None else bias * self.inverse_temperature
         dropout = self.dropout if self.training else 0.0
         # torch aligns is_causal top-left, Mask bottom-right: they agree only where q_len == k_len
         if bias is None and (mask is None or (mask.only_causal and q_len == k_len)):
             return F.scaled_dot_product_attention(
-                query, key, value, dropout_p=dropout, is_causal=mask is not None, scale=scale
+                query, key, value, dropout_p=dropout, is_causal=mask is not None, scale=self.scale
             )
         dense = None if mask is None else mask.dense(q_len, k_len, query.device)
         mixed = F.scaled_dot_product_attention(
@@ -167,7 +168,7 @@ class Attend(nn.Module):
             value,
             attn_mask=_additive(dense, bias, query.dtype),
             dropout_p=dropout,
-            scale=scale,
+            scale=self.scale,
         )
         # the finite floor of `_additive` turns a row without keys into a mean over all of them: make it zero
         return mixed if dense is None else mixed * dense.any(-1, keepdim=True)

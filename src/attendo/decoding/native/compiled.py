@@ -247,7 +247,9 @@ class CompiledModel:
             attention.head_dim**-0.5 if attend.scale is None else attend.scale
         ) * attend.inverse_temperature
         projections = [attention.q_proj, attention.k_proj, attention.v_proj][: 3 if of_itself else 1]
-        slopes = attention.positions.slopes if isinstance(attention.positions, Alibi) else None
+        slopes = None
+        if isinstance(attention.positions, Alibi):  # β weighs the whole score, its bias too
+            slopes = attention.positions.slopes * attend.inverse_temperature
         heads = Heads(
             attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale,
             keeper.pointer(slopes), None,
