@@ -19,7 +19,7 @@ from attendo.microscope.reading import family_name, read
 from attendo.microscope.seen import Seen, User, log_probs_of_wanted
 from attendo.tasks import Classifier, Embedder, Translator
 
-KEPT = ("*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.output")
+KEPT = ("*.scores", "*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.output")
 
 
 def look(user: User, ask: Ask, folder: Path | None = None, baseline: Seen | None = None) -> Seen:

@@ -7,12 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Float
-from torch import Tensor
-
 from attendo.errors import AttendoError
-from attendo.inspecting.recording import recording
 from attendo.microscope.attention_map import pieces_of
 from attendo.microscope.layers import layer_of
 from attendo.microscope.seen import Seen
@@ -86,7 +81,7 @@ def steps_of(seen: Seen, path: str, head: int, query: int) -> Steps:
         raise AttendoError(f"there is no query {query + 1}; the map has the rows 1 to {layer['q_len']}")
     q = record.query[0, head, query]
     key, value = (share_heads(part, layer["heads"])[0, head] for part in (record.key, record.value))
-    products, scores = (key @ q).tolist(), _scores(seen, path)[head, query].tolist()
+    products, scores = (key @ q).tolist(), record.scores[0, head, query].tolist()
     weights, beta = record.weights[0, head, query], float(layer["beta"][head])
     reach = query + layer["k_len"] - layer["q_len"] if layer["causal"] else layer["k_len"]
     masked = [j > reach or score == -math.inf for j, score in enumerate(scores)]
@@ -112,14 +107,6 @@ def steps_of(seen: Seen, path: str, head: int, query: int) -> Steps:
         ),
         output=tuple((weights @ value).tolist()),
     )
-
-
-@torch.no_grad()
-def _scores(seen: Seen, path: str) -> Float[Tensor, "heads queries keys"]:
-    """Of a layer, from another pass: a look keeps none, as of a long text they are a fourth of its time and memory."""
-    with recording(seen.model, f"{path}.scores", seen.edits) as record:
-        record.model.eval()(**seen.inputs)
-    return record[path].scores[0]
 
 
 def _power(score: float, top: float, beta: float, weight: float, masked: bool) -> float:
