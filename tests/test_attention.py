@@ -69,7 +69,9 @@ def test_groups_of_query_heads_share_their_key_head():
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("mask", [None, Mask(causal=True), Mask(causal=True, key_lengths=torch.tensor([5, 3]))])
+@pytest.mark.parametrize(
+    "mask", [None, Mask(causal=True), Mask(causal=True, key_lengths=torch.tensor([5, 3]))]
+)
 @pytest.mark.parametrize("beta", [0.0, 0.5, 2.5, math.inf])
 def test_the_kernel_tempers_as_the_formula_does(beta, mask, biased):
     query, key, value, bias = (randn(2, 2, 5, size, seed=seed) for seed, size in enumerate((4, 4, 3, 5)))
@@ -78,7 +80,10 @@ def test_the_kernel_tempers_as_the_formula_does(beta, mask, biased):
     mixed = Attend(inverse_temperature=beta)(query, key, value, mask, own)
     allowed = None if mask is None else mask.dense(5, 5)
     torch.testing.assert_close(
-        mixed, attention(query, key, value, allowed, bias=own, inverse_temperature=beta), rtol=1e-12, atol=1e-12
+        mixed,
+        attention(query, key, value, allowed, bias=own, inverse_temperature=beta),
+        rtol=1e-12,
+        atol=1e-12,
     )
     if beta not in (0.0, math.inf):  # else no score matters
         mixed.sum().backward()

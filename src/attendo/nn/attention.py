@@ -152,7 +152,7 @@ class Attend(nn.Module):
         if math.isinf(self.inverse_temperature):  # the kernel only knows the softmax
             allowed = None if mask is None else mask.dense(q_len, k_len, query.device)
             return attention(query, key, value, allowed, self.scale, bias, self.inverse_temperature)
-        if self.inverse_temperature != 1.0:  # not by way of `scale`: the kernel masks first, and -inf · 0 is NaN
+        if self.inverse_temperature != 1.0:  # not in `scale`: masked scores are -inf there, times 0 NaN
             query = query * self.inverse_temperature
             bias = None if bias is None else bias * self.inverse_temperature
         dropout = self.dropout if self.training else 0.0
