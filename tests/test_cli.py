@@ -222,7 +222,9 @@ def test_resuming_goes_on_and_a_finished_run_says_so(folder):
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
     out = tmp_path / "run"
+    test = pairs_file(tmp_path, 5, "test.tsv")  # without its rows it goes on, too
     options = ["--train", pairs, "--out", out, *settings(SMALL), "--steps", "6"]
+    options += ["--against", test, "--drop", "leaks"]
     with stopped_at(3, number):
         stopped = attendo("train", "translation", *options)
     assert stopped.code == code
@@ -230,7 +232,10 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
     assert [path.name for path in (out / "checkpoints").glob("step-*")] == ["step-3"]
     resumed = attendo("resume", out)
     assert resumed.code == 0
+    assert f"resumed step-3 of {out}: 3 of 6 steps" in resumed.err
     assert "done: all 6 steps done" in resumed.err
+    assert tomllib.loads((out / "config.toml").read_text())["data"]["against"] == [str(test)]
+    assert json.loads((out / "card.json").read_text())["data"]["pairs"] == 92
 
 
 def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs, monkeypatch):

@@ -40,6 +40,17 @@ def test_the_doctor_compares_with_two_parallel_files(tmp_path, pairs):
     assert "not from 3" in refused("doctor", pairs, *files, "--against", tmp_path / "test.ja")
 
 
+def test_what_windows_adds_to_text_files_is_said_to_be_taken_off(tmp_path, pairs):
+    rows = [line.split("\t") for line in pairs.read_text().splitlines()]
+    for side, name in enumerate(("a.en", "a.ja")):
+        text = "".join(f"{row[side]}\r\n" for row in rows)
+        (tmp_path / name).write_bytes(text.encode("utf-8-sig" if side else "utf-8"))
+    clean = attendo("doctor", tmp_path / "a.en", tmp_path / "a.ja")
+    said = "  byte order marks and Windows line ends are there, and taken off while reading"
+    assert clean.code == 0 and clean.out.splitlines()[2] == said and len(said) <= 80
+    assert "taken off" not in attendo("doctor", pairs).out
+
+
 def test_a_table_that_may_be_of_labelled_texts_is_told_how_to_say_so(tmp_path):
     table = tmp_path / "tickets.csv"
     table.write_text("id,category,body\n1,bill,The invoice is wrong.\n")

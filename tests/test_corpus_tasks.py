@@ -105,11 +105,51 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
     assert warned(*names, source="en", target="ja") == []
     assert warned(*names, source="ja", target="en", reverse=True) == []
     assert warned(*names, source="sr", target=None) == []
-    swapped = "--from ja, but the source is Latin: swap the files, or give --reverse"
-    assert warned(*names, source="ja", target="en") == [swapped]
     assert warned(tmp_path / "pairs.tsv", source="ja", target=None) == [
-        "--from ja, but the source is Latin: give --reverse"
+        "warning: --from ja, but the source is Latin: give --reverse"
     ]
-    [turned] = warned(*names, source="en", target="ja", reverse=True)
-    assert turned.endswith("leave out --reverse, or swap --from and --to")
     assert warned(*names, source="en", target="ru")[0].endswith("look at the data, or mend --to")
+    with pytest.raises(AttendoError, match=r"^--from ja, .* Latin: swap the files, or give --reverse$"):
+        warned(*names, source="ja", target="en")
+    with pytest.raises(AttendoError, match=r"leave out --reverse, or swap --from and --to$"):
+        warned(*names, source="en", target="ja", reverse=True)
+
+
+def test_test_rows_are_looked_for_and_with_drop_left_out(tmp_path):
+    file, test = pairs_file(tmp_path, 100), str(pairs_file(tmp_path, 8, "test.tsv"))
+    valid = str(write(tmp_path / "valid.tsv", "".join(file.read_text("utf-8").splitlines(True)[90:95])))
+    said = []
+    told = corpus(file, said=said, against=(test,))
+    assert told.n_pairs == 80 and said[0].endswith("; 8 leaks")
+    tokenizer = train_tokenizer(told.texts(), TokenizerConfig(vocab_size=600))
+    assert told.store(tokenizer).facts.key == corpus(file).store(tokenizer).facts.key
+    left = corpus(file, against=(test,), valid=(valid,), drop="leaks")
+    assert left.n_pairs == 87
+    store = left.store(tokenizer)
+    assert set(store.row_numbers.tolist()) == {*range(9, 91), *range(96, 101)}
+    with Path(test).open("a", encoding="utf-8") as more:
+        more.write("one\t一つ\n")
+    again = corpus(file, against=(test,), valid=(valid,), drop="leaks").store(tokenizer)
+    assert again.facts.key != store.facts.key
+
+
+def test_test_rows_may_stand_in_two_parallel_files(tmp_path):
+    file = pairs_file(tmp_path, 60)
+    rows = [line.split("\t") for line in file.read_text(encoding="utf-8").splitlines()[:3]]
+    sides = [str(write(tmp_path / f"test.{n}", "".join(f"{row[n]}\n" for row in rows))) for n in (0, 1)]
+    valid = (str(pairs_file(tmp_path, 1, "valid.tsv")),)
+    options = {"valid": valid, "drop": "leaks"}
+    assert corpus(file, against=sides, columns="1,2", **options).n_pairs == 57
+    assert corpus(*sides, against=(str(file),), **options).data.compared()[0].columns is None
+    with pytest.raises(AttendoError, match="give both: --against SOURCE --against TARGET"):
+        _ = corpus(file, against=sides[:1]).report
+    with pytest.raises(AttendoError, match="not from 3"):
+        corpus(file, against=(*sides, sides[0])).data.check()
+
+
+def test_dropping_leaks_says_what_to_compare_with(tmp_path):
+    file = str(pairs_file(tmp_path, 3))
+    with pytest.raises(AttendoError, match=r"give one with --against or --valid$"):
+        PairData(train=(file,), drop="leaks").check()
+    with pytest.raises(AttendoError, match="--against SOURCE --against TARGET, or --valid-source and"):
+        PairData(train=(file, file), drop="leaks").check()

@@ -124,6 +124,33 @@ def test_columns_of_one_language_are_not_called_swapped(tmp_path):
     assert any("swapped: not checked" in line for line in report.lines())
 
 
+def test_japanese_cut_into_words_by_spaces_is_found_on_either_side(tmp_path):
+    rows = clean_japanese(60)
+    rows[5:] = [(english, " ".join(japanese)) for english, japanese in rows[5:]]
+    for turned in (rows, [row[::-1] for row in rows]):
+        report = examine(source_of(tmp_path / "a.tsv", turned))
+        assert found(report) == {"spaced": (55, (6, 7, 8))}
+        assert report.lines()[-1] == f"             ({CHECKS[-1].instead})" and report.found
+        assert report.as_json()["findings"]["spaced"]["fix"].startswith("take the spaces out")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "今日は雨です。 明日は晴れです。",
+        "今日は雨です　明日は晴れです　寒くなります",
+        "私は Windows と Linux を使います",
+        "山田 太郎",
+        "วันนี้ฝนตกหนักมาก พรุ่งนี้แดดออกทั้งวัน และอากาศจะเย็นลงมาก",
+        "내일은 비가 올 것이다",
+        "trời sẽ mưa vào ngày mai",
+    ],
+)
+def test_spaces_that_a_language_writes_are_no_alarm(tmp_path, text):
+    rows = [(f"row {n}", f"{text}{n}") for n in range(20)]
+    assert "spaced" not in found(examine(source_of(tmp_path / "a.tsv", rows)))
+
+
 def test_rows_the_reader_skips_are_in_the_account(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(b"one\teins\n\xff\tx\n\ntwo\tzwei\n")
@@ -284,11 +311,17 @@ def test_dropping_everything_or_from_a_changed_file_is_an_error(tmp_path):
 
 def test_parse_drop():
     assert parse_drop("leaks,duplicates, swapped") == {"leaks", "duplicates", "swapped"}
-    assert parse_drop(",".join(check.name for check in CHECKS)) == {check.name for check in CHECKS}
+    every = {check.name for check in CHECKS} - {"spaced"}
+    assert parse_drop(",".join(every)) == every
     with pytest.raises(AttendoError, match="--drop duplicate: no such check; did you mean duplicates"):
         parse_drop("duplicate")
     with pytest.raises(AttendoError, match="known are duplicates, near-duplicates, leaks"):
         parse_drop("xyz")
+
+
+def test_text_cut_into_words_is_no_row_to_drop():
+    with pytest.raises(AttendoError, match="--drop spaced: most rows would go; take the spaces out"):
+        parse_drop("spaced")
 
 
 def test_leaks_need_another_file(tmp_path):

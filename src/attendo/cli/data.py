@@ -60,7 +60,7 @@ def doctor(
 
 
 def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
-    from attendo.data.corpora import PairSource, parse_columns
+    from attendo.data.corpora import PairSource, beside, parse_columns
     from attendo.data.doctor import examine
     from attendo.data.formats import by_name
     from attendo.data.labelled import LABELLED
@@ -69,12 +69,7 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     pair = None if chosen is None else (chosen[0], chosen[1])
     instead = f" for pairs, {by_name(LABELLED)} for labelled texts"
     source = PairSource(tuple(files), pair, header, instead=instead)
-    other, both = None, "--against SOURCE --against TARGET"
-    if against and len(against) > 1:  # parallel files, which have no columns whatever F has
-        other = PairSource(tuple(against), both=both)
-    elif against:
-        other = PairSource(tuple(against), pair, header, both=both, instead=instead)
-    return examine(source, other)
+    return examine(source, beside(against, pair, header, instead=instead) if against else None)
 
 
 def _names_label(columns: str | None) -> bool:

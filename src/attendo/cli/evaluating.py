@@ -172,21 +172,26 @@ def _translations(
 def warn_of_order(
     languages: Mapping[str, str | None], pairs: list[tuple[str, str]], are_parallel: bool
 ) -> None:
-    """A line where the scripts of some pairs speak against a run's languages; nothing where those are not known."""
+    """A line where the scripts of some pairs speak against a run's languages; nothing where those are not known.
+
+    Raises AttendoError where each side is in the script of the other one's language.
+    """
     from attendo.data.language_scripts import misfit
     from attendo.data.scripts import script_name
+    from attendo.errors import AttendoError
 
     sample = pairs[:: max(1, len(pairs) // SCRIPT_PAIRS)]
     scripts = script_name([source for source, _ in sample]), script_name([target for _, target in sample])
     found = misfit((languages.get("source") or "", languages.get("target") or ""), scripts)
-    if found is not None:
-        side, language, script, swapped = found
-        remedy = "give the files in the other order" if are_parallel else "give --columns the other way round"
-        way = "from" if side == "source" else "to"
-        say(
-            f"the run translates {way} {language}, but the {side} is {script}: "
-            + (remedy if swapped else "look at the rows")
-        )
+    if found is None:
+        return
+    remedy = "give the files in the other order" if are_parallel else "give --columns the other way round"
+    way = "from" if found.side == "source" else "to"
+    said = f"the run translates {way} {found.language}, but the {found.side} is {found.script}: "
+    said += remedy if found.swapped else "look at the rows"
+    if found.is_sure:
+        raise AttendoError(said)
+    say(f"warning: {said}")
 
 
 def _classifications(

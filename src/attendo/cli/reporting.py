@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
 """Seconds between progress lines on a terminal and in a pipe."""
 
+STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
+"""What a guess of the time left rests on: so many steps and seconds, or more seconds where steps are slow."""
+
 WIDTH, INDENT = 79, "    "
 
 
@@ -96,7 +99,7 @@ class Screen:
         self.live = Live()
         self.shown = 0.0
         self.loss: float | None = None
-        self.first: tuple[float, float, int] | None = None
+        self.first: tuple[float, float, int, int] | None = None
 
     def show(self, report: Report) -> None:
         """Shows what the loop has done, if it is time to."""
@@ -118,16 +121,19 @@ class Screen:
     def _progress(self, report: Report) -> None:
         progress = report.progress
         if self.first is None:  # rate and time left are of this sitting
-            self.first = (progress.wall_seconds, report.done, progress.tokens)
+            self.first = (progress.wall_seconds, report.done, progress.tokens, progress.step)
         if progress.wall_seconds - self.shown < (LIVE_EVERY if self.live.on else PLAIN_EVERY):
             return
         self.shown = progress.wall_seconds
         elapsed, gained = progress.wall_seconds - self.first[0], report.done - self.first[1]
-        left = duration(elapsed / gained * (1 - report.done)) if gained > 0 else "?"
+        is_steady = elapsed >= STEADY_SECONDS and progress.step - self.first[3] >= STEADY_STEPS
+        left = ""
+        if gained > 0 and (is_steady or elapsed >= SURELY_STEADY_SECONDS):
+            left = f"  {duration(elapsed / gained * (1 - report.done))} left"
         rate = f"{(progress.tokens - self.first[2]) / elapsed:,.0f}" if elapsed > 0 else "?"
         line = (
             f"{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
-            f"  {rate} tokens/s  {left} left"
+            f"  {rate} tokens/s{left}"
         )
         if self.live.on:
             self.live.show(line)

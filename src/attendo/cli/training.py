@@ -39,6 +39,11 @@ Pairs = Annotated[
     typer.Option(metavar="F", help="Pairs: a file, a folder or 'a quoted/*.tsv'; .csv, .jsonl …"),
 ]
 
+Against = Annotated[
+    list[str] | None,
+    typer.Option(metavar="F", help="Test rows that --drop leaks leaves out; twice for two parallel."),
+]
+
 
 def add_training_commands(app: typer.Typer) -> None:
     """Adds `train` with its tasks, and `resume`."""
@@ -94,6 +99,7 @@ def translation(
     drop: Annotated[
         str | None, typer.Option(metavar="NAMES", help="Leave rows out: duplicates,leaks (see doctor).")
     ] = None,
+    against: Against = None,
     print_config: PrintConfig = False,
 ) -> int:
     """Train a translator from pairs of sentences.
@@ -116,6 +122,7 @@ def translation(
         "data.reverse": reverse or None,
         "data.strict": strict or None,
         "data.drop": drop,
+        "data.against": against,
         "training.seed": seed,
         **one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
     }
@@ -166,7 +173,9 @@ def verify_resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")],
     steps: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Replay N steps, or to the first that the log has; else all."),
+        typer.Option(
+            metavar="N", min=1, help="Replay N steps, and on to the log's next checkpoint; else all."
+        ),
     ] = None,
     device: Device = "auto",
 ) -> int:

@@ -23,6 +23,8 @@ Columns = tuple[str, ...]
 """Which columns to read, one per role: each a name, or a 1-based number in decimal digits."""
 
 PAIR = ("source", "target")
+AGAINST = "--against SOURCE --against TARGET"
+"""How a user writes two parallel files to compare with."""
 
 
 class Row(NamedTuple):
@@ -87,6 +89,24 @@ class PairSource:
     def paths(self) -> list[Path]:
         """The files of all parts, in the order in which they are read."""
         return [path for part in self.parts() for path in part]
+
+
+def beside(
+    files: Sequence[Path],
+    columns: tuple[str, str] | None,
+    header: bool,
+    reverse: bool = False,
+    both: str = AGAINST,
+    instead: str = "",
+) -> PairSource:
+    """Pairs that stand beside others and are read as these are; parallel files have no columns, whatever these have.
+
+    The rest is as in `PairSource`.
+    """
+    alone = len(files) == 1
+    return PairSource(
+        tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
+    )
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:

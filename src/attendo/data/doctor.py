@@ -18,12 +18,15 @@ from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor_checks import Comparison, Statistics
 from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, LikeLabels, Report
+from attendo.data.lines import taken_off
 from attendo.data.row_table import (
     HAS_LETTERS,
     NOT_NFC,
     ODD_CHARACTERS,
     RECORD,
     SOUNDS_SWAPPED,
+    SOURCE_APART,
+    TARGET_APART,
     RowTable,
 )
 from attendo.data.scripts import (
@@ -32,6 +35,7 @@ from attendo.data.scripts import (
     letter_profile,
     profile_scores,
     scripts_and_controls,
+    words_apart,
 )
 from attendo.errors import AttendoError
 
@@ -52,9 +56,12 @@ def parse_drop(text: str) -> frozenset[str]:
     >>> sorted(parse_drop("leaks,duplicates"))
     ['duplicates', 'leaks']
     """
-    known = [check.name for check in CHECKS]
+    known = [check.name for check in CHECKS if not check.instead]
+    instead = {check.name: check.instead for check in CHECKS if check.instead}
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
+        if name in instead:
+            raise AttendoError(f"--drop {name}: most rows would go; {instead[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
@@ -67,40 +74,30 @@ def examine(
     against: PairSource | None = None,
     drop: frozenset[str] = frozenset(),
     strict: bool = False,
+    validation: PairSource | None = None,
 ) -> Report:
     """Read a source of pairs twice, compare its rows with each other and with `against`, and report.
 
-    `drop` names the checks whose rows `filtered` is to leave out. A million pairs of 50 characters a side
-    cost about 12 CPU-seconds. Memory is constant, about 100 MB (with `drop`, and one byte per line of the
-    file); beyond half a million rows, temporary files take 51 bytes a row.
+    validation: rows whose sources are leaks, too. `drop` names the checks whose rows `filtered` is to leave
+    out. A million pairs of 50 characters a side cost about 12 CPU-seconds. Memory is constant, about 100 MB
+    (with `drop`, and one byte per line of the file); beyond half a million rows, temporary files take 51
+    bytes a row.
     Raises AttendoError for unreadable files, and for dropping leaks with nothing to compare with.
     """
-    if "leaks" in drop and against is None:
+    others = [other for other in (against, validation) if other is not None]
+    if "leaks" in drop and not others:
         raise AttendoError(
             "--drop leaks: there is no other file to compare with; name one (doctor: --against F)"
         )
     profile = _learned_profile(read_pairs(source, strict))
-    account = Account(source.name)
-    statistics, other_statistics = Statistics(), Statistics()
-    with RowTable() as table, RowTable() as other:
-        for batch in _batches(read_pairs(source, strict, account)):
-            records = _records(batch, profile)
-            statistics.add(records)
-            table.append(records)
-        other_account = None
-        if against is not None:
-            other_account = Account(against.name)
-            for batch in _batches(read_pairs(against, strict, other_account)):
-                records = _records(batch, profile)
-                other_statistics.add(records)
-                other.append(records)
+    with RowTable() as table, RowTable() as compared:
+        account, statistics = _read(source, strict, profile, table)
+        read = [_read(other, strict, profile, compared) for other in others]
         comparison = Comparison(statistics, drop)
-        for records, other_records in zip(table.buckets(), other.buckets(), strict=True):
+        for records, other_records in zip(table.buckets(), compared.buckets(), strict=True):
             comparison.add(records, other_records)
-    not_checked, is_reversed = {}, False
-    if against is None:
-        not_checked["leaks"] = "no file to compare with"
-    elif is_reversed := other_statistics.is_reverse_of(statistics):
+    not_checked = {} if others else {"leaks": "no file to compare with"}
+    if is_reversed := any(theirs.is_reverse_of(statistics) for _, theirs in read):
         not_checked["leaks"] = OTHER_WAY_ROUND
     if profile is None and not comparison.scripts_differ:
         not_checked["swapped"] = "the columns are too alike, or too few rows"
@@ -108,7 +105,7 @@ def examine(
         not_checked["wrong-script"] = "no usual script in one column"
     return Report(
         account=account,
-        against=other_account,
+        against=None if against is None else read[0][0],
         findings=comparison.findings(not_checked),
         source=statistics.side("source"),
         target=statistics.side("target"),
@@ -117,7 +114,20 @@ def examine(
         verdicts=comparison.verdicts.tobytes(),
         like_labels=_like_labels(source, statistics),
         against_reversed=is_reversed,
+        taken_off=taken_off(source.paths()),
     )
+
+
+def _read(
+    source: PairSource, strict: bool, profile: np.ndarray | None, table: RowTable
+) -> tuple[Account, Statistics]:
+    """Puts the records of all usable rows into the table; their account, and what they say together."""
+    account, statistics = Account(source.name), Statistics()
+    for batch in _batches(read_pairs(source, strict, account)):
+        records = _records(batch, profile)
+        statistics.add(records)
+        table.append(records)
+    return account, statistics
 
 
 def filtered(pairs: Iterable[Pair], report: Report, account: Account) -> Iterator[Pair]:
@@ -217,12 +227,14 @@ def _records(batch: list[Pair], profile: np.ndarray | None) -> np.ndarray:
     sources, targets = [source for _, source, _ in batch], [target for _, _, target in batch]
     points = code_points(sources), code_points(targets)
     source_script, source_letters, source_odd = scripts_and_controls(points[0])
-    target_script, _, target_odd = scripts_and_controls(points[1])
+    target_script, target_letters, target_odd = scripts_and_controls(points[1])
     records["source_script"], records["target_script"] = source_script, target_script
     not_nfc = [not (_is_nfc(source) and _is_nfc(target)) for _, source, target in batch]
     flags = np.array(not_nfc) * NOT_NFC
     flags |= (source_odd | target_odd) * ODD_CHARACTERS
     flags |= (source_letters > 0) * HAS_LETTERS
+    flags |= words_apart(points[0], source_letters) * SOURCE_APART
+    flags |= words_apart(points[1], target_letters) * TARGET_APART
     if profile is not None:
         sounds_target = profile_scores(points[0], profile) < -SURE_NATS
         sounds_source = profile_scores(points[1], profile) > SURE_NATS

@@ -3,7 +3,15 @@
 import numpy as np
 
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
-from attendo.data.row_table import HAS_LETTERS, NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED
+from attendo.data.language_scripts import UNSPACED
+from attendo.data.row_table import (
+    HAS_LETTERS,
+    NOT_NFC,
+    ODD_CHARACTERS,
+    SOUNDS_SWAPPED,
+    SOURCE_APART,
+    TARGET_APART,
+)
 from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_script
 
 MOST_LABELS = 20
@@ -13,6 +21,8 @@ ROWS_A_LABEL = 10
 ODD_RATIO = 3.0
 SMOOTHING = 10
 """Characters added to both lengths before their ratio is judged, so that short texts may vary."""
+
+_APART = {"source": SOURCE_APART, "target": TARGET_APART}
 
 _RATIO_STEP, _RATIO_BINS = 0.01, 3_000
 
@@ -25,6 +35,7 @@ class Statistics:
         self.last_line = 0
         self._scripts = {side: np.zeros(len(SCRIPTS), np.int64) for side in ("source", "target")}
         self._characters = {"source": 0, "target": 0}
+        self._n_apart = {"source": 0, "target": 0}
         self._longest = {"source": (0, 0), "target": (0, 0)}  # length, line
         self._ratios = np.zeros(_RATIO_BINS, np.int64)
         self._different: dict[str, set[int]] = {
@@ -43,6 +54,7 @@ class Statistics:
             if lengths[at] > self._longest[side][0]:
                 self._longest[side] = int(lengths[at]), int(records["line"][at])
             self._characters[side] += int(lengths.sum())
+            self._n_apart[side] += int(((records["flags"] & _APART[side]) > 0).sum())
             self._scripts[side] += np.bincount(records[f"{side}_script"], minlength=len(SCRIPTS))
             if len(self._different[side]) <= MOST_LABELS:
                 self._different[side].update(np.unique(records[side]).tolist())
@@ -70,6 +82,15 @@ class Statistics:
         by_script = all(theirs) and theirs[0] != theirs[1] and scripts == theirs[::-1]
         return by_script or self.n_swapped > USUAL_SHARE * self.n_rows
 
+    @property
+    def apart(self) -> int:
+        """The flags of the sides that write no spaces between words, and have them in most of their rows."""
+        return sum(
+            flag
+            for side, flag in _APART.items()
+            if SCRIPTS[self.usual_script(side)[0]] in UNSPACED and 2 * self._n_apart[side] > self.n_rows
+        )
+
     def side(self, side: str) -> Side:
         """What the report says of one column."""
         code, share = self.usual_script(side)
@@ -95,7 +116,7 @@ class Comparison:
         self.usual = statistics.usual_script("source")[0], statistics.usual_script("target")[0]
         self.scripts_differ = all(self.usual) and self.usual[0] != self.usual[1]
         self.verdicts = np.zeros(statistics.last_line + 1 if drop else 0, np.uint8)
-        self._ratio = statistics.ratio(0.5)
+        self._ratio, self._apart = statistics.ratio(0.5), statistics.apart
         self._drop = drop
         self._counts = {check.name: 0 for check in CHECKS}
         self._lines: dict[str, list[int]] = {check.name: [] for check in CHECKS}
@@ -150,6 +171,7 @@ class Comparison:
             "length-ratio": np.abs(ratios) > np.log(ODD_RATIO),
             "control-characters": (flags & ODD_CHARACTERS) > 0,
             "normalization": (flags & NOT_NFC) > 0,
+            "spaced": (flags & self._apart) > 0,
         }
 
 

@@ -9,11 +9,20 @@ from attendo.data.accounting import Account, plural
 
 @dataclass(frozen=True)
 class Check:
-    """One thing the doctor looks for: its name for `--drop`, the reason of a dropped row, and words."""
+    """One thing the doctor looks for: its name for `--drop`, the reason of a dropped row, and words.
+
+    instead: what to do where it is in nearly all rows, so that none can be left out.
+    """
 
     name: str
     reason: str
     title: str
+    instead: str = ""
+
+    @property
+    def fix(self) -> str:
+        """What to do about rows that are found."""
+        return self.instead or f"--drop {self.name}"
 
 
 CHECKS = (
@@ -27,6 +36,12 @@ CHECKS = (
     Check("wrong-script", "wrong script", "a side in another script than its column"),
     Check("control-characters", "control character", "control or odd invisible characters"),
     Check("normalization", "not normalized", "not in Unicode form NFC"),
+    Check(
+        "spaced",
+        "",
+        "spaces between words in a language that has none",
+        "take the spaces out, or translate only text that is cut so, too",
+    ),
 )
 """In the order in which a row with several troubles is given its reason when it is dropped."""
 
@@ -66,13 +81,18 @@ def anything_found(account: Account, findings: Sequence[Finding]) -> bool:
     return account.n_skipped > 0 or any(finding.count for finding in findings)
 
 
-def accounted(account: Account, against: Account | None) -> list[str]:
-    """What a report begins with: the rows that were read, those that were skipped, and the other file."""
+def accounted(account: Account, against: Account | None, taken_off: str = "") -> list[str]:
+    """What a report begins with: the rows that were read, those that were skipped, and the other file.
+
+    taken_off: what reading takes off the lines.
+    """
     out = [account.file, f"  {account.counts()}"]
     out += [
         f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
         for reason, entry in account.skipped.items()
     ]
+    if taken_off:
+        out.append(f"  {taken_off} are there, and taken off while reading")
     if against is not None:
         out += [f"  against {against.file}", f"  {plural(against.used, 'row')} of it used"]
     return out
@@ -110,7 +130,8 @@ class Report:
 
     `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
     says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
-    `against_reversed` says that the rows to compare with have source and target the other way round.
+    `against_reversed` says that the rows to compare with have source and target the other way round, `taken_off` what
+    reading takes off the files.
     """
 
     account: Account
@@ -123,6 +144,7 @@ class Report:
     verdicts: bytes = b""
     like_labels: LikeLabels | None = None
     against_reversed: bool = False
+    taken_off: str = ""
 
     @property
     def found(self) -> bool:
@@ -139,7 +161,7 @@ class Report:
         """The report for the terminal, at most 80 columns wide but for file names."""
         low, middle, high = self.ratios
         account = self.account
-        out = accounted(account, self.against)
+        out = accounted(account, self.against, self.taken_off)
         if self.like_labels is not None:
             out.append(self.like_labels.line())
         for name, side in (("source", self.source), ("target", self.target)):
@@ -152,9 +174,11 @@ class Report:
             f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
         )
         for finding in self.findings:
-            fix = self._dropped(finding) or f"  (--drop {finding.check.name})"
+            fix = self._dropped(finding) or ("" if finding.check.instead else f"  ({finding.check.fix})")
             out += finding.told(account, fix)
-        if sum(finding.count > 0 for finding in self.findings) > 1:
+            if finding.count and finding.check.instead:
+                out.append(f"             ({finding.check.instead})")
+        if sum(finding.count > 0 and not finding.check.instead for finding in self.findings) > 1:
             out.append("  names after --drop can be joined by commas")
         return out
 
@@ -163,12 +187,13 @@ class Report:
         return {
             "account": self.account.as_json(),
             "against": None if self.against is None else self.against.as_json(),
+            "taken_off": self.taken_off,
             "source": self._side_json(self.source),
             "target": self._side_json(self.target),
             "like_labels": None if self.like_labels is None else vars(self.like_labels),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
-                finding.check.name: finding.as_json(self.account) | {"fix": f"--drop {finding.check.name}"}
+                finding.check.name: finding.as_json(self.account) | {"fix": finding.check.fix}
                 for finding in self.findings
             },
         }

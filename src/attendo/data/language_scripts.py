@@ -1,5 +1,7 @@
 """The scripts that languages are written in, and whether the two sides of pairs stand the wrong way round."""
 
+from typing import NamedTuple
+
 _BY_SCRIPT = {
     "Latin": (
         "af bs ca cs cy da de en eo es et eu fi fr ga gl hr hu id is it la lt lv nb nl nn no pl pt ro sk sl sq sv sw"
@@ -30,6 +32,9 @@ _BY_SCRIPT = {
 }
 """Languages by script; those with several in use, as Serbian, are left out."""
 
+UNSPACED = ("Han", "Japanese", "Thai", "Lao", "Myanmar", "Khmer")
+"""Scripts whose languages write no spaces between words; between phrases or sentences some do."""
+
 Sides = tuple[str, str]
 """What is said of the source, and of the target; "" where nothing is."""
 
@@ -56,17 +61,35 @@ def fits(language: str, script: str) -> bool:
     return not wanted or not script or script in wanted
 
 
-def misfit(languages: Sides, scripts: Sides) -> tuple[str, str, str, bool] | None:
-    """The first side whose script is not its language's: side, language, script, and whether swapping mends both.
+class Misfit(NamedTuple):
+    """The first side whose script is not its language's.
 
-    >>> misfit(("ja", "en"), ("Latin", "Japanese"))
+    swapped: whether both sides fit once they change places; both: whether neither does as they are.
+    """
+
+    side: str
+    language: str
+    script: str
+    swapped: bool
+    both: bool
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether each side is in the script of the other one's language: no accident, but the wrong order."""
+        return self.swapped and self.both
+
+
+def misfit(languages: Sides, scripts: Sides) -> Misfit | None:
+    """What does not fit the scripts of source and target; None if nothing is known to.
+
+    >>> found = misfit(("ja", "en"), ("Latin", "Japanese"))
+    >>> found.side, found.language, found.script, found.is_sure
     ('source', 'ja', 'Latin', True)
     >>> misfit(("en", "ja"), ("Latin", "Latin"))
-    ('target', 'ja', 'Latin', False)
+    Misfit(side='target', language='ja', script='Latin', swapped=False, both=False)
     """
-    sides = zip(("source", "target"), languages, scripts, strict=True)
-    for side, language, script in sides:
-        if not fits(language, script):
-            swapped = all(map(fits, languages, reversed(scripts)))
-            return side, language, script, swapped
-    return None
+    sides = list(zip(("source", "target"), languages, scripts, strict=True))
+    wrong = [side for side in sides if not fits(*side[1:])]
+    if not wrong:
+        return None
+    return Misfit(*wrong[0], all(map(fits, languages, reversed(scripts))), len(wrong) == 2)

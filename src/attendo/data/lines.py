@@ -2,7 +2,7 @@
 
 import gzip
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
@@ -73,6 +73,19 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
                 yield number, None
             else:
                 yield number, chunk if keep_ends and chunk else line
+
+
+def taken_off(paths: Iterable[Path]) -> str:
+    """What reading takes off some files, to judge by the first line of each, in words; "" if nothing."""
+    has_mark = has_ends = False
+    for path in paths:
+        if suffix(path) != ".parquet":
+            with open_binary(path) as stream:
+                first = stream.readline(LINE_CAP)
+            has_mark |= first.startswith(_BOM)
+            has_ends |= first.endswith(b"\r\n")
+    found = {"byte order marks": has_mark, "Windows line ends": has_ends}
+    return " and ".join(words for words, is_there in found.items() if is_there)
 
 
 def count_lines(path: Path) -> int:

@@ -30,7 +30,7 @@ RECORD = np.dtype(
         ("flags", "u1"),  # what the row alone shows: the bits below
     ]
 )
-NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED, HAS_LETTERS = 1, 2, 4, 8
+NOT_NFC, ODD_CHARACTERS, SOUNDS_SWAPPED, HAS_LETTERS, SOURCE_APART, TARGET_APART = 1, 2, 4, 8, 16, 32
 
 
 class RowTable:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attendo.data.language_scripts import UNSPACED
+
 # Blocks of letters per script, first and last code point; digits, punctuation and spaces are in none.
 _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
     "Latin": (
@@ -59,9 +61,14 @@ FEWEST_LETTERS = 4
 USUAL_SHARE = 0.8
 """A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
 
+FEWEST_GAPS, LONGEST_PIECE = 2, 8
+"""Spaces between letters from which on a text may be cut into words, and how many letters there are to each of them
+at most: words have 2 to 5, but a title or a name, too, may have one space, and phrases have 20 to 40."""
+
 HAN, JAPANESE, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Japanese"), SCRIPTS.index("Hebrew")
 _EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
 _N_CLASSES = len(SCRIPTS) + 3
+_UNSPACED = [SCRIPTS.index(name) for name in UNSPACED]
 _EMOJI_BLOCKS = ((0x2190, 0x21FF), (0x2300, 0x23FF), (0x2600, 0x27BF), (0x2B00, 0x2BFF), (0x1F000, 0x1FAFF))
 _INVISIBLE_BLOCKS = ((0x200B, 0x200F),)  # zero-width space, joiners, direction marks: fine in some scripts
 _CONTROL_BLOCKS = (
@@ -71,7 +78,7 @@ _CONTROL_BLOCKS = (
 
 _BUCKETS = 1 << 16
 _END = "\n\n"  # closes each text, so that no group of three letters reaches from one text into the next
-_LINE_FEED = 10
+_LINE_FEED, _SPACE = 10, 32
 
 
 @dataclass(frozen=True)
@@ -119,6 +126,22 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
     winner = letters.argmax(1)
     clear = (total >= FEWEST_LETTERS) & (letters.max(1) * 2 > total)
     return np.where(clear, winner, 0).astype(np.uint8), total, odd
+
+
+def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
+    """Whether each text is cut into words by spaces, though its script has none there; bool [texts].
+
+    n_letters: of each text, int64 [texts]. Only a space between two letters of such a script counts.
+
+    >>> texts = ["私 は 学校 に 行く", "雨です。 明日は晴れ", "東京 大阪", "it will rain", "비가 올 것 이다"]
+    >>> words_apart(points := code_points(texts), scripts_and_controls(points)[1]).tolist()
+    [True, False, False, False, False]
+    """
+    spaces = np.flatnonzero(points.codes == _SPACE)
+    before, behind = (_class_table()[points.codes[spaces + step]] for step in (-1, 1))
+    gaps = spaces[np.isin(before, _UNSPACED) & np.isin(behind, _UNSPACED)]
+    n_gaps = np.bincount(points.owner[gaps], minlength=points.n_texts)
+    return (n_gaps >= FEWEST_GAPS) & (n_gaps * LONGEST_PIECE >= n_letters)
 
 
 def usual_script(counts: np.ndarray) -> tuple[int, float]:

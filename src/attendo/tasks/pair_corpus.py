@@ -82,8 +82,9 @@ class PairCorpus:
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
+        data = self.data
         report = examine(
-            self.data.training_source(), self.data.validation_source(), self.data.drops(), self.data.strict
+            data.training_source(), data.test_source(), data.drops(), data.strict, data.validation_source()
         )
         self.say(report.summary())
         if warning := self.data.script_warning((report.source.script, report.target.script)):
@@ -161,11 +162,13 @@ class PairCorpus:
             files: list[Path] = []
         else:
             files = data.training_source().paths()
-            source = data.validation_source()
-            options["split"] = source is None
-            leaks = source.paths() if source is not None and "leaks" in data.drops() else []
+            options["split"] = not data.valid
+            compared = data.compared() if "leaks" in data.drops() else []
+            leaks = [path for source in compared for path in source.paths()]
             if len(data.training_source().parts()) > 1 or len(leaks) > 2:
                 options["files"] = [len(files), len(leaks), len(data.train)]  # which of the hashes are what
+            if data.against and leaks:
+                options["against"] = [(len(source.files), len(source.paths())) for source in compared]
             files += leaks
         account = Account(data.training_source().name)
         return pair_store(

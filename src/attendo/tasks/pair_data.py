@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from attendo.data.corpora import PairSource, parse_columns
+from attendo.data.corpora import AGAINST, PairSource, beside, parse_columns
 from attendo.data.doctor import parse_drop
 from attendo.data.language_scripts import misfit
 from attendo.data.lines import require_file
@@ -22,7 +22,8 @@ class PairData:
 
     train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
     without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
-    for the card. drop: checks of the doctor whose rows are left out.
+    for the card. drop: checks of the doctor whose rows are left out. against: test rows, to look for leaks as in those
+    of `valid`.
     """
 
     train: tuple[str, ...]
@@ -32,6 +33,7 @@ class PairData:
     reverse: bool = False
     strict: bool = False
     drop: str = ""
+    against: tuple[str, ...] = ()
     source_language: str | None = None
     target_language: str | None = None
 
@@ -46,6 +48,14 @@ class PairData:
     def validation_source(self) -> PairSource | None:
         """Where the validation pairs are read from, if files were given."""
         return self._source(self.valid, "--valid-source F --valid-target F") if self.valid else None
+
+    def test_source(self) -> PairSource | None:
+        """Where the test rows are read from that the training rows are compared with, if files were given."""
+        return self._source(self.against, AGAINST) if self.against else None
+
+    def compared(self) -> list[PairSource]:
+        """Where the rows come from whose sources are leaks among the training rows: test and validation rows."""
+        return [source for source in (self.test_source(), self.validation_source()) if source is not None]
 
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
@@ -68,19 +78,21 @@ class PairData:
     def script_warning(self, scripts: tuple[str, str]) -> str:
         """A line where the training rows are in other scripts than their languages; "" where nothing speaks against.
 
-        scripts: the usual ones of source and target.
+        scripts: the usual ones of source and target. Raises AttendoError where each is that of the other language.
         """
         if (found := misfit(self.languages, scripts)) is None:
             return ""
-        side, language, script, swapped = found
-        option = "--from" if side == "source" else "--to"
-        if not swapped:
+        option = "--from" if found.side == "source" else "--to"
+        if not found.swapped:
             remedy = f"look at the data, or mend {option}"
         elif self.reverse:
             remedy = "leave out --reverse, or swap --from and --to"
         else:
             remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
-        return f"{option} {language}, but the {side} is {script}: {remedy}"
+        said = f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}"
+        if found.is_sure:
+            raise AttendoError(said)
+        return f"warning: {said}"
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""
@@ -94,22 +106,24 @@ class PairData:
     def check(self) -> None:
         """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
         if self.embedded:
-            if self.valid or self.drop:
+            if self.valid or self.drop or self.against:
                 raise AttendoError(
-                    f"--train {FORECASTS} brings its own validation rows; leave out --valid and --drop"
+                    f"--train {FORECASTS} brings its own validation rows; leave out --valid, --against and --drop"
                 )
             return
-        sources = [self.training_source(), self.validation_source()]
-        for file in (file for source in sources if source is not None for file in source.paths()):
+        compared = self.compared()
+        for file in (file for source in [self.training_source(), *compared] for file in source.paths()):
             require_file(file)
-        if "leaks" in self.drops() and not self.valid:
-            raise AttendoError("--drop leaks: there is no other file to compare with; give one with --valid")
+        if "leaks" in self.drops() and not compared:
+            ways = f"{AGAINST}, or --valid-source and --valid-target"
+            raise AttendoError(
+                "--drop leaks: there is no other file to compare with; give one with "
+                + (ways if len(self.train) == 2 else "--against or --valid")
+            )
 
     def _source(self, files: tuple[str, ...], both: str) -> PairSource:
         columns = None
         if self.columns is not None and len(files) == 1:
             first, second = parse_columns(self.columns)
             columns = (first, second)
-        return PairSource(
-            tuple(Path(f) for f in files), columns, self.header and len(files) == 1, self.reverse, both
-        )
+        return beside([Path(f) for f in files], columns, self.header, self.reverse, both)

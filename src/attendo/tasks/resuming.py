@@ -20,7 +20,7 @@ from attendo.tasks.settings import RunConfig
 from attendo.training.checkpoints import WEIGHTS, load_checkpoint, newest_checkpoint, sweep
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
-from attendo.training.ending import total_steps
+from attendo.training.ending import more_time, standing, total_steps
 from attendo.training.run import Run
 from attendo.training.schedules import Horizon
 from attendo.training.sharding import Stored
@@ -67,11 +67,12 @@ def resumed_run(
             save_description(folder, bundle)
     trained = TrainingRun(folder, run, bundle)
     if trained.has_ended:
-        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N")
+        longer = more_time(run)
+        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N{longer}")
         return trained
     if ranks.is_first:
         trained.log.resume(run.progress, path.name)
-    say(f"resumed {path.name} of {folder}")
+    say(f"resumed {path.name} of {folder}: {standing(run)}")
     return trained
 
 

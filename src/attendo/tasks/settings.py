@@ -124,7 +124,7 @@ def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
     """The tables with every file of [data] named from the root, so that the run resumes from anywhere."""
     result = {name: dict(table) for name, table in tables.items()}
     data = result.get("data", {})
-    for name in ("train", "valid"):
+    for name in ("train", "valid", "against"):
         if isinstance(data.get(name), list | tuple) and tuple(data[name])[:1] not in [
             (corpus,) for corpus in EMBEDDED
         ]:

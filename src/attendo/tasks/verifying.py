@@ -71,9 +71,9 @@ def verify_resume(
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 
-    Where the log has no step among so few, it goes on to the first that the log has, or to the checkpoint. A run with
-    one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises AttendoError where
-    there is nothing to replay.
+    Where the log has no checkpoint among so few, it goes on to the next one there: other lines have nothing to compare
+    with. A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
+    AttendoError where there is nothing to replay.
     """
     bundle = load_bundle(folder, own_parts)
     bundle.require_own_parts(folder, "attendo.tasks.verifying.verify_resume(Path({!r}), own_parts={})")
@@ -89,7 +89,8 @@ def verify_resume(
     if last < target.step and not any(first < step <= last for step in logged):
         last = min((step for step in logged if first < step <= target.step), default=target.step)
         say(
-            f"the log has nothing to compare with before step {last:,}: {last - first:,} steps are made again"
+            f"the log can be compared with at its checkpoints alone, the next of them at step {last:,}:"
+            f" {plural(last - first, 'step')} are made again, not {n_steps:,}"
         )
     compared = 0
     found = Verification(first, last, torch.get_num_threads(), 0, last == target.step)

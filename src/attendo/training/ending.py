@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from attendo.data.accounting import plural
 from attendo.training.run import Run
 from attendo.training.schedules import Horizon
 
@@ -57,6 +58,27 @@ def share_done(run: Run) -> float:
     if run.training.seconds is None and end:
         return min(1.0, run.progress.step / end)
     return min(1.0, run.clock.spent(run.progress, run.training) / (run.training.seconds or math.inf))
+
+
+def standing(run: Run) -> str:
+    """How far a run is that has yet to go on, and what it aims at."""
+    progress, config = run.progress, run.training
+    if (total := total_steps(run)) is not None:
+        return f"{progress.step:,} of {total:,} steps"
+    assert config.seconds is not None, "the config has exactly one end"
+    on_wall = config.minutes is not None
+    spent = progress.wall_seconds if on_wall else progress.cpu_seconds
+    unit = "seconds" if on_wall else "CPU-seconds"
+    return f"{plural(progress.step, 'step')}, {spent:,.0f} of {config.seconds:,.0f} {unit} used"
+
+
+def more_time(run: Run) -> str:
+    """The option that doubles a budget of time, as a sentence goes on with it; "" where another end was set."""
+    config = run.training
+    if config.seconds is None:
+        return ""
+    option = "--minutes" if config.minutes is not None else "--cpu-minutes"
+    return f", or {option} {2 * config.seconds / 60:g} in all"
 
 
 def due(step: int, every: int) -> bool:
