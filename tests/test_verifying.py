@@ -108,7 +108,9 @@ def test_a_run_that_started_from_another_needs_two_checkpoints(tmp_path, file, e
     }
     tables["checkpoint"] = {"every_steps": 2}
     folder = tmp_path / "second"
-    finished(new_run(family_of("translation"), tables, folder, init_from=ended))
+    said = []
+    finished(new_run(family_of("translation"), tables, folder, said.append, init_from=ended))
+    assert "rows read" in said[0]  # and accounted for, as in any run
     assert verify_resume(folder).differing == ""
     keep(folder, 4)
     with pytest.raises(AttendoError, match=r"has a single checkpoint and began from .*; let training reach"):

@@ -257,6 +257,7 @@ def chosen(
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
     else:
+        _ = corpus.size  # its account is said, and sides in the wrong order are refused
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})
         say_unknown_words(tokenizer, corpus, say)
