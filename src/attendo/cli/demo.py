@@ -104,8 +104,8 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
     if _is_begun(out) or (out / "config.toml").exists():
         say(f"removing the demo in {out}")
         shutil.rmtree(out)
-    say("Learning to translate weather forecasts from English into Japanese, from nothing: first a")
-    say("tokenizer from the embedded corpus, then a small Transformer.")
+    say("Learning to translate weather forecasts from English into Japanese, from")
+    say("nothing: first a tokenizer from the embedded corpus, then a small Transformer.")
     with preparing():
         run = new_run(family_of("translation"), tables, out, say, clock)
     return follow(run)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from attendo.microscope.ask import AskedEdit
     from attendo.models import Model
 
+HARD = ("inf", "infinity", "∞", "hard")
+"""What says that β is infinite, in letters of any case."""
+
 
 def asked_edits(model: Model, off: list[str], beta: str | None) -> list[AskedEdit]:
     """What --off and --beta ask for. BadParameter names an option that asks for what isn't there."""
@@ -56,9 +59,9 @@ def _nearest(path: str, parts: list[str]) -> str:
 
 
 def _beta(text: str) -> Any:
-    """A number from 0, or "inf"."""
+    """A number from 0, or "inf", which may also be said otherwise; as the page's address has it (state.js)."""
     try:
-        value = float(text)
+        value = float("inf" if text.lower() in HARD else text)
     except ValueError:
         value = -1.0
     if not value >= 0:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LONGEST = 16
 """Columns of a token."""
 FIRST = 4
-"""Numbers of the sum that are shown."""
+"""Numbers of q and o that are shown."""
 HEADS = (
     Words("key", "キー"),
     Words("q·k", "q·k"),
@@ -27,7 +27,7 @@ HEADS = (
 
 
 def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
-    """The table of the keys under the head's caption and the query, and below it scale, largest score and sum."""
+    """The table of the keys under the head's caption, the query and q; below it scale, largest score, sum and o."""
     from attendo.microscope.flow import flowed
 
     hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
@@ -38,7 +38,8 @@ def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
     heads = [head.in_language(language) for head in HEADS]
     shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
     said = [words.in_language(language) for words in _said(steps)]
-    top = [caption, _asks(steps).in_language(language)]
+    asks = (_asks(steps), _first("q", steps.q))
+    top = [caption, *(words.in_language(language) for words in asks)]
     table = table_lines(shown[0], shown[1:])
     return [
         *(part for line in top for part in flowed(line, WIDTH)),
@@ -80,7 +81,7 @@ def _said(steps: Steps) -> list[Words]:
     scaled, scale = (
         (f"q·k / {root}", f"1/{root} = {scale}") if steps.scale_is_root else (f"q·k × {scale}", scale)
     )
-    top, left = _number(steps.largest), len(steps.output) - FIRST
+    top = _number(steps.largest)
     top = f"({top})" if steps.largest < 0 else top
     power = Words(f"exp(s - {top})", f"exp(s - {top})")
     if math.isinf(steps.beta):
@@ -88,20 +89,26 @@ def _said(steps: Steps) -> list[Words]:
     elif steps.beta != 1:
         text = f"exp(β·s - β·{top}), β = {steps.beta:g}"
         power = Words(text, text)
-    first = ", ".join(map(_number, steps.output[:FIRST]))
-    more = Words(f", and {left} more", f"、ほか {left} 個") if left > 0 else Words("", "")
     total = _number(steps.sum)
     said = [
         Words(f"s = {scaled}{added.en}; scale {scale}", f"s = {scaled}{added.ja}。スケール {scale}"),
         Words(f"exp = {power.en}", f"exp = {power.ja}"),
         Words(f"α = exp / {total}", f"α = exp / {total}"),
-        Words(f"o = Σ α v = {first}{more.en}", f"o = Σ α v = {first}{more.ja}"),
+        _first("o = Σ α v", steps.output),
     ]
     if steps.off:
         said.append(
             Words("This head is switched off: o is replaced.", "このヘッドはオフで、o は置き換えられる。")
         )
+    said.append(Words("All numbers of q, k, v and o: --json", "q、k、v、o のすべての数値：--json"))
     return said
+
+
+def _first(name: str, vector: tuple[float, ...]) -> Words:
+    """A vector's first numbers, and how many are left out."""
+    first, left = ", ".join(map(_number, vector[:FIRST])), len(vector) - FIRST
+    more = Words(f", and {left} more", f"、ほか {left} 個") if left > 0 else Words("", "")
+    return Words(f"{name} = {first}{more.en}", f"{name} = {first}{more.ja}")
 
 
 def _number(x: float) -> str:

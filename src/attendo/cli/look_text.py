@@ -11,6 +11,7 @@ from attendo.cli.look_steps import steps_lines
 from attendo.cli.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
+    from attendo.microscope.attention_map import AttentionMap
     from attendo.microscope.steps import Steps
     from attendo.microscope.view import View
     from attendo.words import Language, Words
@@ -59,7 +60,16 @@ def text_lines(
     if not isinstance(shows, str):
         layer = attention_paths(view.seen.model)[shown.stack].index(shows.path)
         return [*lines, "", *steps_lines(shows, shown.caption(layer, shows.head, language), language)]
-    return [*lines, "", map_text(shown, 80, layer, head, language)]
+    return [*lines, "", map_text(shown, WIDTH, layer, head, language, _one_head(shown, head, language))]
+
+
+def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
+    """How one head is seen, where a map is the mean of several."""
+    from attendo.words import Words
+
+    if head is not None or shown.weights.shape[1] == 1:
+        return ""
+    return Words(". One head: --head 1", "。1 つのヘッド：--head 1").in_language(language)
 
 
 def _marked(mark: str, text: str) -> list[str]:
@@ -100,26 +110,37 @@ def _facts(view: View, language: Language) -> list[str]:
         lines.append(_probability(found).in_language(language))
     if change is not None and "labels" in change:
         best = change["labels"][0]
-        label = _plain(best["label"], language)
-        lines.append(
-            Words(
-                f"without the changes: {label} ({best['probability']:.1%}); they change its probability by"
-                f" {100 * change['total']:+.1f} points",
-                f"変更なしの場合：{label}（{best['probability']:.1%}）。この変更で、元のラベルの確率は"
-                f"{_moved(100 * change['total'], 1, ' ポイント')}",
-            ).in_language(language)
-        )
+        label, points = _plain(best["label"], language), 100 * change["total"]
+        lines.append(_without(label, f"{best['probability']:.1%}").in_language(language))
+        moved = Words(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
+        lines.append(_changed(Words("probability", "確率"), label, moved, language))
     elif change is not None:
         text = _plain(change["text"], language)
-        lines.append(
-            Words(
-                f"without the changes: {text} ({change['log_prob']:.2f}); they change its"
-                f" log-probability by {change['total']:+.2f}",
-                f"変更なしの場合：{text}（{change['log_prob']:.2f}）。この変更で、元の出力の対数確率は"
-                f"{_moved(change['total'], 2)}",
-            ).in_language(language)
-        )
+        lines.append(_without(text, f"{change['log_prob']:.2f}").in_language(language))
+        moved = Words(f"by {change['total']:+.2f}", _moved(change["total"], 2))
+        lines.append(_changed(Words("log-probability", "対数確率"), text, moved, language))
     return [part for line in lines for part in flowed(line, WIDTH - 4)]
+
+
+def _without(answer: str, probability: str) -> Words:
+    """What the model says as it is."""
+    from attendo.words import Words
+
+    return Words(
+        f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
+    )
+
+
+def _changed(what: Words, answer: str, moved: Words, language: Language) -> str:
+    """What becomes of that answer's probability when the changed model is made to give it; the answer cut to fit."""
+    from attendo.data.text_width import columns, fitted
+    from attendo.words import Words
+
+    def said(name: str) -> str:
+        en = f"they change the {what.en} of {name} {moved.en}"
+        return Words(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").in_language(language)
+
+    return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
 
 
 def _moved(change: float, digits: int, unit: str = "") -> str:

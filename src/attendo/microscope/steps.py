@@ -18,11 +18,13 @@ from attendo.nn.attention import share_heads
 class KeyStep:
     """What one key comes to.
 
-    product: q·k. score: scaled, plus a bias if the layer has one. power: exp(β · score - the row's largest), 0 where
-    masked. weight: power over the sum of all powers.
+    k, v: its key and value. product: q·k. score: scaled, plus a bias if the layer has one. power: exp(β · score - the
+    row's largest), 0 where masked. weight: power over the sum of all powers.
     """
 
     piece: str
+    k: tuple[float, ...]
+    v: tuple[float, ...]
     product: float
     score: float
     masked: bool
@@ -34,8 +36,8 @@ class KeyStep:
 class Steps:
     """One query's way through a head, as the page's view "Steps" shows it; head and query count from 0.
 
-    piece: what the query reads. written: what it writes, in cross-attention alone. beta: the inverse temperature.
-    output: Σ weight · value, as it is before a head that is switched off is replaced.
+    piece: what the query reads. written: what it writes, in cross-attention alone. q: the query. beta: the inverse
+    temperature. output: Σ weight · v, as it is before a head that is switched off is replaced.
     """
 
     path: str
@@ -43,6 +45,7 @@ class Steps:
     query: int
     piece: str
     written: str | None
+    q: tuple[float, ...]
     head_dim: int
     scale: float
     biased: bool
@@ -94,15 +97,18 @@ def steps_of(seen: Seen, path: str, head: int, query: int) -> Steps:
         query=query,
         piece=pieces_of(seen, seen.ids(layer["queries"]))[query],
         written=pieces_of(seen, seen.wanted)[query] if cross else None,
+        q=tuple(q.tolist()),
         head_dim=layer["head_dim"],
         scale=layer["scale"],
         biased=bool(layer["slopes"] or layer["biases"]),
         beta=beta,
         off=head in layer["off"],
         keys=tuple(
-            KeyStep(piece, product, score, out, _power(score, top, beta, weight, out), weight)
-            for piece, product, score, out, weight in zip(
-                pieces, products, scores, masked, weights.tolist(), strict=True
+            KeyStep(
+                piece, tuple(k), tuple(v), product, score, out, _power(score, top, beta, weight, out), weight
+            )
+            for piece, k, v, product, score, out, weight in zip(
+                pieces, key.tolist(), value.tolist(), products, scores, masked, weights.tolist(), strict=True
             )
         ),
         output=tuple((weights @ value).tolist()),

@@ -46,13 +46,14 @@ def map_text(
     layer: int | None = None,
     head: int | None = None,
     language: Language = "en",
+    hint: str = "",
 ) -> str:
     """The map as lines of at most `width` columns: query pieces down, key pieces across, read downward.
 
     Each cell is a shade of the weight, and each row ends with the key piece it looked at most. A text that is too wide
     comes in blocks of columns; one that is too wide for MOST_BLOCKS of them in one block, in which neighboring keys
     share a cell, shaded by the largest of their weights. layer: the sharpest if None; head: the mean of all if None,
-    both from 0. No color is needed. Raises AttendoError for a width below 40 columns.
+    both from 0. hint: said behind the legend of the shades. No color is needed. Raises AttendoError for a width below 40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
@@ -75,7 +76,7 @@ def map_text(
         for line in flowed(text, width)
     ]
     scale = shown.darkest(layer, head)
-    lines += flowed(shade_legend(language, scale), width)
+    lines += flowed(shade_legend(language, scale) + hint, width)
     weights = weights / scale
     if len(names) > MOST_BLOCKS * room:
         ends = [

@@ -169,7 +169,7 @@ export function makeApp(source, state, model) {
       ? [look.source.length, look.target.length]
       : [look.prompt_tokens, look.target.length - look.prompt_tokens];
     const done = say(k ? "done" : "done-in", { q, k, seconds: formatted(look.seconds, 2) });
-    const unfit = state.takeUnfit().join(", ");
+    const unfit = state.takeUnfit().reduce((a, b) => (a ? say("both", { a, b }) : b), "");
     tell(unfit ? `${done} · ${say("address-unfit", { unfit })}` : done, false);
   }
   // The page is built anew: what is under way here comes to nothing. Whether a look was

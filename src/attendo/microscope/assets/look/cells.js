@@ -10,7 +10,7 @@ const NAMED_CELL = 13; // from this size on rows and columns have names, below i
 // A heat map with a value under the pointer or the arrow keys. map.show({ rows, columns, data, most,
 // diverging, root, square, named, trained, rowName(i), columnName(j), label }): a number of size `most` has
 // the full color, root: by the square root, so that small ones can be seen; trained: how many rows (and
-// columns, where square) training saw, a dashed line is drawn behind them.
+// columns, where square) training saw, a dashed line is drawn behind them; first: what rows and columns count from.
 export function cellMap(name, onPick = null) {
   addCellWords();
   const canvas = el("canvas", {
@@ -80,7 +80,7 @@ function drawCells(map) {
 }
 
 function nameCells({ canvas, shown, size }, pen) {
-  const { rows, columns, rowName, columnName } = shown;
+  const { rows, columns, rowName, columnName, first = 0 } = shown;
   const { width, height, left, top, names } = size;
   const step = (cell, least) =>
     names ? 1 : ([1, 2, 5, 10, 20, 50, 100, 200, 500].find((n) => n * cell >= least) ?? 1000);
@@ -89,14 +89,14 @@ function nameCells({ canvas, shown, size }, pen) {
   pen.textBaseline = "middle";
   pen.textAlign = "right";
   for (let i = 0; i < rows; i += step(height, 15)) {
-    pen.fillText(fitText(pen, names ? rowName(i) : String(i), left - 8), left - 5, top + (i + 0.5) * height);
+    pen.fillText(fitText(pen, names ? rowName(i) : String(i + first), left - 8), left - 5, top + (i + 0.5) * height);
   }
   pen.textAlign = names ? "left" : "center";
   for (let j = 0; j < columns; j += step(width, 32)) {
     pen.save();
     pen.translate(left + (j + 0.5) * width, top - (names ? 5 : 8));
     if (names) pen.rotate(-Math.PI / 3);
-    pen.fillText(fitText(pen, names ? columnName(j) : String(j), names ? top : 60), 0, 0);
+    pen.fillText(fitText(pen, names ? columnName(j) : String(j + first), names ? top : 60), 0, 0);
     pen.restore();
   }
 }

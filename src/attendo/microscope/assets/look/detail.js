@@ -1,6 +1,17 @@
 // The open head: what it shows, its heat map and lines, the value that is pointed at.
 import { addWords, pathName, say } from "./words.js";
-import { afterPause, button, clear, el, field, formatted, panel, pieceElement, select } from "./dom.js";
+import {
+  afterPause,
+  button,
+  clear,
+  el,
+  field,
+  formatted,
+  numberOf,
+  panel,
+  pieceElement,
+  select,
+} from "./dom.js";
 import { entropy } from "./numbers.js";
 import { meanOf } from "./app.js";
 import { shownMatrix, showRamp } from "./shown.js";
@@ -128,7 +139,8 @@ function showSpot(app, readout) {
   const { numbers, layer, head, weights } = shown;
   const { query, key } = app.spot();
   if (query >= layer.q_len || key >= layer.k_len) return;
-  const place = (token, i) => el("span", {}, pieceElement(token), el("span", { class: "note" }, ` ${i}`));
+  const place = (token, i) =>
+    el("span", {}, pieceElement(token), el("span", { class: "note" }, ` ${numberOf(i)}`));
   const [from, to] = [app.rowTokens(layer)[query], app.tokensOf(layer.keys)[key]];
   const weight = weights[query * layer.k_len + key];
   const score = numbers.scores(head)[query * layer.k_len + key];
@@ -162,7 +174,7 @@ function fillRow(app, box) {
     return el(
       "tr",
       {},
-      el("th", { scope: "row" }, `${j} `, pieceElement(token)),
+      el("th", { scope: "row" }, `${numberOf(j)} `, pieceElement(token)),
       ...cells.map((x, n) => el("td", {}, n === 1 && !may ? "−∞" : formatted(x))),
     );
   });
@@ -173,7 +185,7 @@ function fillRow(app, box) {
     el(
       "table",
       {},
-      el("caption", { class: "note" }, pieceElement(app.rowTokens(layer)[query]), ` ${query}`),
+      el("caption", { class: "note" }, pieceElement(app.rowTokens(layer)[query]), ` ${numberOf(query)}`),
       el("thead", {}, el("tr", {}, ...names)),
       el("tbody", {}, ...rows),
     ),

@@ -116,6 +116,11 @@ export function fitText(pen, text, room) {
   return "…";
 }
 
+// Tokens count from 1 where a person reads them, and from 0 in the state, the address and the program's answers
+export function numberOf(i) {
+  return String(i + 1);
+}
+
 // The token as an element: right-to-left pieces stand right, the whole piece is the tooltip
 export function pieceElement(token, properties = {}) {
   const id = token.id === undefined ? "" : `  #${token.id}`;

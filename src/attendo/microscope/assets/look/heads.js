@@ -226,7 +226,7 @@ export function makeHeads(app, root) {
   app.on("answer", update);
   app.on("look", draw);
   app.on("theme", () => app.look && draw());
-  state.on(["measure", "root"], () => app.look && draw());
+  state.on(["measure", "root"], () => chooser.hasChildNodes() && draw());
   state.on(["layer", "head"], () => app.look && markChosen());
   // the model is known before anything is looked at; its heads are no buttons yet
   stacks.inert = true;

@@ -122,14 +122,13 @@ function planWidths(tokens, most) {
   return tokens.map((token) => Math.min(most, pen.measureText(cutText(pieceText(token), 16)).width));
 }
 
-// Where labels and cells stand: cells as wide and as tall as the room allows, square where both can be
+// Where labels and cells stand: cells as wide and as tall as the room allows, square where both can be. A column's
+// label is upright where it is short enough to clear a slanted one beside it
 function planOf(room, app, layer) {
   const [rows, columns] = [layer.q_len, layer.k_len];
   const [rowTokens, columnTokens] = [app.rowTokens(layer), app.tokensOf(layer.keys)];
   const left = Math.ceil(Math.max(20, ...planWidths(rowTokens, Math.min(112, room * 0.26)))) + 8;
   const above = planWidths(columnTokens, 110);
-  const long = Math.max(20, ...above);
-  const top = Math.ceil(long * Math.sin(TURN)) + 26;
   const about = (room - left) / (columns + 1); // a cell
   const lean = Math.ceil(
     Math.max(8, ...above.map((width, j) => width * Math.cos(TURN) + 10 - (columns - j - 0.5) * about)),
@@ -138,6 +137,9 @@ function planOf(room, app, layer) {
   const [across, down] = [(room - left - lean) / columns, 640 / rows];
   const wide = fitting(Math.min(across, 44, Math.max(down, LABEL + 1)));
   const tall = fitting(Math.min(down, 44, Math.max(across, LABEL + 1)));
+  const upright = above.map((width) => width <= Math.min(wide - 2, 2 * (wide - LABEL - 2)));
+  const long = Math.max(20, ...above.filter((_, j) => !upright[j]));
+  const top = Math.ceil(long * Math.sin(TURN)) + 26;
   return {
     layer,
     room,
@@ -148,6 +150,7 @@ function planOf(room, app, layer) {
     left,
     top,
     long,
+    upright,
     wide,
     tall,
     width: Math.min(room, Math.ceil(left + wide * columns + lean)),
@@ -214,10 +217,10 @@ function rowLabel(pen, plan, i) {
 function columnLabel(pen, plan, j) {
   pen.save();
   pen.translate(plan.left + (j + 0.5) * plan.wide, plan.top - 5);
-  pen.rotate(-TURN);
+  if (!plan.upright[j]) pen.rotate(-TURN);
   pen.font = HEAT_FONT;
-  pen.textAlign = "left";
-  pen.textBaseline = "middle";
+  pen.textAlign = plan.upright[j] ? "center" : "left";
+  pen.textBaseline = plan.upright[j] ? "bottom" : "middle";
   pen.fillText(fitText(pen, pieceText(plan.columnTokens[j]), plan.long), 0, 0);
   pen.restore();
 }
@@ -294,8 +297,11 @@ function heatSvg(canvas, app, shown, plan) {
       ),
     );
     plan.columnTokens.forEach((token, j) => {
-      const [x, y] = [left + (j + 0.5) * wide + 4, top - 5];
-      made.append(svgText(cutText(pieceText(token), 16), { x, y, transform: `rotate(-60 ${x} ${y})` }));
+      const [x, y] = [left + (j + 0.5) * wide, top - 5];
+      const way = plan.upright[j]
+        ? { x, y, "text-anchor": "middle" }
+        : { x: x + 4, y, transform: `rotate(-60 ${x + 4} ${y})` };
+      made.append(svgText(cutText(pieceText(token), 16), way));
     });
   }
   return made;

@@ -1,6 +1,17 @@
 // What is asked and what came out: the text, how the answer is searched, tokens with their ids.
 import { addWords, say } from "./words.js";
-import { button, clear, el, field, formatted, pieceElement, pieceText, select, signed } from "./dom.js";
+import {
+  button,
+  clear,
+  el,
+  field,
+  formatted,
+  numberOf,
+  pieceElement,
+  pieceText,
+  select,
+  signed,
+} from "./dom.js";
 import { searchOf } from "./app.js";
 import { lockNote, onlyLive } from "./locks.js";
 import { pointsAt, roving } from "./chips.js";
@@ -45,6 +56,10 @@ const INPUT_WORDS = {
   "forced-clear": ["Remove the forced start", "先頭の指定を外す"],
   "token-tip": ["position {i}, id {id}", "位置 {i}、ID {id}"],
   unknown: ["unknown to the tokenizer", "未知語"],
+  "space-mark": [
+    "▁ is the space before a word; the first word of a text has one, too.",
+    "▁ は単語の前の空白です。文の最初の単語にも付きます。",
+  ],
   probability: ["probability", "確率"],
 };
 
@@ -136,6 +151,8 @@ export function makeInput(app, root) {
     if (look.source.length) row("reads", chips(app, "source", 0));
     if (begin) row("reads", chips(app, "target", 0, begin));
     if (look.target.length > begin) row("writes", chips(app, "target", begin));
+    if ([...look.source, ...look.target].some((token) => token.piece?.includes("▁")))
+      said.append(el("dt", {}, ""), el("dd", { class: "note" }, say("space-mark")));
     if (state.get("prefix").length) row("forced-start", prefixChips(app));
     if (look.outcome.labels) row("answer", labelBars(look));
     else if (look.outcome.text !== undefined) row("answer", outcomeText(look.outcome));
@@ -166,7 +183,7 @@ function chips(app, side, from, to) {
   const made = tokens.map((token, n) => {
     const i = from + n;
     const kind = side === "target" && i >= begin && i < begin + forced ? "forced" : "";
-    const tip = say("token-tip", { i, id: token.id });
+    const tip = say("token-tip", { i: numberOf(i), id: token.id });
     const chip = el(
       "button",
       {

@@ -43,7 +43,13 @@ const MAIN_WORDS = {
       " After a restart, run this cell again.",
     "Python の応答を待っています。ノートブックのセルの実行が終わると表示されます。再起動した後は、このセルを実行し直してください。",
   ],
-  "address-unfit": ["left out of the address, since it can't be: {unfit}", "アドレスの無効な項目を無視しました：{unfit}"],
+  "address-unfit": ["left out of the address: {unfit}", "アドレスの次の項目を無視しました：{unfit}"],
+  fits: ["{name} ({what})", "{name}（{what}）"],
+  "fits-beta": ["a number from 0, or inf", "0 以上の数、または inf"],
+  "fits-count": ["a whole number from 0", "0 以上の整数"],
+  "fits-json": ["as the page writes it", "ページが書く形で"],
+  "fits-nothing": ["no such name", "この名前の項目はない"],
+  "fits-elsewhere": ["not in this look", "この結果にはない"],
   looking: ["Looking…", "計算中…"],
   done: ["{q} tokens in, {k} out, {seconds} s", "入力 {q}、出力 {k} トークン、{seconds} 秒"],
   "done-in": ["{q} tokens in, {seconds} s", "入力 {q} トークン、{seconds} 秒"],
@@ -182,6 +188,7 @@ function build(source, state, model, look) {
   const root = clear(document.getElementById("page"));
   app.root = root;
   root.setAttribute("aria-busy", "false");
+  root.classList.toggle("live", source.live);
   const status = el("p", { id: "status", role: "status" });
   app.showStatus(status);
   document.title = say("title", { name: model.name });

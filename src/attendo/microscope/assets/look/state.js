@@ -1,7 +1,9 @@
 // The state of the page: plain values, mirrored in the address, so that a link shows what you see.
 import { afterPause } from "./dom.js";
+import { say } from "./words.js";
 
-// A text's default is a text: it stands in the address as it is. Everything else stands there as JSON.
+// A text's default is a text: it stands in the address as it is, and so does a β of inf. Everything else stands
+// there as JSON.
 const DEFAULTS = {
   text: "",
   target: "",
@@ -47,6 +49,7 @@ const CHOICES = {
   positionsLike: ["", "dots", "cosine"],
 };
 const COUNTS = ["head", "query", "key", "position", "frame"];
+const HARD = ["inf", "infinity", "∞", "hard"]; // what says that β is infinite, as the command has it (look_edits.py)
 const RANGES = { beam: [0, 16], max_tokens: [0, 1024], treeBeam: [1, 16] };
 // What the reader goes back to: a change of these is an entry of the browser's history
 const ENTRIES = "text target search beam max_tokens prefix edits layer head view".split(" ");
@@ -56,24 +59,25 @@ function addressOf(values) {
   const out = new URLSearchParams();
   for (const [name, value] of Object.entries(values)) {
     if (value === undefined || JSON.stringify(value) === JSON.stringify(DEFAULTS[name])) continue;
-    out.set(name, typeof DEFAULTS[name] === "string" ? value : JSON.stringify(value));
+    out.set(name, typeof value === "string" ? value : JSON.stringify(value));
   }
   return out.toString();
 }
 
-// What an address says, and the names of what can't be in it: those are left out
+// What an address says, and what can't be in it: that is left out. unfit: name → what can be there, in words
 function valuesIn(hash) {
-  const [values, named, unfit] = [{ ...DEFAULTS }, new Set(), new Set()];
+  const [values, named, unfit] = [{ ...DEFAULTS }, new Set(), new Map()];
   for (const [name, text] of new URLSearchParams(hash.replace(/^#/, ""))) {
-    const value = typeof DEFAULTS[name] === "string" ? text : parsed(text);
+    const value = typeof DEFAULTS[name] === "string" ? text : parsed(name, text);
     named.add(name);
     if (Object.hasOwn(DEFAULTS, name) && fits(name, value)) values[name] = value;
-    else unfit.add(name);
+    else unfit.set(name, () => fitting(name));
   }
   return { values, named, unfit };
 }
 
-function parsed(text) {
+function parsed(name, text) {
+  if (name === "beta" && HARD.includes(text.replace(/^"(.*)"$/, "$1").toLowerCase())) return "inf";
   try {
     return JSON.parse(text);
   } catch {
@@ -92,6 +96,15 @@ function fits(name, value) {
   if (name === "prefix") return Array.isArray(value) && value.every((id) => whole(id, 0, Infinity));
   if (name === "edits") return Array.isArray(value);
   return typeof value === typeof DEFAULTS[name];
+}
+
+function fitting(name) {
+  if (Object.hasOwn(CHOICES, name)) return CHOICES[name].filter(Boolean).join(", ");
+  if (Object.hasOwn(RANGES, name)) return RANGES[name].join("–");
+  if (COUNTS.includes(name)) return say("fits-count");
+  if (name === "beta") return say("fits-beta");
+  if (typeof DEFAULTS[name] === "boolean") return "true, false";
+  return say(Object.hasOwn(DEFAULTS, name) ? "fits-json" : "fits-nothing");
 }
 
 export function makeState() {
@@ -128,7 +141,8 @@ export function makeState() {
 
   // Values in place of some that can't be; where the address said those, that is told
   function amended(read, instead) {
-    for (const name of Object.keys(instead)) if (named.has(name)) unfit.add(name);
+    for (const name of Object.keys(instead))
+      if (named.has(name) && !unfit.has(name)) unfit.set(name, () => say("fits-elsewhere"));
     return { ...read, ...instead };
   }
 
@@ -155,11 +169,11 @@ export function makeState() {
       changedTo(amended(values, fn(values)), false);
     },
     says: (name) => named.has(name), // whether the address does, until the first look
-    // the names of what the address said in vain, once
+    // what the address said in vain, and why, once
     takeUnfit: () => {
-      const names = [...unfit];
-      [named, unfit] = [new Set(), new Set()];
-      return names;
+      const told = [...unfit].map(([name, why]) => say("fits", { name, what: why() }));
+      [named, unfit] = [new Set(), new Map()];
+      return told;
     },
   };
 }

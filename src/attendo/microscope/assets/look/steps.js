@@ -1,6 +1,6 @@
 // One query of the open head, step by step: q·k, scaled, masked, ×β, softmax, weighted values and their sum.
 import { addWords, pathName, say } from "./words.js";
-import { afterPause, button, clear, el, formatted, pieceElement, pieceText } from "./dom.js";
+import { afterPause, button, clear, el, formatted, numberOf, pieceElement, pieceText } from "./dom.js";
 import { divergingColor, ink, rgbText } from "./colors.js";
 import { dot } from "./numbers.js";
 import { shownMatrix } from "./shown.js";
@@ -146,7 +146,7 @@ function queryBar(app, row) {
       {},
       `${say("steps-query")} `,
       pieceElement(row.token),
-      el("span", { class: "note" }, ` ${query}`),
+      el("span", { class: "note" }, ` ${numberOf(query)}`),
       row.written && el("span", {}, ` ${say("steps-written")} `, pieceElement(row.written)),
     ),
     button("◀", () => go(query - 1), {
@@ -224,13 +224,13 @@ function weightTable(row, all, point, hold) {
   const rows = row.keys.filter((one) => all || kept.has(one.j)).map((one) => keyRow(row, one, point, hold));
   const added = layer.slopes ? `−${formatted(layer.slopes[row.head])}·|i−j|` : layer.biases ? "b(j−i)" : "";
   const plus = added ? " + b" : "";
-  const scaled = `q·k × ${formatted(layer.scale)}${plus}`;
+  const scaled = `= q·k × ${formatted(layer.scale)}${plus}`;
   const betaText = formatted(beta, 2);
   const columns = [
     [say("steps-key"), ""],
     ["q·k", "Σ_d q_d k_d"],
     ...(added ? [["b", added]] : []),
-    ["s", ...(isRoot(layer) ? [`s = q·k / √${layer.head_dim}${plus}`, `= ${scaled}`] : [`s = ${scaled}`])],
+    [isRoot(layer) ? `s = q·k / √${layer.head_dim}${plus}` : "s", scaled],
     [say("steps-mask"), layer.causal ? "j ≤ i" : "—"],
     ["β·s", `β = ${betaText}`],
     ["e", beta === Infinity ? "argmax" : "exp(β·s − max)"],
@@ -281,7 +281,7 @@ function keyRow(row, one, point, hold) {
     onfocus: () => point(one.j),
     id: `steps-key-${one.j}`,
   });
-  name.append(pieceElement(one.token), ` ${one.j}`);
+  name.append(pieceElement(one.token), ` ${numberOf(one.j)}`);
   return el(
     "tr",
     {
