@@ -16,7 +16,10 @@ def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):
     out = tmp_path / "demo"
     quick = [*settings(SMALL), "--set", "training.steps=2"]
     with stopped_at(1, signal.SIGINT):
-        assert attendo("demo", "--out", out, *quick).code == 130
+        begun = attendo("demo", "--out", out, *quick)
+    assert begun.code == 130
+    said = begun.err.splitlines()[:2]
+    assert said[0].startswith("Learning") and all(len(line) <= 80 for line in said)
     first = attendo("demo", "--out", out, "--test", "5")  # goes on
     assert first.code == 0, first.err
     assert "resumed step-1" in first.err

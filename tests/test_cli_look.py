@@ -70,7 +70,7 @@ def test_the_map_in_a_terminal(run):
     assert head.splitlines()[0] == f"    {TEXT}"
     assert head.splitlines()[1].startswith("  → ")
     assert f"log-probability {view.outcome['log_prob']:.2f}, score {view.outcome['score']:.3f}" in head
-    assert drawn == f"{view}\n"
+    assert drawn.replace(". One head: --head 1", "", 1) == f"{view}\n"
     assert drawn.startswith("Cross-attention, layer 1 of 1, mean of 2 heads\n")
     chosen = attendo("look", run, TEXT, "--stack", "encoder", "--layer", 1, "--head", 2, "--language", "ja")
     assert "\nエンコーダのセルフアテンション、全 1 層の第 1 層、全 2 ヘッドのヘッド 2\n" in chosen.out
@@ -135,7 +135,7 @@ def test_json_and_edits(run):
     assert [facts["map"][key] for key in ("stack", "layer", "head")] == ["cross", 0, None]
     assert facts["heads"] == view.heads()
     said = attendo("look", run, TEXT, *options).out
-    assert f"log-probability by {view.change['total']:+.2f}" in said.replace("\n    ", " ")
+    assert f"log-probability of snow by {view.change['total']:+.2f}\n" in said
 
 
 def test_the_table_of_heads(run):

@@ -10,6 +10,8 @@ import torch
 from command_line import attendo
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
+from attendo.nn import attention as attention_module
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = {language: (DOCS / language / "teaching.md").read_text(encoding="utf-8") for language in ("en", "ja")}
 FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
@@ -93,6 +95,22 @@ def test_a_command_prints_what_the_page_shows(run, command, shown):
     for part in stretches(shown):
         assert part in given[at:], part
         at = given.index(part, at) + len(part)
+
+
+def test_the_usual_mistakes_say_what_the_page_tells(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    names = runpy.run_path("three.py")
+    torch.set_printoptions(profile="default", sci_mode=None)
+    names |= runpy.run_path(attention_module.__file__)  # without the shape checks of the tests
+    told = [
+        re.findall(r"^\| `(attention\(.*?\))` \| `(\w+: .*?)` \|", page, re.MULTILINE)
+        for page in PAGES.values()
+    ]
+    assert told[0] == told[1] and len(told[0]) == 4
+    for written, wanted in told[0]:
+        with pytest.raises(Exception) as caught:
+            exec(compile(written, "teaching.md", "exec"), names)
+        assert f"{caught.type.__name__}: {caught.value}" == wanted
 
 
 def test_in_japanese_the_page_has_the_same_code_and_commands():

@@ -46,7 +46,11 @@ def test_the_steps_are_what_the_model_computed(tokenizer, family, options):
             bias = -slope * abs(j - query) if steps.biased else 0.0
             assert key.score == pytest.approx(key.product * steps.scale + bias, abs=1e-4)
             assert key.masked == (layer["causal"] and j > query)
+            assert math.fsum(a * b for a, b in zip(steps.q, key.k, strict=True)) == pytest.approx(
+                key.product, abs=1e-4
+            )
         value = record.value[0, 0 if options else 1]
+        torch.testing.assert_close(torch.tensor([key.v for key in steps.keys]), value)
         torch.testing.assert_close(torch.tensor(steps.output), weights @ value, rtol=0, atol=1e-5)
     assert steps.scale_is_root
     assert (steps.written is None) == (shown.stack != "cross")
@@ -86,7 +90,9 @@ def test_the_terminal_and_json_have_the_same_numbers(run, language):
     assert [key["masked"] for key in facts["keys"]] == [False, False, *[True] * (len(facts["keys"]) - 2)]
     said = "\n".join(lines)
     assert f"1/√{facts['head_dim']} = {facts['scale']:.4f}" in said
+    assert f"\nq = {facts['q'][0]:.4f}, " in said
     assert f"o = Σ α v = {facts['output'][0]:.4f}" in said
+    assert all(len(vector) == facts["head_dim"] for key in facts["keys"] for vector in (key["k"], facts["q"]))
     assert f"α = exp / {facts['sum']:.4f}" in said
 
 
@@ -106,6 +112,29 @@ def test_a_row_that_looks_at_all_alike_names_no_key(run):
     assert first.endswith("100%") and " even " not in first and second.endswith(" even 50%")
     assert " 均等 " in attendo("look", run, TEXT, "--beta", 0, "--language", "ja").out
     assert " even " not in attendo("look", run, TEXT).out
+
+
+@pytest.mark.parametrize(
+    ("language", "said"),
+    [("en", "they change the log-probability of {} by "), ("ja", "この変更で「{}」の対数確率は")],
+)
+def test_edits_tell_whose_probability_they_change(run, language, said):
+    asked = [TEXT, "--beta", "Hard", "--language", language]
+    short, long = (
+        attendo("look", run, *asked, "--target", target).out.splitlines()
+        for target in ("snow in Oslo", " ".join(["snow in Oslo"] * 9))
+    )
+    assert any(line.strip().startswith(said.format("snow in Oslo")) for line in short)
+    (line,) = [line for line in long if line.strip().startswith(said.partition("{}")[0])]
+    assert "…" in line and columns(line) <= 80
+
+
+def test_a_mean_of_heads_says_how_to_see_one(run):
+    said = {"en": "One head: --head 1", "ja": "1 つのヘッド：--head 1"}
+    for language, words in said.items():
+        lines = attendo("look", run, TEXT, "--language", language).out.splitlines()
+        assert any(words in line for line in lines) and all(columns(line) <= 80 for line in lines)
+        assert words not in attendo("look", run, TEXT, "--head", 1, "--language", language).out
 
 
 def test_the_legend_of_the_heads_names_each_column(run):

@@ -1,11 +1,14 @@
 """How the page behaves around its features: what it begins with, goes back to, and leaves out."""
 
 import json
+import re
+from urllib.parse import quote
 
 import pytest
 from browser_looking import Looking, address_of
 from looked_models import looked_model, text_of
 
+from attendo.cli.look_edits import HARD, _beta
 from attendo.microscope.ask import Ask
 from attendo.microscope.looking import look
 from attendo.microscope.session import Session
@@ -197,7 +200,7 @@ def test_what_an_address_says_in_vain_is_left_out_and_told_once(live, family, ad
     at.until("app?.look?.ask.text === 'snow rain'")
     at.until("document.getElementById('status').textContent.includes('left out of the address')")
     told = at.page.text_content("#status").partition(": ")[2]
-    assert set(told.split(", ")) == unfit
+    assert set(re.findall(r"(\S+) \([^)]+\)", told)) == unfit
     at.page.fill("#text", "snow in Oslo")
     at.after(lambda: at.page.click("#look"))
     assert "left out" not in at.page.text_content("#status")
@@ -223,7 +226,7 @@ def test_edits_that_fit_stay_and_patterns_do_too(live):
     wrong.append({"kind": "off", "path": "encoder.blocks.0.feed_forward", "head": 0})
     at = live("translation", text="snow rain", edits=[fit[0], *wrong, fit[1]])
     assert [edit["path"] for edit in at.js("app.look.ask.edits")] == [edit["path"] for edit in fit]
-    assert "left out of the address, since it can't be: edits" in at.page.text_content("#status")
+    assert "left out of the address: edits (not in this look)" in at.page.text_content("#status")
     at.visit.check()
 
 
@@ -231,5 +234,47 @@ def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokeni
     text = text_of(tokenizer, 8)
     at = saved("translation", text, "#text=another&search=greedy&view=lens")
     assert at.js("app.look.ask.text") == text and at.state("view") == "lens"
-    assert "left out of the address, since it can't be: text, search" in at.page.text_content("#status")
+    told = at.page.text_content("#status")
+    assert "left out of the address: text (not in this look), search (not in this look)" in told
     at.visit.check()
+
+
+def test_an_address_says_a_beta_as_the_command_does(saved, tokenizer):
+    text = text_of(tokenizer, 8)
+    at = saved("translation", text)
+    for word in (*HARD, "Hard", '"inf"', "0.5", "-3", "x"):
+        at.page.evaluate("hash => { location.hash = hash; }", f"beta={quote(word)}")
+        at.page.wait_for_timeout(30)
+        fits = word not in ("-3", "x")
+        assert at.state("beta") == (0.5 if word == "0.5" else "inf" if fits else 1)
+        assert at.js("app.state.takeUnfit()") == ([] if fits else ["beta (a number from 0, or inf)"])
+        if word.lower() in HARD:
+            assert _beta(word) == "inf"
+    at.page.evaluate("hash => { location.hash = hash; }", "beta=hard")
+    at.page.wait_for_timeout(300)
+    assert "&beta=inf&" in f"{at.page.url}&"
+    at.visit.check()
+
+
+def test_tokens_count_from_1_where_they_are_read(saved, tokenizer):
+    """And from 0 in the address."""
+    address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=steps"
+    at = saved("translation", text_of(tokenizer, 8), address)
+    heads = "[...document.querySelectorAll('#view-steps tbody th')].map(one => one.innerText)"
+    at.until(f"{heads}.length")
+    assert [name.split()[-1] for name in at.js(heads)][:3] == ["1", "2", "3"]
+    assert at.page.text_content("#view-steps .bar .note").strip() == "3"
+    assert at.js(
+        "[...document.querySelectorAll('#readout .note')].slice(0, 2).map(one => +one.innerText)"
+    ) == [3, 1]
+    names = at.page.locator("#view-steps thead th .formula").all_text_contents()
+    assert "s" not in names  # a line of its own above the formula
+    at.visit.check()
+
+
+def test_a_file_shows_no_ring_for_it_holds_its_answers(saved, live, tokenizer):
+    text = text_of(tokenizer, 8)
+    ring = "getComputedStyle(document.getElementById('status'), '::before').animationName"
+    for at, name in ((saved("translation", text), "none"), (live("translation", text=text), "turn")):
+        at.page.evaluate("document.getElementById('page').setAttribute('aria-busy', 'true')")
+        assert at.js(ring) == name

@@ -53,7 +53,8 @@ def map_text(
     Each cell is a shade of the weight, and each row ends with the key piece it looked at most. A text that is too wide
     comes in blocks of columns; one that is too wide for MOST_BLOCKS of them in one block, in which neighboring keys
     share a cell, shaded by the largest of their weights. layer: the sharpest if None; head: the mean of all if None,
-    both from 0. hint: said behind the legend of the shades. No color is needed. Raises AttendoError for a width below 40 columns.
+    both from 0. hint: said behind the legend of the shades. No color is needed. Raises AttendoError for a width below
+    40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")

@@ -1,17 +1,6 @@
 // The open head: what it shows, its heat map and lines, the value that is pointed at.
 import { addWords, pathName, say } from "./words.js";
-import {
-  afterPause,
-  button,
-  clear,
-  el,
-  field,
-  formatted,
-  numberOf,
-  panel,
-  pieceElement,
-  select,
-} from "./dom.js";
+import { afterPause, button, clear, el, field, formatted, numberOf, panel, pieceElement, select } from "./dom.js";
 import { entropy } from "./numbers.js";
 import { meanOf } from "./app.js";
 import { shownMatrix, showRamp } from "./shown.js";

@@ -1,17 +1,6 @@
 // What is asked and what came out: the text, how the answer is searched, tokens with their ids.
 import { addWords, say } from "./words.js";
-import {
-  button,
-  clear,
-  el,
-  field,
-  formatted,
-  numberOf,
-  pieceElement,
-  pieceText,
-  select,
-  signed,
-} from "./dom.js";
+import { button, clear, el, field, formatted, numberOf, pieceElement, pieceText, select, signed } from "./dom.js";
 import { searchOf } from "./app.js";
 import { lockNote, onlyLive } from "./locks.js";
 import { pointsAt, roving } from "./chips.js";
