@@ -11,6 +11,7 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 import attendo as library
 from attendo.cli.look_steps import steps_lines
+from attendo.cli.look_text import text_lines
 from attendo.data.text_width import columns
 from attendo.inspecting.edits import Off, Temper
 from attendo.microscope.layers import attention_layers, layer_of
@@ -127,6 +128,15 @@ def test_edits_tell_whose_probability_they_change(run, language, said):
     assert any(line.strip().startswith(said.format("snow in Oslo")) for line in short)
     (line,) = [line for line in long if line.strip().startswith(said.partition("{}")[0])]
     assert "…" in line and columns(line) <= 80
+
+
+def test_edits_tell_whose_label_they_make_less_probable(tokenizer):
+    even = library.look(looked_model("classification", tokenizer), TEXT, edits=[Temper("*", 0.0)])
+    assert even.change is not None
+    label, points = even.change["labels"][0]["label"], 100 * even.change["total"]
+    en, ja = (text_lines(even, None, None, None, language, "answer")[-1] for language in ("en", "ja"))
+    assert en.strip() == f"they change the probability of {label} by {points:+.1f} points"
+    assert ja.strip().startswith(f"この変更で「{label}」の確率は")
 
 
 def test_a_mean_of_heads_says_how_to_see_one(run):

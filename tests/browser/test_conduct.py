@@ -227,21 +227,51 @@ def test_edits_that_fit_stay_and_patterns_do_too(live):
     at = live("translation", text="snow rain", edits=[fit[0], *wrong, fit[1]])
     assert [edit["path"] for edit in at.js("app.look.ask.edits")] == [edit["path"] for edit in fit]
     assert "left out of the address: edits (not in this look)" in at.page.text_content("#status")
+    assert ring(at) == "turn"
     at.visit.check()
+
+
+def ring(at):
+    """What moves beside the status while the page is busy."""
+    at.page.evaluate("document.getElementById('page').setAttribute('aria-busy', 'true')")
+    return at.js("getComputedStyle(document.getElementById('status'), '::before').animationName")
 
 
 def test_a_file_answers_its_own_question_whatever_its_address_says(saved, tokenizer):
     text = text_of(tokenizer, 8)
-    at = saved("translation", text, "#text=another&search=greedy&view=lens")
+    at = saved("translation", text, "#text=another&search=greedy&view=lens&measure=none")
     assert at.js("app.look.ask.text") == text and at.state("view") == "lens"
     told = at.page.text_content("#status")
-    assert "left out of the address: text (not in this look), search (not in this look)" in told
+    names = re.findall(r"(\w+) \(not in this look\)", told.partition("left out of the address: ")[2])
+    assert names == ["text", "search", "measure"]
+    assert ring(at) == "none"  # a file waits for nothing
     at.visit.check()
 
 
-def test_an_address_says_a_beta_as_the_command_does(saved, tokenizer):
-    text = text_of(tokenizer, 8)
-    at = saved("translation", text)
+def test_tokens_count_from_1_where_they_are_read(saved, tokenizer):
+    """And from 0 in the address; of the map's labels, short ones stand upright."""
+    address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=steps"
+    at = saved("translation", text_of(tokenizer, 8), address)
+    heads = "[...document.querySelectorAll('#view-steps tbody th')].map(one => one.innerText)"
+    at.until(f"{heads}.length")
+    assert [name.split()[-1] for name in at.js(heads)][:3] == ["1", "2", "3"]
+    assert at.page.text_content("#view-steps .bar .note").strip() == "3"
+    readout = "[...document.querySelectorAll('#readout .note')].slice(0, 2).map(one => +one.innerText)"
+    assert at.js(readout) == [3, 1]
+    names = at.page.locator("#view-steps thead th .formula").all_text_contents()
+    assert "s" not in names  # a line of its own above the formula
+    with at.page.expect_download() as waited:
+        at.page.click("#save-heat-svg")
+    labels = waited.value.path().read_text(encoding="utf-8").split("<text")[1:]
+    slanted = {"rotate" in label for label in labels if re.search(r">\w{9,}<", label) and "end" not in label}
+    upright = {"middle" in label for label in labels if re.search(r">\w\w<", label) and '"end"' not in label}
+    assert slanted == {True} == upright
+    beta_as_the_command_has_it(at)
+    at.visit.check()
+
+
+def beta_as_the_command_has_it(at):
+    """The address takes every β that --beta takes, and writes hard attention in one way."""
     for word in (*HARD, "Hard", '"inf"', "0.5", "-3", "x"):
         at.page.evaluate("hash => { location.hash = hash; }", f"beta={quote(word)}")
         at.page.wait_for_timeout(30)
@@ -253,28 +283,3 @@ def test_an_address_says_a_beta_as_the_command_does(saved, tokenizer):
     at.page.evaluate("hash => { location.hash = hash; }", "beta=hard")
     at.page.wait_for_timeout(300)
     assert "&beta=inf&" in f"{at.page.url}&"
-    at.visit.check()
-
-
-def test_tokens_count_from_1_where_they_are_read(saved, tokenizer):
-    """And from 0 in the address."""
-    address = "#layer=encoder.blocks.0.self_attention&head=1&query=2&key=0&view=steps"
-    at = saved("translation", text_of(tokenizer, 8), address)
-    heads = "[...document.querySelectorAll('#view-steps tbody th')].map(one => one.innerText)"
-    at.until(f"{heads}.length")
-    assert [name.split()[-1] for name in at.js(heads)][:3] == ["1", "2", "3"]
-    assert at.page.text_content("#view-steps .bar .note").strip() == "3"
-    assert at.js(
-        "[...document.querySelectorAll('#readout .note')].slice(0, 2).map(one => +one.innerText)"
-    ) == [3, 1]
-    names = at.page.locator("#view-steps thead th .formula").all_text_contents()
-    assert "s" not in names  # a line of its own above the formula
-    at.visit.check()
-
-
-def test_a_file_shows_no_ring_for_it_holds_its_answers(saved, live, tokenizer):
-    text = text_of(tokenizer, 8)
-    ring = "getComputedStyle(document.getElementById('status'), '::before').animationName"
-    for at, name in ((saved("translation", text), "none"), (live("translation", text=text), "turn")):
-        at.page.evaluate("document.getElementById('page').setAttribute('aria-busy', 'true')")
-        assert at.js(ring) == name
