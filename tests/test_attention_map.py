@@ -108,7 +108,7 @@ def test_the_sharpest_layer_is_shown():
     assert map_text(seen, layer=0).startswith("Cross-attention, layer 1 of 2, mean of 2 heads\n")
     assert map_text(seen, layer=1, head=0).startswith("Cross-attention, layer 2 of 2, head 1 of 2\n")
     assert map_text(seen, layer=1, head=1, language="ja").startswith(
-        "クロスアテンション、全 2 層の第 2 層、全 2 ヘッドのヘッド 2\n"
+        "クロスアテンション、第 2 層（全 2 層）、ヘッド 2（全 2）\n"
     )
     for wrong, said in (
         ({"layer": 2}, "no layer 3; cross has 1 to 2"),

@@ -83,11 +83,11 @@ def test_the_failing_input_is_the_smallest_and_its_numbers_are_true():
 def test_the_report_reads_as_a_table():
     report = check(unscaled)
     lines = repr(report).splitlines()
-    assert lines[0] == "unscaled: 6 of 8 properties hold, mask not offered"
+    assert lines[0] == "unscaled: 6 of 10 properties hold, mask not offered"
     assert "✗ scale       scores are multiplied by 1/√head_dim" in lines
     assert "              64: unscaled" in repr(report) or "64: unscaled" in repr(report)
     assert "– mask        not offered: no parameter with `mask` in its name" in lines
-    assert report.lines("ja")[0] == "unscaled：8 個の性質のうち 6 個が成り立つ。対象外：mask（マスク）"
+    assert report.lines("ja")[0] == "unscaled：10 個の性質のうち 6 個が成り立つ。対象外：mask（マスク）"
     facts = report.as_json()
     assert (facts["function"], facts["ok"], facts["failed"]) == ("unscaled", False, ["scale", "agreement"])
     assert [found["property"] for found in facts["properties"]] == [found.id for found in PROPERTIES]
@@ -126,6 +126,38 @@ def test_how_a_function_is_met():
     assert meet(attentions.detached).kind == "torch"
     assert meet(lambda q, k, v, scale=True: v).scale_name is None  # a switch is no scale
     assert meet(lambda *arrays: arrays[2]).broken is None
+
+
+def test_numpy_has_no_gradient_to_miss():
+    report = check(attentions.in_numpy, require=["mask"])
+    assert report.counts == (9, 9)
+    assert report.lines("ja")[0] == "in_numpy：9 個の性質のうち 9 個が成り立つ。対象外：gradient（勾配）"
+    assert check(attentions.in_numpy, require=["gradient"]).counts == (9, 10)
+
+
+def heads_of_torch(query, key, value):
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+
+
+def masked_by_attendo(query, key, value, mask=None):
+    return plain(query, key, value) if mask is None else attention(query, key, value, mask)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (heads_of_torch, ["it leaves the work to torch's scaled_dot_product_attention"]),
+        (masked_by_attendo, ["it leaves the work to attendo.nn.attention.attention"]),
+        (torch.nn.functional.scaled_dot_product_attention, ["this is torch's own function"]),
+        (attention, ["this is attendo's own function"]),
+        (with_mask, []),
+    ],
+)
+def test_whose_work_it_is(function, said):
+    report = check(function, require=["scale"])
+    assert [remark.en for remark in report.remarks] == said
+    if said == ["this is torch's own function"]:
+        assert "parameters can't be read" in outcome(report, "scale").note.en
 
 
 async def waiting(query, key, value):

@@ -14,6 +14,7 @@ from attendo.theory import check
 from attendo.theory.checking import time_limit
 from attendo.theory.checking.checker import check_file
 from attendo.theory.checking.loading import load_function
+from attendo.theory.checking.unfit import UnfitError
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_function_is_loaded_from_a_file_with_its_neighbors(file):
 
 def test_a_file_without_end_is_stopped(file, quick):
     file.write_text("import time\n\ntime.sleep(60)\n")
-    with pytest.raises(AttendoError, match=r"mine\.py:3: no result after 0\.2 s; running the file must"):
+    with pytest.raises(UnfitError, match=r"mine\.py:3: no result after 0\.2 s; running the file must"):
         load_function(f"{file}:right")
 
 
@@ -135,7 +136,7 @@ def test_the_report_names_what_the_file_names(file):
     )
     place = file.parent / "module.py"
     assert (
-        check_file(f"{place}:attention").lines()[0] == "attention: 8 of 8 properties hold, mask not offered"
+        check_file(f"{place}:attention").lines()[0] == "attention: 8 of 10 properties hold, mask not offered"
     )
     refusals = {
         "Mod": "Mod is a class; give an instance of it",
@@ -184,6 +185,6 @@ def test_what_cannot_be_loaded_is_one_line(file, place, text, said, monkeypatch)
     monkeypatch.chdir(file.parent)
     if text is not None:
         (file.parent / "new.py").write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(AttendoError) as caught:
+    with pytest.raises(UnfitError) as caught:
         load_function(place)
     assert said in str(caught.value) and "\n" not in str(caught.value)

@@ -1,5 +1,6 @@
 """attendo claims --check: what is required, a folder, several files, and the table of grades."""
 
+import codecs
 import csv
 import json
 
@@ -46,18 +47,23 @@ def folder(tmp_path, student):
 def test_a_folder_and_several_files_have_a_line_each(folder, student, monkeypatch):
     monkeypatch.chdir(folder.parent)
     outcome = attendo("claims", "--check", "handed-in:right", "--check", "mine.py:unscaled", "--out", "g.csv")
-    prints = "; mask not offered; it prints, which is left out; what it returns is checked"
+    prints = "    ! it prints, which is left out; what it returns is checked"
     assert (outcome.code, outcome.out.splitlines()) == (
         1,
         [
-            f"handed-in/aoi.py: passes (8 of 8 hold){prints}",
+            "handed-in/aoi.py: passes (8 of 10 hold); mask not offered",
+            prints,
             "handed-in/ben.py: can't be run: line 2: syntax error: '(' was never closed",
-            "handed-in/chie.py: passes (10 of 10 hold); this is attendo's own function",
-            f"mine.py: fails scale, agreement (6 of 8 hold){prints}",
+            "handed-in/chie.py: passes (10 of 10 hold)",
+            "    ! this is attendo's own function",
+            "mine.py: fails scale, agreement (6 of 10 hold); mask not offered",
+            "    hint: forgot the scale: multiply the scores by 1/√head_dim",
+            prints,
             "wrote g.csv",
         ],
     )
-    rows = list(csv.DictReader((folder.parent / "g.csv").read_text(encoding="utf-8").splitlines()))
+    assert (folder.parent / "g.csv").read_bytes().startswith(codecs.BOM_UTF8)
+    rows = read(folder.parent / "g.csv")
     assert [row["verdict"] for row in rows] == ["passes", "can't be run", "passes", "fails"]
     assert [(row["student"], row["score"], row["out of"]) for row in rows] == [
         ("aoi", "8", "10"),
@@ -70,15 +76,48 @@ def test_a_folder_and_several_files_have_a_line_each(folder, student, monkeypatc
     assert rows[1]["hint"] == "line 2: syntax error: '(' was never closed"
 
 
+def read(path):
+    """The rows of a table of grades."""
+    return list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
+
+
+def test_in_japanese_words_and_table_are_japanese(folder, student, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    (folder / "dan.py").write_text("x = 1\n", encoding="utf-8")
+    outcome = attendo(
+        *("claims", "--check", "handed-in:right", "--check", "mine.py:unscaled"),
+        *("--out", "g.csv", "--language", "ja"),
+    )
+    assert outcome.out.splitlines() == [
+        "handed-in/aoi.py：合格（8/10）。対象外：mask",
+        "    ! print の出力は無視した。採点するのは戻り値だけ",
+        "handed-in/ben.py：実行できない：2 行目：構文エラー：'(' was never closed",
+        "handed-in/chie.py：合格（10/10）",
+        "    ! attendo の関数をそのまま提出している",
+        "handed-in/dan.py：実行できない：right という関数がない。ある関数：なし",
+        "mine.py：不合格（6/10）：scale、agreement。対象外：mask",
+        "    ヒント：スケールを忘れている。スコアに 1/√head_dim を掛けること",
+        "    ! print の出力は無視した。採点するのは戻り値だけ",
+        "保存：g.csv",
+    ]
+    rows = read(folder.parent / "g.csv")
+    assert rows[1]["hint"] == "2 行目：構文エラー：'(' was never closed"
+    assert rows[4]["hint"] == "スケールを忘れている。スコアに 1/√head_dim を掛けること"
+    assert rows[4]["remarks"] == "print の出力は無視した。採点するのは戻り値だけ"
+    assert [row["verdict"] for row in rows[:3]] == ["passes", "can't be run", "passes"]
+
+
 def test_what_is_not_written_yet_says_so_in_the_line_and_in_the_table(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dan.py").write_text("def f(query, key, value):\n    raise NotImplementedError\n")
     outcome = attendo("claims", "--check", "dan.py:f", "--out", "g.csv", "--language", "ja")
-    assert outcome.out.splitlines()[0].startswith("dan.py：不合格：shapes（形）。")
-    [row] = csv.DictReader((tmp_path / "g.csv").read_text(encoding="utf-8").splitlines())
-    assert row["hint"] == "the function raises NotImplementedError: it is not written yet"
+    assert outcome.out.splitlines()[0].startswith("dan.py：不合格（0/10）：shapes。9 個は未検査")
+    [row] = read(tmp_path / "g.csv")
+    assert row["hint"] == "NotImplementedError が発生：まだ実装されていない"
     assert (row["score"], row["not tried"].count(",")) == ("0", 8)
-    assert f"got       {row['hint']}" in attendo("claims", "--check", "dan.py:f").out
+    said = attendo("claims", "--check", "dan.py:f").out
+    assert said.startswith("f: 0 of 10 properties hold\n")
+    assert "got       the function raises NotImplementedError: it is not written yet" in said
     (tmp_path / "dan.py").write_text("def f(query, key, value):\n    raise ValueError\n")
     assert "got       ValueError\n" in attendo("claims", "--check", "dan.py:f").out
 

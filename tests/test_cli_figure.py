@@ -257,7 +257,7 @@ def test_a_model_by_preset_and_settings(tmp_path):
 def test_japanese(tmp_path):
     out = tmp_path / "model.svg"
     outcome = attendo("figure", "model", "--language", "ja", "--out", out)
-    assert (outcome.code, outcome.err) == (0, f"wrote {out}\n")
+    assert (outcome.code, outcome.err) == (0, f"保存：{out}\n")
     svg = out.read_text()
     assert ">クロスアテンション<" in svg and ">63,045,632<" in svg
     assert "Cross-attention" not in svg

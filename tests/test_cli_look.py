@@ -73,7 +73,7 @@ def test_the_map_in_a_terminal(run):
     assert drawn.replace(". One head: --head 1", "", 1) == f"{view}\n"
     assert drawn.startswith("Cross-attention, layer 1 of 1, mean of 2 heads\n")
     chosen = attendo("look", run, TEXT, "--stack", "encoder", "--layer", 1, "--head", 2, "--language", "ja")
-    assert "\nエンコーダのセルフアテンション、全 1 層の第 1 層、全 2 ヘッドのヘッド 2\n" in chosen.out
+    assert "\nエンコーダのセルフアテンション、第 1 層（全 1 層）、ヘッド 2（全 2）\n" in chosen.out
 
 
 def test_hostile_texts_are_text(run):

@@ -17,6 +17,7 @@ from attendo.microscope.terminal_pictures import Picture
 from attendo.theory.claims.claim import Check, Claim, Finding, below, equals, shown
 from attendo.theory.claims.lookup import C27
 from attendo.theory.errata.erratum import Erratum, Snippet
+from attendo.theory.sources import cited
 from attendo.words import Words
 
 W = Words("word", "言葉")
@@ -226,13 +227,13 @@ def student(tmp_path):
 def test_a_students_function_is_checked(student):
     outcome = attendo("claims", "--check", f"{student}:unscaled")
     assert outcome.code == 1
-    assert outcome.out.startswith("unscaled: 6 of 8 properties hold, mask not offered\n")  # and no claim
+    assert outcome.out.startswith("unscaled: 6 of 10 properties hold, mask not offered\n")  # and no claim
     assert "hint      forgot the scale: multiply the scores by 1/√head_dim" in outcome.out
     assert narrow(outcome.out)
     assert outcome.out.endswith("! it prints, which is left out; what it returns is checked\n")
     assert "loading" not in outcome.out + outcome.err and "called" not in outcome.out + outcome.err
     right = attendo("claims", "--check", f"{student}:right", "--language", "ja")
-    assert (right.code, "8 個の性質のうち 8 個が成り立つ" in right.out) == (0, True)
+    assert (right.code, "10 個の性質のうち 8 個が成り立つ" in right.out) == (0, True)
 
 
 def test_a_check_beside_claims_and_as_json(student, three):
@@ -242,7 +243,7 @@ def test_a_check_beside_claims_and_as_json(student, three):
     assert facts["check"]["failed"] == ["scale", "agreement"]
     beside = attendo("claims", "C01", "--check", f"{student}:right")
     assert beside.code == 0
-    assert beside.out.index("C01") < beside.out.index("right: 8 of 8 properties hold")
+    assert beside.out.index("C01") < beside.out.index("right: 8 of 10 properties hold")
     assert attendo("claims", "C02", "--check", f"{student}:right").code == 1
 
 
@@ -359,4 +360,4 @@ def test_the_real_errata_are_listed_whole_and_fit_the_terminal(language):
     whole = re.sub(r"\s", "", listed.out)
     for erratum in errata_package.ERRATA:
         form = "✗" + erratum.wrong.in_language(language) + "✓" + erratum.right.in_language(language)
-        assert re.sub(r"\s", "", erratum.source + form) in whole
+        assert re.sub(r"\s", "", cited(erratum.source, language) + form) in whole

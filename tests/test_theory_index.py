@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 from theory_docs import DOCS, main, outcome, pages, paragraphs, prose
-from theory_words import cited
 
 from attendo.theory.algorithms import ALGORITHMS
 from attendo.theory.claims import CLAIMS
 from attendo.theory.errata import ERRATA
 from attendo.theory.index import checked_by, formulas, glossary
+from attendo.theory.sources import cited
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = [

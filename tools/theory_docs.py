@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from pathlib import Path
 
-from theory_words import COMMANDS, HEADINGS, MATHS_IN_JAPANESE, SOURCES, Source, cited
+from theory_words import COMMANDS, HEADINGS, MATHS_IN_JAPANESE, SOURCES, Source
 
 from attendo.theory.algorithms import ALGORITHMS
 from attendo.theory.claims import CLAIMS
@@ -21,6 +21,7 @@ from attendo.theory.errata import ERRATA
 from attendo.theory.errata.erratum import Erratum, Snippet
 from attendo.theory.index import CodeLine, Formula, formulas, glossary
 from attendo.theory.presets import PRESETS
+from attendo.theory.sources import cited
 from attendo.words import Language, Words
 
 JAPANESE = "[ぁ-んァ-ヶー一-龠]"

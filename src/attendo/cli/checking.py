@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.cli.reporting import wrote
 from attendo.words import Language
 
 if TYPE_CHECKING:
@@ -56,9 +57,9 @@ def checked(
     for answer in check_files(found, require):
         answers.append(answer)
         if not silent:
-            print(answer.line(language), flush=True)
+            print("\n".join(answer.lines(language)), flush=True)
     if out is not None:
-        write_atomic(out, as_csv(answers))
+        write_atomic(out, as_csv(answers, language).encode("utf-8-sig"))  # Excel asks for the mark
         if not silent:
-            print(f"wrote {out}")
+            print(wrote(out, language))
     return Checked(answers=tuple(answers))

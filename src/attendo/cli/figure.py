@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attendo.cli.options import Spoken
-from attendo.cli.reporting import say
+from attendo.cli.reporting import say, wrote
 
 if TYPE_CHECKING:
     from attendo.words import Language
@@ -63,5 +63,5 @@ def _draw(name: str, out: Path, language: Language, preset: str | None, settings
     written = draw(name, out, language, chosen_model(preset, settings) if name == "model" else None)
     if written != language:
         say("no font installed here has all the Japanese characters; the words are in English")
-    say(f"wrote {out}")
+    say(wrote(out, language))
     return 0

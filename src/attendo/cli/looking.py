@@ -16,7 +16,7 @@ from attendo.cli.lines import arguments_as_lines, refuse_file_name
 from attendo.cli.look_edits import asked_edits
 from attendo.cli.look_text import Stack, json_text, text_lines
 from attendo.cli.options import Device, OneJson, Spoken, Threads
-from attendo.cli.reporting import say
+from attendo.cli.reporting import say, wrote
 from attendo.cli.using_options import Folder, chosen_device
 from attendo.words import Language
 
@@ -184,7 +184,7 @@ def look(
         view.save(out, *chosen, language)  # first: who reads what is printed may leave before its end
     print(printed)
     if out is not None:
-        say(f"wrote {out}")
+        say(wrote(out, language))
     return 0
 
 

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import typer
 
 from attendo.data.accounting import duration
+from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from attendo.tasks.runs import TrainingRun
@@ -38,6 +40,15 @@ def say(line: str) -> None:
         else wrap(line, WIDTH, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
     )
     print("\n".join(parts), file=sys.stderr, flush=True)
+
+
+def wrote(path: Path, language: Language = "en") -> str:
+    """What is said of a file that has been written.
+
+    >>> wrote(Path("map.svg"), "ja")
+    '保存：map.svg'
+    """
+    return Words(f"wrote {path}", f"保存：{path}").in_language(language)
 
 
 def silent(line: str) -> None:

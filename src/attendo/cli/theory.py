@@ -14,6 +14,7 @@ import typer
 
 from attendo.cli.checking import checked
 from attendo.cli.options import OneJson, Spoken
+from attendo.theory.sources import cited
 from attendo.words import Language, Words, labelled
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def _verdict(claim: Claim, finding: Finding) -> Words:
 
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
     verdict = _verdict(claim, finding).in_language(language)
-    lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", claim.source)
+    lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", cited(claim.source, language))
     lines += _beside(" " * 5, claim.statement.in_language(language))
     if claim.condition is not None:
         text = labelled(CONDITION, claim.condition.in_language(language), language)
@@ -231,7 +232,8 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
     from attendo.microscope.terminal_pictures import picture_lines
 
     width = _width()
-    lines = flowed(f"{claim.id}  {_verdict(claim, finding).in_language(language)} — {claim.source}", width)
+    verdict, source = _verdict(claim, finding).in_language(language), cited(claim.source, language)
+    lines = flowed(f"{claim.id}  {verdict} — {source}", width)
     lines.append("")
     parts = [(None, claim.statement), (CONDITION, claim.condition)]
     parts.append((Words("Why", "導出"), claim.derivation))
@@ -327,7 +329,7 @@ def _mark(erratum: Erratum) -> Words:
 def _listed(erratum: Erratum, language: Language) -> list[str]:
     mark = _mark(erratum).in_language(language)
     lines = _beside(f"{erratum.number:>2}  {_cell(mark, 18)}", erratum.title.in_language(language))
-    lines += _beside(" " * 4, erratum.source)
+    lines += _beside(" " * 4, cited(erratum.source, language))
     for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
         lines += _beside(f"    {sign} ", text.in_language(language))
     return [*lines, ""]
@@ -350,7 +352,7 @@ def _erratum_lines(
 
     head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
     width = _width()
-    lines = [*flowed(head, width), *flowed(erratum.source, width)]
+    lines = [*flowed(head, width), *flowed(cited(erratum.source, language), width)]
     forms = (
         (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
         (Words("Right", "正"), erratum.right, "right_code"),

@@ -8,7 +8,7 @@ from typing import Annotated, get_args
 import typer
 
 from attendo.cli.options import Spoken
-from attendo.cli.reporting import say
+from attendo.cli.reporting import say, wrote
 
 PAGE, PICTURE = "report.html", "curves.png"
 
@@ -53,8 +53,8 @@ def report(
         raise AttendoError(f"--out {place} is a file; give a folder")
     place.mkdir(parents=True, exist_ok=True)
     write_atomic(place / PAGE, report_page(runs, by, language))
-    say(f"wrote {place / PAGE}")
+    say(wrote(place / PAGE, language))
     if write_picture(runs, place / PICTURE, by, language) != language:
         say("no font installed here has all the Japanese characters; the picture's words are in English")
-    say(f"wrote {place / PICTURE}")
+    say(wrote(place / PICTURE, language))
     return 0

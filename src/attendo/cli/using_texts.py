@@ -22,7 +22,7 @@ from attendo.cli.lines import (
     stdin_text,
 )
 from attendo.cli.options import Device, Threads
-from attendo.cli.reporting import Counter, say
+from attendo.cli.reporting import Counter, say, wrote
 from attendo.cli.using_options import (
     Folder,
     Header,
@@ -148,7 +148,7 @@ def _classify_file(
     say(account.line())
     if n_cut:
         say(classifier.long_texts.summary(n_cut, n_done))
-    say(f"wrote {out}")
+    say(wrote(out))
     return 0
 
 

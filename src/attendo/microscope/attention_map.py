@@ -92,9 +92,9 @@ class AttentionMap:
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
         sharpest = head is None and layer == self.sharpest_layer and self._one_is_sharpest
-        why = Words(" (the sharpest)", "（最も鋭い層）") if sharpest else Words("", "")
+        why = Words(" (the sharpest)", "のうち最も鋭い層") if sharpest else Words("", "")
         if head is not None:
-            heads = Words(f"head {head + 1} of {n_heads}", f"全 {n_heads} ヘッドのヘッド {head + 1}")
+            heads = Words(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
         elif n_heads > 1:
             heads = Words(f"mean of {n_heads} heads", f"{n_heads} ヘッドの平均")
         else:
@@ -102,7 +102,7 @@ class AttentionMap:
         name = NAMES[self.stack]
         return Words(
             f"{name.en}, layer {layer + 1} of {n_layers}{why.en}, {heads.en}",
-            f"{name.ja}、全 {n_layers} 層の第 {layer + 1} 層{why.ja}、{heads.ja}",
+            f"{name.ja}、第 {layer + 1} 層（全 {n_layers} 層{why.ja}）、{heads.ja}",
         ).in_language(language)
 
 

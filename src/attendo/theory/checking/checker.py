@@ -9,12 +9,14 @@ from typing import Any
 
 from attendo.errors import AttendoError
 from attendo.theory.checking import mask_properties, properties
+from attendo.theory.checking.borrowed import borrowed
 from attendo.theory.checking.loading import load_function
 from attendo.theory.checking.quiet import quiet
 from attendo.theory.checking.report import Outcome, Report
 from attendo.theory.checking.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
 from attendo.theory.checking.suspects import MASK_MISTAKES, Diagnosis, diagnose
 from attendo.theory.checking.trials import Failure, Property, draw, drawn_masks
+from attendo.theory.checking.unfit import UnfitError
 from attendo.words import Words
 
 PROPERTIES = (
@@ -40,13 +42,13 @@ PROPERTIES = (
     ),
     Property(
         "empty row",
-        Words("a query without keys gets zeros, no NaN", "キーのないクエリは NaN でなく 0"),
+        Words("a query without keys gets zeros, no NaN", "見てよいキーのないクエリは NaN でなく 0"),
         mask_properties.empty_row,
         mask_properties.no_mask,
     ),
     Property(
         "permutation",
-        Words("the order of keys does not matter", "キーの順序によらない"),
+        Words("the order of keys does not matter", "キーとバリューの並べ替えで結果が変わらない"),
         properties.permutation,
     ),
     Property(
@@ -114,12 +116,27 @@ def check(function: Callable[..., Any], name: str | None = None, require: Sequen
     >>> print(report.outcomes[3].failure.hint.en)
     forgot the scale: multiply the scores by 1/√head_dim
     """
+    try:
+        return try_out(function, name, require)
+    except UnfitError as unfit:
+        raise AttendoError(str(unfit)) from None
+
+
+def try_out(function: Callable[..., Any], name: str | None, require: Sequence[str]) -> Report:
+    """`check`, which raises UnfitError for what is no function of three arrays.
+
+    >>> try_out(lambda query, key: key, "mine", ())
+    Traceback (most recent call last):
+    ...
+    attendo.theory.checking.unfit.UnfitError: mine takes 2 arrays; write mine(query, key, value)
+    """
     refuse_unknown(require)
     with quiet() as heard:
         student = meet(function, name)
         outcomes = _outcomes(student)
+        whose = _whose(function) or (() if student.broken else borrowed(student))
     outcomes = _with_owed(student, outcomes, require)
-    return Report(student.name, outcomes, (*_whose(function), *heard.remarks))
+    return Report(student.name, outcomes, (*whose, *heard.remarks))
 
 
 def _outcomes(student: Student) -> tuple[Outcome, ...]:
@@ -174,7 +191,7 @@ def _whose(function: Callable[..., Any]) -> tuple[Words, ...]:
     library = (getattr(function, "__module__", None) or "").split(".")[0]
     if library not in ("attendo", "torch", "numpy"):
         return ()
-    return (Words(f"this is {library}'s own function", f"これは {library} そのものの関数である"),)
+    return (Words(f"this is {library}'s own function", f"{library} の関数をそのまま提出している"),)
 
 
 def check_file(place: str, require: Sequence[str] = ()) -> Report:
@@ -187,14 +204,28 @@ def check_file(place: str, require: Sequence[str] = ()) -> Report:
     ...
     attendo.errors.AttendoError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
     """
+    try:
+        return try_file(place, require)
+    except UnfitError as unfit:
+        raise AttendoError(str(unfit)) from None
+
+
+def try_file(place: str, require: Sequence[str]) -> Report:
+    """`check_file`, which raises UnfitError for what cannot be checked.
+
+    >>> try_file("none.py:attention", ())
+    Traceback (most recent call last):
+    ...
+    attendo.theory.checking.unfit.UnfitError: none.py: No such file or directory; give a Python file
+    """
     refuse_unknown(require)
     with quiet() as heard:
         function = load_function(place)
     file, _, name = place.rpartition(":")
     try:
-        report = check(function, name, require)
-    except AttendoError as error:
-        raise AttendoError(f"{file}: {error}") from None
+        report = try_out(function, name, require)
+    except UnfitError as unfit:
+        raise UnfitError(unfit.said, file) from None
     return replace(report, remarks=tuple(dict.fromkeys((*report.remarks, *heard.remarks))))
 
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from attendo.errors import AttendoError
-from attendo.theory.checking.checker import PROPERTIES, check_file, refuse_unknown
-from attendo.theory.checking.report import Report, named
+from attendo.theory.checking.checker import PROPERTIES, refuse_unknown, try_file
+from attendo.theory.checking.report import Report, indented
+from attendo.theory.checking.unfit import UnfitError
 from attendo.words import Language, Words
 
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
-"""score: the properties that hold, out of all, tried or not, so that it is of the same number for every file."""
+"""score, out of: as `Report.counts`; a file that cannot be run has 0 of all."""
 VERDICTS = {
     "passes": Words("passes", "合格"),
     "fails": Words("fails", "不合格"),
@@ -30,7 +30,7 @@ class Answer:
 
     file: str
     report: Report | None = None
-    error: str | None = None
+    error: Words | None = None
 
     @property
     def ok(self) -> bool:
@@ -47,41 +47,59 @@ class Answer:
     def line(self, language: Language = "en") -> str:
         """The answer in one line.
 
-        >>> Answer("ben.py", error="line 1: syntax error").line()
+        >>> Answer("ben.py", error=Words("line 1: syntax error", "1 行目：構文エラー")).line()
         "ben.py: can't be run: line 1: syntax error"
         """
-        verdict = VERDICTS[self.verdict]
-        if self.report is None:
-            colon = Words(": ", "：").in_language(language)
-            return colon.join([self.file, verdict.in_language(language), self.error or ""])
-        held, tried = self.report.counts
-        failed, absent = named(self.report.failed), named(self.report.not_offered)
-        n_left = [outcome.status for outcome in self.report.outcomes].count("not tried")
+        verdict, report = VERDICTS[self.verdict], self.report
+        if report is None:
+            colon, said = Words(": ", "：").in_language(language), self.error or Words("", "")
+            return colon.join([self.file, verdict.in_language(language), said.in_language(language)])
+        (held, n), failed, absent = report.counts, report.failed, report.not_offered
+        n_left = [outcome.status for outcome in report.outcomes].count("not tried")
         said = [
             Words(
-                f"{verdict.en} {failed.en}".rstrip() + f" ({held} of {tried} hold)",
-                f"{verdict.ja}：{failed.ja}".rstrip("：") + f"。{tried} 個のうち {held} 個が成り立つ",
+                f"{verdict.en} {', '.join(failed)}".rstrip() + f" ({held} of {n} hold)",
+                f"{verdict.ja}（{held}/{n}）：{'、'.join(failed)}".rstrip("："),
             ),
-            *([Words(f"{absent.en} not offered", f"{absent.ja}は対象外")] if absent.en else []),
+            *([Words(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")] if absent else []),
             *([Words(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
-            *self.report.remarks,
         ]
         texts = Words("; ".join(words.en for words in said), "。".join(words.ja for words in said))
         return Words(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").in_language(language)
 
-    def row(self) -> list[str | int]:
-        """The answer under COLUMNS, in English."""
-        report, whose, n = self.report, [Path(self.file).stem, self.file, self.verdict], len(PROPERTIES)
+    def lines(self, language: Language = "en") -> list[str]:
+        """The answer in one line, and below it the first hint and the remarks.
+
+        >>> [found.lines() for found in check_files(["none.py:attention"])]
+        [["none.py: can't be run: No such file or directory; give a Python file"]]
+        """
+        if self.report is None:
+            return [self.line(language)]
+        hint = Words("    hint: ", "    ヒント：").in_language(language)
+        said = [] if self.report.hint is None else indented(hint, self.report.hint.in_language(language))
+        for remark in self.report.remarks:
+            said += indented("    ! ", remark.in_language(language))
+        return [self.line(language), *said]
+
+    def row(self, language: Language = "en") -> list[str | int]:
+        """The answer under COLUMNS: hint and remarks in the language, all else as programs call it."""
+        report, whose = self.report, [Path(self.file).stem, self.file, self.verdict]
         if report is None:
-            return [*whose, 0, n, "", ", ".join(one.id for one in PROPERTIES), self.error or "", ""]
+            untried = ", ".join(one.id for one in PROPERTIES)
+            why = "" if self.error is None else self.error.in_language(language)
+            return [*whose, 0, len(PROPERTIES), "", untried, why, ""]
         lists = [", ".join(report.failed), ", ".join(report.not_tried)]
-        hint = "" if report.hint is None else report.hint.en
-        return [*whose, report.counts[0], n, *lists, hint, "; ".join(remark.en for remark in report.remarks)]
+        hint = "" if report.hint is None else report.hint.in_language(language)
+        remarks = (
+            Words("; ", "。").in_language(language).join(one.in_language(language) for one in report.remarks)
+        )
+        return [*whose, *report.counts, *lists, hint, remarks]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
         """The answer as JSON's own types."""
         facts = None if self.report is None else self.report.as_json(language)
-        return {"file": self.file, "verdict": self.verdict, "error": self.error, "check": facts}
+        error = None if self.error is None else self.error.in_language(language)
+        return {"file": self.file, "verdict": self.verdict, "error": error, "check": facts}
 
 
 def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[Answer]:
@@ -96,19 +114,9 @@ def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[
     for place in [one for given in places for one in places_in(given)]:
         file = place.rpartition(":")[0] or place
         try:
-            yield Answer(file, check_file(place, require))
-        except AttendoError as error:
-            yield Answer(file, error=_without_name(str(error), file))
-
-
-def _without_name(message: str, file: str) -> str:
-    """A message without the file that it begins with.
-
-    >>> _without_name("ben.py:3: it must run", "ben.py"), _without_name("ben.py: no file", "ben.py")
-    ('line 3: it must run', 'no file')
-    """
-    line = re.match(rf"{re.escape(file)}:(\d+): ", message)
-    return f"line {line[1]}: {message[line.end() :]}" if line else message.removeprefix(f"{file}: ")
+            yield Answer(file, try_file(place, require))
+        except UnfitError as unfit:
+            yield Answer(file, error=unfit.within)
 
 
 def places_in(place: str) -> list[str]:
@@ -138,10 +146,11 @@ def is_folder(place: str) -> bool:
     return bool(folder and name) and Path(folder).is_dir()
 
 
-def as_csv(answers: Sequence[Answer]) -> str:
-    """A table with COLUMNS and a row for each answer, for a spreadsheet; in English, whatever else speaks.
+def as_csv(answers: Sequence[Answer], language: Language = "en") -> str:
+    """A table with COLUMNS and a row for each answer, for a spreadsheet; hints and remarks are in the language.
 
-    >>> first, ben = as_csv([Answer("ben.py", error="it must run")]).splitlines()
+    >>> error = Words("it must run", "実行できること")
+    >>> first, ben = as_csv([Answer("ben.py", error=error)]).splitlines()
     >>> first
     'student,file,verdict,score,out of,failed,not tried,hint,remarks'
     >>> ben.startswith("ben,ben.py,can't be run,0,10,,"), ben.endswith(",it must run,")
@@ -149,5 +158,5 @@ def as_csv(answers: Sequence[Answer]) -> str:
     """
     written = io.StringIO()
     table = csv.writer(written, lineterminator="\n")
-    table.writerows([COLUMNS, *(answer.row() for answer in answers)])
+    table.writerows([COLUMNS, *(answer.row(language) for answer in answers)])
     return written.getvalue()

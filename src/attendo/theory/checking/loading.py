@@ -9,59 +9,81 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attendo.errors import AttendoError
 from attendo.theory.checking.time_limit import TimeUpError, time_limit, too_late
+from attendo.theory.checking.unfit import UnfitError
+from attendo.words import Words
+
+WRITE = Words(
+    "write FILE.py:FUNCTION, the function's name behind a colon",
+    "FILE.py:FUNCTION の形で、コロンの後に関数名を書くこと",
+)
+ASKS = Words(
+    "it asks for input and gets none; take it out", "入力を求めているが、何も渡されない。取り除くこと"
+)
 
 
 def load_function(place: str) -> Callable[..., Any]:
     """The function that "FILE.py:FUNCTION" names; the file is run, but not as a script.
 
-    Raises AttendoError in one line for a missing or unreadable file, a syntax error, whatever running it raises, and
+    Raises UnfitError in one line for a missing or unreadable file, a syntax error, whatever running it raises, and
     a name that is no function there; also for a file that does not come to its end in time (`time_limit`).
 
     >>> load_function("mine.py")
     Traceback (most recent call last):
     ...
-    attendo.errors.AttendoError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
+    attendo.theory.checking.unfit.UnfitError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
     """
     file, colon, name = place.rpartition(":")
     if not (file and colon and name):
-        raise AttendoError(f"{place}: write FILE.py:FUNCTION, the function's name behind a colon")
+        raise UnfitError(WRITE, place)
     path = Path(file)
     try:
         source = path.read_bytes()
     except OSError as error:
-        raise AttendoError(f"{file}: {error.strerror or error}; give a Python file") from None
+        raise UnfitError(_no_python(str(error.strerror or error)), file) from None
     module = ModuleType(f"checked_{path.stem}")
     module.__file__ = str(path)
     try:
         code = compile(source, str(path), "exec")
     except SyntaxError as error:
-        raise AttendoError(f"{file}:{error.lineno}: syntax error: {error.msg}") from None
+        said = Words(f"syntax error: {error.msg}", f"構文エラー：{error.msg}")
+        raise UnfitError(said, file, error.lineno) from None
     except ValueError as error:  # a NUL byte
-        raise AttendoError(f"{file}: {error}; give a Python file") from None
+        raise UnfitError(_no_python(str(error)), file) from None
     sys.modules[module.__name__] = module  # dataclasses look their module up there
     sys.path.insert(0, str(path.absolute().parent))  # what the file imports may lie beside it
     try:
         with time_limit():
             exec(code, vars(module))
     except TimeUpError as error:
-        line = _line_in(error, str(path))
-        raise AttendoError(f"{file}:{line}: {too_late().en}; running the file must come to an end") from None
+        late = too_late()
+        said = Words(
+            f"{late.en}; running the file must come to an end",
+            f"{late.ja}。ファイルの実行が終わるようにすること",
+        )
+        raise UnfitError(said, file, _line_in(error, str(path))) from None
     except EOFError as error:
-        line = _line_in(error, str(path))
-        raise AttendoError(f"{file}:{line}: it asks for input and gets none; take it out") from None
+        raise UnfitError(ASKS, file, _line_in(error, str(path))) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
-        line = _line_in(error, str(path))
-        raise AttendoError(f"{file}:{line}: {type(error).__name__}: {error}; the file must run") from None
+        raised = f"{type(error).__name__}: {error}"
+        said = Words(f"{raised}; the file must run", f"{raised}。エラーなしで実行できるようにすること")
+        raise UnfitError(said, file, _line_in(error, str(path))) from None
     finally:
         sys.path.pop(0)
     found = vars(module).get(name)
     if callable(found):
         return found
     known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-    there = ", ".join(known) or "no functions"
-    raise AttendoError(f"{file}: {name} is no function there; there are: {there}")
+    there = ", ".join(known)
+    said = Words(
+        f"{name} is no function there; there are: {there or 'no functions'}",
+        f"{name} という関数がない。ある関数：{there or 'なし'}",
+    )
+    raise UnfitError(said, file)
+
+
+def _no_python(why: str) -> Words:
+    return Words(f"{why}; give a Python file", f"{why}。Python ファイルを指定すること")
 
 
 def _line_in(error: BaseException, file: str) -> int:

@@ -36,7 +36,21 @@ def no_mask(student: Student) -> Words | None:
     """
     if student.mask_name is not None:
         return None
-    return Words("no parameter with `mask` in its name", "名前に mask を含む引数がない")
+    return no_parameter(student, "mask")
+
+
+def no_parameter(student: Student, called: str) -> Words:
+    """What is said of a function without such a parameter.
+
+    >>> no_parameter(Student(abs, "mine", has_signature=False), "mask").en
+    "a built-in function, whose parameters can't be read; call it in a `def` of your own"
+    """
+    if not student.has_signature:
+        return Words(
+            "a built-in function, whose parameters can't be read; call it in a `def` of your own",
+            "組み込み関数なので、引数を読み取れない。自分の def の中で呼び出すこと",
+        )
+    return Words(f"no parameter with `{called}` in its name", f"名前に {called} を含む引数がない")
 
 
 def no_gradient(student: Student) -> Words | None:

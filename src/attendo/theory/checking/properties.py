@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from attendo.nn.attention import attention_weights
+from attendo.theory.checking.mask_properties import no_parameter
 from attendo.theory.checking.student import Case, RefusedError, Student
 from attendo.theory.checking.trials import (
     LEADS,
@@ -138,7 +139,7 @@ def no_scale(student: Student) -> Words | None:
     """
     if student.scale_name is not None:
         return None
-    return Words("no parameter with `scale` in its name", "名前に scale を含む引数がない")
+    return no_parameter(student, "scale")
 
 
 def has_no_scale(student: Student) -> Words | None:

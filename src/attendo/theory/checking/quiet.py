@@ -12,7 +12,7 @@ from attendo.words import Words
 
 PRINTS = Words(
     "it prints, which is left out; what it returns is checked",
-    "print の表示は省いた。検査するのは返り値である",
+    "print の出力は無視した。採点するのは戻り値だけ",
 )
 ASKS = Words(
     "it asks for input and gets none; the arrays come as arguments",

@@ -23,13 +23,16 @@ JAPANESE = {
     "scale": "スケール",
     "agreement": "一致",
     "mask": "マスク",
-    "empty row": "空の行",
+    "empty row": "見てよいキーのない行",
     "permutation": "順序",
     "stability": "安定性",
     "gradient": "勾配",
     "inputs": "入力",
 }
 """What the properties are called beside their ids."""
+
+NEVER_THERE = ("gradient",)
+"""Not counted where not offered: NumPy has none, while a parameter could be added."""
 
 WIDTH = 79
 SMALL = 12
@@ -95,24 +98,25 @@ class Report:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many properties hold, of how many that were tried or are required."""
+        """How many properties hold, of how many in all, tried or not; without the gradient that NumPy cannot have."""
         statuses = [outcome.status for outcome in self.outcomes]
-        return statuses.count("holds"), statuses.count("holds") + statuses.count("fails")
+        absent = [o.status == "not offered" and o.property.id in NEVER_THERE for o in self.outcomes]
+        return statuses.count("holds"), len(statuses) - sum(absent)
 
     def lines(self, language: Language = "en") -> list[str]:
         """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
-        n_held, n_tried = self.counts
+        n_held, n = self.counts
         absent = named(self.not_offered)
         head = Words(
-            f"{self.function}: {n_held} of {n_tried} properties hold"
+            f"{self.function}: {n_held} of {n} properties hold"
             + (absent.en and f", {absent.en} not offered"),
-            f"{self.function}：{n_tried} 個の性質のうち {n_held} 個が成り立つ"
+            f"{self.function}：{n} 個の性質のうち {n_held} 個が成り立つ"
             + (absent.ja and f"。対象外：{absent.ja}"),
         )
         return [
             *flowed(head.in_language(language), WIDTH),
             *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
-            *chain(*(_indented("! ", remark.in_language(language)) for remark in self.remarks)),
+            *chain(*(indented("! ", remark.in_language(language)) for remark in self.remarks)),
         ]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
@@ -149,7 +153,7 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
         }
         status = said[outcome.status]
         title = labelled(status, outcome.note.in_language(language), language)
-    lines = _indented(f"{mark} {outcome.property.id:<12}", title)
+    lines = indented(f"{mark} {outcome.property.id:<12}", title)
     if outcome.failure is None:
         return lines
     case, failure = outcome.failure.case, outcome.failure
@@ -162,12 +166,16 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
         texts, labels = [*texts, failure.hint.in_language(language)], [*labels, names[3]]
     for label, text in zip(labels, texts, strict=True):
         word = label.in_language(language)
-        lines += _indented(f"    {word}{' ' * (10 - columns(word))}", text)
+        lines += indented(f"    {word}{' ' * (10 - columns(word))}", text)
     return lines
 
 
-def _indented(first: str, text: str) -> list[str]:
-    """A text behind a label, wrapped beside it."""
+def indented(first: str, text: str) -> list[str]:
+    """A text behind a label, wrapped beside it.
+
+    >>> indented("! ", "it prints")
+    ['! it prints']
+    """
     left = columns(first)
     parts = flowed(text, WIDTH - left)
     return [first + parts[0], *(" " * left + part for part in parts[1:])]

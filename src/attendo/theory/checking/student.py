@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attendo.errors import AttendoError
 from attendo.theory.checking.quiet import ASKS
 from attendo.theory.checking.time_limit import TimeUpError, time_limit, too_late
+from attendo.theory.checking.unfit import UnfitError
 from attendo.words import Words
 
 Kind = Literal["torch", "numpy"]
@@ -84,7 +84,8 @@ class Student:
 
     mask_name, scale_name: its parameters for them, None where it has none. needs_mask, needs_scale: without a
     default. kind: the arrays it works on. lead: the batch dimensions it cannot do without. number_mask: the mask
-    must be of 0 and 1, since it raises for one of False and True. broken: what happens, if it works for no input.
+    must be of 0 and 1, since it raises for one of False and True. has_signature: its parameters can be
+    read. broken: what happens, if it works for no input.
     """
 
     function: Callable[..., Any]
@@ -93,6 +94,7 @@ class Student:
     scale_name: str | None = None
     needs_mask: bool = False
     needs_scale: bool = False
+    has_signature: bool = True
     kind: Kind = "torch"
     lead: tuple[int, ...] = ()
     number_mask: bool = False
@@ -147,7 +149,7 @@ def _raised(error: BaseException) -> Words:
     if isinstance(error, NotImplementedError) and not text:
         return Words(
             f"the function raises {name}: it is not written yet",
-            f"関数が {name} を送出した。まだ書かれていない",
+            f"{name} が発生：まだ実装されていない",
         )
     said = f"{name}: {text}" if text else name
     return Words(said, said)
@@ -159,7 +161,7 @@ def meet(function: Callable[..., Any], name: str | None = None) -> Student:
     The first three parameters are query, key and value. The mask is the first further parameter with `mask` in its
     name, the scale the first with `scale` in it; both are passed by name. A function is a NumPy function if it
     raises for tensors, or gives no tensor for them, but takes arrays. name: what it is called in the report.
-    Raises AttendoError if it cannot be called with three arrays.
+    Raises UnfitError if it cannot be called with three arrays.
 
     >>> meet(lambda query, key, value, attn_mask=None: value).mask_name
     'attn_mask'
@@ -210,21 +212,41 @@ def _as_numpy(way: Student, case: Case) -> Student:
 
 def _with_parameters(function: Callable[..., Any], called: str | None) -> Student:
     if not callable(function):
-        raise AttendoError(f"{function!r} is no function; give one of query, key and value")
+        raise UnfitError(
+            Words(
+                f"{function!r} is no function; give one of query, key and value",
+                f"{function!r} は関数ではない。query、key、value の関数を指定すること",
+            )
+        )
     name = called or getattr(function, "__name__", type(function).__name__)
     if isinstance(function, type):
-        raise AttendoError(f"{name} is a class; give an instance of it, as attention = {name}(...)")
+        raise UnfitError(
+            Words(
+                f"{name} is a class; give an instance of it, as attention = {name}(...)",
+                f"{name} はクラスである。attention = {name}(...) のように、インスタンスを指定すること",
+            )
+        )
     target = function.forward if isinstance(function, torch.nn.Module) else function
     if any(map(inspect.iscoroutinefunction, (target, getattr(target, "__call__", None)))):  # noqa: B004
-        raise AttendoError(f"{name} is async; write a plain `def` that returns the output")
+        raise UnfitError(
+            Words(
+                f"{name} is async; write a plain `def` that returns the output",
+                f"{name} は async である。出力を返す普通の def で書くこと",
+            )
+        )
     try:
         parameters = list(inspect.signature(target).parameters.values())
     except (TypeError, ValueError):  # some built-in functions have no signature
-        return Student(function, name)
+        return Student(function, name, has_signature=False)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 3 and not any(p.kind == p.VAR_POSITIONAL for p in parameters):
         n_arrays = "1 array" if len(positional) == 1 else f"{len(positional)} arrays"
-        raise AttendoError(f"{name} takes {n_arrays}; write {name}(query, key, value)")
+        raise UnfitError(
+            Words(
+                f"{name} takes {n_arrays}; write {name}(query, key, value)",
+                f"{name} の引数は {len(positional)} 個である。{name}(query, key, value) と書くこと",
+            )
+        )
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     named = [p for p in named if p not in positional[:3]]
     mask = next((p for p in named if "mask" in p.name.lower()), None)
@@ -232,7 +254,12 @@ def _with_parameters(function: Callable[..., Any], called: str | None) -> Studen
     for p in [p for p in parameters if p not in positional[:3]]:
         is_known = any(p is known for known in (mask, scale)) or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         if not is_known and p.default is p.empty:
-            raise AttendoError(f"{name} wants {p.name}; give that parameter a default")
+            raise UnfitError(
+                Words(
+                    f"{name} wants {p.name}; give that parameter a default",
+                    f"{name} は引数 {p.name} を必要とする。既定値を与えること",
+                )
+            )
     if scale is not None and isinstance(scale.default, bool):  # a switch is not the number meant here
         scale = None
     return Student(
