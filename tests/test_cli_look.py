@@ -107,7 +107,7 @@ def test_files(run, tmp_path):
         assert outcome.out.startswith(f"    {TEXT}\n")
         assert "\n\n" not in outcome.out  # no map: the file has it
     assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
-    with (tmp_path / "map.csv").open(encoding="utf-8", newline="") as file:
+    with (tmp_path / "map.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = list(csv.DictReader(file))
     assert {row["head"] for row in rows} == {"2"}
     weights = library.look(run, TEXT, beam=1).weights(CROSS)[1]

@@ -242,30 +242,30 @@ COPY = Toy(
     "copy",
     list,
     True,
-    Words("Copy a sequence", "列を写す"),
+    Words("Copy a sequence", "系列の複写"),
     Words(
         "Can an encoder-decoder copy a sequence of digits, and what does it look at?",
-        "エンコーダ・デコーダは数字の列を写せるか。そのとき何に注目するか。",
+        "エンコーダ・デコーダは数字の系列を複写できるか。そのとき何に注目するか。",
     ),
 ).lesson()
 REVERSE = Toy(
     "reverse",
     reverse,
     True,
-    Words("Reverse a sequence", "列を逆順にする"),
+    Words("Reverse a sequence", "系列の反転"),
     Words(
         "Can an encoder-decoder reverse a sequence of digits, and what does it look at?",
-        "エンコーダ・デコーダは数字の列を逆順にできるか。そのとき何に注目するか。",
+        "エンコーダ・デコーダは数字の系列を反転できるか。そのとき何に注目するか。",
     ),
 ).lesson()
 SORT = Toy(
     "sort",
     sorted,
     False,
-    Words("Sort a sequence", "列を並べ替える"),
+    Words("Sort a sequence", "系列の整列"),
     Words(
         "Can an encoder-decoder sort a sequence of digits, and does it need positions for it?",
-        "エンコーダ・デコーダは数字の列を小さい順に並べ替えられるか。それに位置は必要か。",
+        "エンコーダ・デコーダは数字の系列を小さい順に整列できるか。それに位置は必要か。",
     ),
 ).lesson()
 ADD = Lesson(

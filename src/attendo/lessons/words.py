@@ -104,7 +104,7 @@ def teach(options: Options) -> Iterator[Piece]:
         "数えるのは単語の頻度と、どの語の次にどの語が来るか（Witten-Bell 法）である。Transformer は原典と同じ形"
         f"（{LAYERS} ブロック、2 ヘッド、幅 200）。「no order」は位置情報をもたない幅広の 1 ブロックで、直前の語と、"
         "それより前の語の集合は知っているが、その順序は知らない。LSTM も「no order」もパラメータ数を Transformer に"
-        "そろえ、同じ窓から Adam で学習する。",
+        "そろえ、同じウィンドウから Adam で学習する。",
     )
     began = time.process_time()
     counts = WordCounts(task.stream.documents(), task.tokenizer.vocab_size)
@@ -148,7 +148,7 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
     title = Words(
         f"Models of words (seeds: {n_seeds}). Context: words that are seen at once, the begin of a document included;"
         " stride: words scored in each such window; time: of training, all threads",
-        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、ストライドは各窓で採点す"
+        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、ストライドは各ウィンドウで採点す"
         "る語数、時間は学習に要した全スレッドの合計",
     )
     return Table("words", title, columns, tuple(rows))

@@ -123,7 +123,7 @@ class View:
             case ".png" | ".svg":
                 write_picture(self.map(stack), path, layer, head, language)
             case ".csv":
-                write_atomic(path, table_text(self.map(stack), layer, head))
+                write_atomic(path, table_text(self.map(stack), layer, head).encode("utf-8-sig"))
             case _:
                 raise AttendoError(f"{path} must end in .html, .png, .svg or .csv; name it {path.stem}.html")
 

@@ -33,7 +33,7 @@ def borrowed(student: Student) -> tuple[Words, ...]:
         if event == "call":
             module = frame.f_globals.get("__name__", "")
             if module.startswith(OURS) or frame.f_code in WHOLE:
-                called.append(f"{module}.{frame.f_code.co_name}")
+                called.append(f"{module}.{frame.f_code.co_qualname}")
         elif event == "c_call" and what is functional.scaled_dot_product_attention:
             called.append("torch's scaled_dot_product_attention")
 

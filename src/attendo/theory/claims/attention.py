@@ -222,7 +222,7 @@ CLAIMS = (
         ),
         condition=Words(
             "The softmax runs along the rows, over the keys; taken down the columns, a row does not sum to 1.",
-            "softmax は行に沿って、キーについてとる。列ごとにとると、一つのクエリの重みの和は 1 でない。",
+            "softmax は行ごと（キーの方向）に計算する。列ごとに計算すると、一つのクエリの重みの和は 1 でない。",
         ),
         compute=rows_mix_values,
     ),

@@ -104,7 +104,7 @@ C27 = Claim(
     source="Kikuta 2025, exercise 3.3",
     statement=Words(
         "A dictionary can be looked up softly: attention whose scores are minus the edit distance.",
-        "辞書はソフトに引ける。編集距離の符号を変えたものをスコアとするアテンションがそれである。",
+        "辞書引きはアテンションで「ソフト」に一般化できる。編集距離の符号を変えたものをスコアとするアテンションがそれである。",
     ),
     derivation=Words(
         "A dictionary compares a query with each key and answers with the value of the key that is equal. Replace"

@@ -70,8 +70,8 @@ error(4), error(3), torch.allclose(PE[:11] @ M_k.mT, PE[5:])""",
         right=Words(
             "softmax over each row; row k of the result is Σ_{t=1}^n a_{k,t} v_t. That 1/√d_k is absent is that book's"
             " definition: scale=1.0 here. The default scale gives other numbers.",
-            "softmax は行ごとにとり、結果の第 k 行は Σ_{t=1}^n a_{k,t} v_t である。1/√d_k がないのはこの本の定義で、"
-            "ここでは scale=1.0 にあたる。既定の尺度では値が変わる。",
+            "softmax は行ごとに計算し、結果の第 k 行は Σ_{t=1}^n a_{k,t} v_t である。1/√d_k がないのはこの本の定義で、"
+            "ここでは scale=1.0 にあたる。既定のスケールでは値が変わる。",
         ),
         mark="run",
         wrong_code=Snippet(

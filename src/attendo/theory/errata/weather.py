@@ -323,7 +323,7 @@ rows = sinusoidal_encoding(t, d_e, L, first_index=1, dtype=torch.float64)
             "It is the position that is embedded, whatever the word. A sine and its cosine share one frequency: d"
             " components have d/2, and every vector has the squared length d/2.",
             "埋め込まれるのは単語でなく位置である。正弦と余弦の組は 1 つの周波数を共有するので、d 成分の周波数は d/2"
-            " 個で、ベクトルの長さの 2 乗は常に d/2 である。",
+            " 個で、ベクトルのノルムの 2 乗は常に d/2 である。",
         ),
         mark="run",
         wrong_code=Snippet(

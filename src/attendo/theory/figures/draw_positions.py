@@ -80,7 +80,7 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
     graphs = figure.subplots(n_rows, 2, sharex="col", sharey=True)
     heads = (
         (Words("formula", "式のとおり"), FORMULA, Words("position t", "位置 t"), BLUE),
-        (Words("as plotted", "描かれたとおり"), PLOTTED, Words("position x", "位置 x"), VERMILION),
+        (Words("as plotted", "記事の図"), PLOTTED, Words("position x", "位置 x"), VERMILION),
     )
     for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
         name, equation, across, color = head
@@ -159,7 +159,7 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         axes.plot([k], [each.products[k]], "o", color=INK, markersize=7, zorder=3)
         rise = Words(
             f"first rise after k = {k}\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
-            f"k = {k} の後で初めて増加\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
+            f"k = {k}→{k + 1} で初めて増加\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
         )
         axes.annotate(
             rise.in_language(language),

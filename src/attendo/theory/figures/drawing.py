@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = (".png", ".svg")
+ELSEWHERE = ("Hiragino Sans", "Yu Gothic", "Meiryo")
+"""The Japanese fonts of macOS and Windows."""
 Painter = Callable[["Figure", Language], None]
 
 
@@ -55,6 +57,8 @@ def draw(name: str, path: Path, language: Language = "en", config: ModelConfig |
         matplotlib.rcParams.update(SETTINGS)
         spoken, families = _fonts(paint, language)
         matplotlib.rcParams["font.family"] = [*families, "sans-serif"]
+        if spoken == "ja":  # where an SVG is opened there may be other fonts than here
+            matplotlib.rcParams["font.sans-serif"] = [*ELSEWHERE, *matplotlib.rcParams["font.sans-serif"]]
         write_atomic(path, _rendered(lambda figure: paint(figure, spoken), suffix))
     return spoken
 
