@@ -61,8 +61,9 @@ def claims(
     each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
     (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
     property fails on which input; a call that gives no result in 10 s fails. What is not offered does not fail unless
-    --require names it. Of several files, or a folder, each has one line. What a file prints is left out, and it gets no
-    input. The exit code is 1 if a claim or a property fails or one of several files can't be run.
+    --require names it. Of several files, or a folder, each has one line, with the first hint and the remarks below it.
+    What a file prints is left out, and it gets no input. The exit code is 1 if a claim or a property fails or one of
+    several files can't be run.
 
     --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
     n_failed, cpu_seconds; check (function, ok, failed, remarks, properties), null unless one file is checked; checks

@@ -148,8 +148,8 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
     title = Words(
         f"Models of words (seeds: {n_seeds}). Context: words that are seen at once, the begin of a document included;"
         " stride: words scored in each such window; time: of training, all threads",
-        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、ストライドは各ウィンドウで採点す"
-        "る語数、時間は学習に要した全スレッドの合計",
+        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、"
+        "ストライドは各ウィンドウで採点する語数、時間は学習に要した全スレッドの合計",
     )
     return Table("words", title, columns, tuple(rows))
 

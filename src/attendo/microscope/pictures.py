@@ -32,7 +32,7 @@ SUFFIXES = (".png", ".svg")
 LOOKED_AT = {
     "encoder": Words("key: looked at", "キー（見られる側）"),
     "decoder": Words("key: looked at", "キー（見られる側）"),
-    "cross": Words("source", "入力文"),
+    "cross": Words("source", "原文"),
 }
 LOOKING = {
     "encoder": Words("query: looks", "クエリ（見る側）"),

@@ -35,7 +35,7 @@ READ = {
     ),
     "cross": Words(
         "Down: what was written. Across: the source. Right: where it looked most.",
-        "縦は出力されたトークン、横は入力文、右端は最もよく見ている先。",
+        "縦は出力されたトークン、横は原文、右端は最もよく見ている先。",
     ),
 }
 

@@ -41,7 +41,7 @@ POOLINGS = {
     "first": Words("First token", "先頭トークン"),
 }
 IDS = Words("token ids", "トークン ID")
-SOURCE = Words("source token ids", "入力文のトークン ID")
+SOURCE = Words("source token ids", "原文のトークン ID")
 TARGET = Words("target token ids, shifted right", "出力文のトークン ID（右に 1 つずらす）")
 TITLES = {
     "encoder-decoder": Words("Transformer: encoder and decoder", "Transformer：エンコーダとデコーダ"),
