@@ -207,16 +207,17 @@ def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(
         ("embed", "runs/near", "It will rain."),
     ):
         assert refused(*command) == line, command
-    for command, call in (
-        (("resume", "runs/near", "--more-steps", "2", "--threads", "1"), "resuming.resumed_run"),
-        (("verify-resume", "runs/near"), "verifying.verify_resume"),
-    ):
-        wanted = line.replace("attendo.load('runs/near'", f"attendo.tasks.{call}(Path('runs/near')")
-        assert refused(*command) == wanted, command
+    given, (begin, _) = "('runs/near', own_parts=with_log_distance)", line.split("attendo.load")
+    resume = f"from attendo.tasks.resuming import resumed_run; resumed_run{given}.to_end(print)"
+    verify = f"from attendo.tasks.verifying import verify_resume; print(verify_resume{given})"
+    assert refused("resume", "runs/near", "--more-steps", "2", "--threads", "1") == begin + resume
+    assert refused("verify-resume", "runs/near") == begin + verify
+    assert resumed_run("runs/near", own_parts=WITH_BIAS).saved.endswith(f"; {resume}")
     for target in ("huggingface", "ctranslate2", "argos", "onnx"):
         said = refused("export", "runs/near", "out", "--to", target)
         assert said.endswith("which no other program knows; it can't be exported")
-    card = attendo("info", "runs/near").out
+    card = " ".join(attendo("info", "runs/near").out.split())
+    assert "in Python from distance_bias import with_log_distance; attendo.load('runs/near', own_parts=with" in card
     assert "own_parts=with_log_distance).translate" in card and "attendo translate" not in card
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
@@ -21,8 +20,7 @@ from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
-from attendo.nn.attention import Attention
-from attendo.nn.positions import DistanceBias
+from attendo.own_parts import LOAD, OwnParts, name_of_parts, own_buffers, put_in, python_line
 
 FORMAT = 1
 USES: dict[Architecture, str] = {
@@ -34,8 +32,6 @@ USES: dict[Architecture, str] = {
 """The command that uses a model of each architecture."""
 
 ModelT = TypeVar("ModelT", bound=Model)
-OwnParts = Callable[[Any], object]
-"""A function of a user's that puts modules of their own into a fresh model, in place."""
 
 
 def embeds_texts(config: ModelConfig) -> bool:
@@ -75,19 +71,15 @@ class Bundle:
         """A freshly initialized model of this shape, its user's own parts in it, on the CPU."""
         model = build_model(self.model_config)
         if self.own_parts is not None:
-            _put_in(self.own_parts, model)
+            put_in(self.own_parts, model)
         return model
 
-    def require_own_parts(self, folder: Path, call: str = "attendo.load({!r}, own_parts={})") -> None:
-        """Raises AttendoError where a model has parts that nobody has handed in; call: what takes them."""
+    def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
+        """Raises AttendoError where a model has parts that nobody has handed in; call: the Python that takes them."""
         if self.own_parts is None and (name := self.card.get("own_parts")) is not None:
-            file, _, function = name.rpartition(":")
-            module = file.removesuffix(".py")
-            known = file != module and module.isidentifier() and function.isidentifier()
-            first = f"from {module} import {function}; " if known else ""
             raise AttendoError(
                 f"{folder} has parts of its own ({name}), whose code no folder holds; hand them in from Python:"
-                f" {first}{call.format(str(folder), function)}"
+                f" {python_line(name, folder, call)}"
             )
 
     def require_shapes(self, where: Path, stored: Mapping[str, Sequence[int]], model: nn.Module) -> None:
@@ -104,59 +96,6 @@ class Bundle:
                     f"{where}: {name} is {tuple(stored[name])}, {maker} makes {tuple(shape)}; take what the run was"
                     " trained with"
                 )
-
-
-def name_of_parts(own_parts: OwnParts) -> str:
-    """FILE.py:FUNCTION, as far as it can be told; for people, nothing is loaded by it.
-
-    >>> name_of_parts(name_of_parts)
-    'bundle.py:name_of_parts'
-    """
-    code = getattr(own_parts, "__code__", None)
-    if code is None:
-        return type(own_parts).__name__
-    return f"{Path(code.co_filename).name}:{getattr(own_parts, '__qualname__', code.co_name)}"
-
-
-def own_buffers(model: nn.Module) -> dict[str, list[int]]:
-    """The shapes of the buffers that parts of a user's own keep; attendo's own parts make theirs anew."""
-    parameters = dict(model.named_parameters())
-    return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
-
-
-def _put_in(own_parts: OwnParts, model: Model) -> None:
-    """Raises AttendoError where the model is as it was: such a part would be trained without, and nobody told."""
-    before = [*model.modules(), *model.parameters()]
-    own_parts(model)
-    known = set(map(id, before))
-    if all(id(part) in known for part in (*model.modules(), *model.parameters())):
-        raise AttendoError(
-            f"own_parts={name_of_parts(own_parts)} put no module or parameter into the model that it was given; replace"
-            " some there, in place"
-        )
-    for path, module in model.named_modules():
-        if isinstance(module, Attention) and isinstance(module.positions, DistanceBias):
-            _try_bias(
-                f"own_parts={name_of_parts(own_parts)}: {path}.positions", module.positions, module.n_heads
-            )
-
-
-@torch.no_grad()
-def _try_bias(where: str, bias: DistanceBias, n_heads: int) -> None:
-    """Raises AttendoError where a bias has not the shape that each of its callers awaits."""
-    queries, keys = torch.tensor([[2, 3], [4, 5]]), torch.arange(6)
-    wanted = f"[batch, heads, queries, keys]: here [2, {n_heads} or 1, 2, 6]"
-    name = f"{where} ({type(bias).__name__})"
-    try:
-        found = tuple(bias(queries, keys).shape)
-    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-        raise AttendoError(
-            f"{name} fails for queries [2, 2] and keys [6]: {error}; a DistanceBias gives {wanted}"
-        ) from error
-    if found not in ((2, n_heads, 2, 6), (2, 1, 2, 6)):
-        raise AttendoError(
-            f"{name} gives {list(found)} for queries [2, 2] and keys [6]; a DistanceBias gives {wanted}"
-        )
 
 
 def save_description(folder: Path, bundle: Bundle) -> None:

@@ -29,6 +29,7 @@ def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from attendo.bundle import use_of
+    from attendo.own_parts import LOAD, python_line
 
     config = facts["config"]
     model, training, data = config["model"], config.get("training", {}), facts.get("data", {})
@@ -72,8 +73,8 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
     if own is None:
         yield "use", f'attendo {use} {folder} "your text"'
-    handed_in = "" if own is None else f", own_parts={own.rpartition(':')[2]}"
-    yield "in Python", f"attendo.load({str(folder)!r}{handed_in}).{CALLS[use]}"
+    load = f"attendo.load({str(folder)!r}).{CALLS[use]}"
+    yield "in Python", load if own is None else python_line(own, folder, f"{LOAD}.{CALLS[use]}")
 
 
 def _direction(languages: dict[str, str | None]) -> str:

@@ -49,8 +49,8 @@ def report(
         if run.word:
             say(run.word)
     place = folders[0] if out is None else out
-    if place.exists() and not place.is_dir():
-        raise AttendoError(f"--out {place} is a file; give a folder")
+    if not place.is_dir() and (place.exists() or place.suffix in (".html", ".png")):
+        raise AttendoError(f"--out {place} is no folder; give one, which {PAGE} and {PICTURE} go into")
     place.mkdir(parents=True, exist_ok=True)
     write_atomic(place / PAGE, report_page(runs, by, language))
     say(wrote(place / PAGE, language))

@@ -10,7 +10,10 @@ from torch import Tensor
 
 from attendo.errors import AttendoError
 
-NOT_NUMBERS = "the model gave logits that are not numbers (NaN); its weights are damaged or diverged"
+NOT_NUMBERS = (
+    "the model computes what is no number (NaN): its training has diverged, its weights are damaged, or a part of your"
+    " own gives NaN or +inf"
+)
 
 
 class BestTokens(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attendo.decoding.candidates import NOT_NUMBERS
 from attendo.errors import AttendoError
 from attendo.microscope.ask import Ask, ask_of
 from attendo.microscope.beam_tree import tree_answer
@@ -27,14 +28,14 @@ from attendo.microscope.position_view import positions_answer
 from attendo.microscope.reading import family_name, usual_beam, usual_search
 from attendo.microscope.seen import Seen, User
 from attendo.microscope.why import why_answer
-from attendo.models import Model, parameter_count
+from attendo.models import parameter_count
+from attendo.own_parts import is_own
 from attendo.training.checkpoints import checkpoints
 
 LONGEST_SWEEP = 160
 """Tokens of a text up to which a page in a file holds the effect of every head; beyond, that takes minutes."""
 REMEMBERED = 500_000_000
 """Bytes of recorded looks that are kept, and two looks at least; an older one is looked at anew when it is needed."""
-DIVERGED = "the model computes what is no number (NaN); its training has diverged"
 Answer = dict[str, Any] | bytes
 
 
@@ -109,7 +110,7 @@ class Session:
         folder = self.folder or user.folder
         return {
             "name": "a model in memory" if folder is None else folder.absolute().name,
-            "own_parts": _has_own_parts(model),
+            "own_parts": any(map(is_own, model.modules())),  # no command can load those
             "family": family,
             "facts": facts,
             "search": usual_search(user),
@@ -223,12 +224,6 @@ class _Fields:
         return value
 
 
-def _has_own_parts(model: Model) -> bool:
-    """Whether a model has modules of its user's own, which no command can load."""
-    rooms = {type(module).__module__.partition(".")[0] for module in model.modules()}
-    return not rooms <= {"attendo", "torch"}
-
-
 def _size(seen: Seen) -> int:
     """Bytes of what was recorded."""
     kept = (getattr(seen.record[path], part) for path in seen.record for part in seen.record[path].parts)
@@ -249,7 +244,7 @@ def json_of(value: Any, *, in_ascii: bool = True) -> str:
     try:
         return json.dumps(value, ensure_ascii=in_ascii, separators=(",", ":"), allow_nan=False)
     except ValueError:
-        raise AttendoError(DIVERGED) from None
+        raise AttendoError(NOT_NUMBERS) from None
 
 
 def question_of(ask: Ask) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from torch import Tensor
 from attendo.data.special_tokens import SpecialTokens
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import MARK, Tokenizer
+from attendo.decoding.candidates import NOT_NUMBERS
 from attendo.errors import AttendoError
-from attendo.microscope.session import DIVERGED
 from attendo.models import DecoderLM
 from attendo.tasks import Generator, Translator
 from attendo.tasks.alignment import teacher_forced
@@ -95,7 +95,7 @@ def _scores(logits: Float[Tensor, "len vocab"], wanted: Sequence[int], n: int) -
     log_probs = logits.double().log_softmax(-1)
     own = log_probs[range(len(wanted)), wanted].tolist()
     if not all(map(math.isfinite, own)):
-        raise AttendoError(DIVERGED)
+        raise AttendoError(NOT_NUMBERS)
     best = log_probs.topk(min(n, log_probs.shape[-1]))
     rows = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [

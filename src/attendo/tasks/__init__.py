@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from attendo.bundle import OwnParts, load_bundle, load_model
+from attendo.bundle import load_bundle, load_model
+from attendo.own_parts import OwnParts
 from attendo.tasks.alignment import Link
 from attendo.tasks.classifier import Classification, Classifier
 from attendo.tasks.embedder import Embedder

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from attendo.bundle import Bundle, OwnParts, load_bundle, save_description
+from attendo.bundle import Bundle, load_bundle, save_description
 from attendo.errors import AttendoError
 from attendo.files import locked
+from attendo.own_parts import RESUME, OwnParts
 from attendo.tasks.families import family_of
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.runs import LOCK, TrainingRun, loop_run, new_model, pick_device, refuse_second
@@ -27,7 +28,7 @@ from attendo.training.sharding import Stored
 
 
 def resumed_run(
-    folder: Path,
+    folder: str | Path,
     changes: Mapping[str, Any] | None = None,
     say: Say = lambda line: None,
     device: str = "auto",
@@ -42,8 +43,9 @@ def resumed_run(
     many as before or others. own_parts: those that it was trained with. Raises AttendoError where there is nothing to
     resume from, or where the data have changed.
     """
+    folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
-    bundle.require_own_parts(folder, "attendo.tasks.resuming.resumed_run(Path({!r}), own_parts={})")
+    bundle.require_own_parts(folder, RESUME)
     with ranks.in_turn("checkpoints", everywhere=True):
         found = sound_checkpoint(folder, say) if ranks.is_first else None
     name = ranks.broadcast(None if found is None else found.name)

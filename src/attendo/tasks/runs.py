@@ -17,9 +17,6 @@ import torch
 
 from attendo.bundle import (
     Bundle,
-    OwnParts,
-    name_of_parts,
-    own_buffers,
     save_card,
     save_description,
     save_weights,
@@ -29,6 +26,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.models import Model, parameter_count
+from attendo.own_parts import RESUME, OwnParts, name_of_parts, own_buffers, python_line
 from attendo.tasks.adapters import save_adapter
 from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.coaching import Coaching
@@ -122,8 +120,7 @@ class TrainingRun:
     def _resume(self) -> str:
         if self.bundle.own_parts is None:
             return f"attendo resume {self.folder}"
-        parts = name_of_parts(self.bundle.own_parts).rpartition(":")[2]
-        return f"attendo.tasks.resuming.resumed_run(Path({str(self.folder)!r}), own_parts={parts})"
+        return python_line(name_of_parts(self.bundle.own_parts), self.folder, RESUME)
 
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""

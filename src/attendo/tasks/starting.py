@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from attendo.bundle import OwnParts, load_bundle, load_model
+from attendo.bundle import load_bundle, load_model
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.models import Model, ModelConfig
+from attendo.own_parts import OwnParts
 from attendo.tasks.family import Family
 from attendo.tasks.settings import Tables, joined
 from attendo.training.costs import on_paper

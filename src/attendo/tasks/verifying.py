@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from attendo.bundle import OwnParts, load_bundle
+from attendo.bundle import load_bundle
 from attendo.data.accounting import plural
 from attendo.errors import AttendoError
+from attendo.own_parts import VERIFY, OwnParts
 from attendo.tasks.family import Say
 from attendo.tasks.resuming import config_of, require_own_shapes, restored, set_threads
 from attendo.tasks.tracking import LOG_NAME, read_log
@@ -62,7 +63,7 @@ class Verification:
 
 
 def verify_resume(
-    folder: Path,
+    folder: str | Path,
     n_steps: int | None = None,
     say: Say = lambda line: None,
     device: str = "auto",
@@ -75,8 +76,9 @@ def verify_resume(
     with. A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
     AttendoError where there is nothing to replay.
     """
+    folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
-    bundle.require_own_parts(folder, "attendo.tasks.verifying.verify_resume(Path({!r}), own_parts={})")
+    bundle.require_own_parts(folder, VERIFY)
     config = config_of(folder, bundle)
     start, end = ends(folder, bundle.card.get("init_from"), say)
     target = read_progress(end)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
+from attendo.own_parts import is_unsound
 from attendo.training.sharding import local
 
 
@@ -21,7 +22,7 @@ def first_not_finite(model: nn.Module, forward: Callable[[], Tensor]) -> str | N
 
     def look(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not output.isfinite().all():
+            if not found and isinstance(output, Tensor) and is_unsound(module, output):
                 found.append(path or "the model")
 
         return hook

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from attendo.data.batches import Batch
 from attendo.errors import AttendoError
+from attendo.own_parts import own_part_at
+from attendo.training.checkpoints import checkpoints
 from attendo.training.ending import share_done
 from attendo.training.finite import first_not_finite, gradient_not_finite
 from attendo.training.gradients import split_note, summed_gradients
@@ -44,15 +46,14 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
         for group in run.optimizer.param_groups:
             group["lr"] = rate
         take_step(run)
-    else:
-        note = f"{culprit(run, micro_batches, before)} is not finite at step {progress.step + 1}"
+    source = "" if finite else culprit(run, micro_batches, before)
     if run.scaler is not None:
         run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
     progress.batch += len(micro_batches)
     progress.saw(batch.ids for batch in micro_batches)
     if not finite:
-        return left_out(run, note, loss, norm)
+        return left_out(run, source, loss, norm)
     progress.step += 1
     progress.skipped_in_a_row = 0
     counts = [batch.n_targets if batch.n_tokens is None else batch.n_tokens for batch in micro_batches]
@@ -71,24 +72,39 @@ def take_step(run: Run) -> None:
         run.average.update(run.engine.model, run.progress.step + 1)
 
 
-def left_out(run: Run, note: str, loss: float, norm: float) -> Report:
-    """Counts an update that was left out; the batches count as seen. Raises AttendoError where it is one too many.
+def left_out(run: Run, source: str, loss: float, norm: float) -> Report:
+    """Counts an update that was left out, for what `source` gave; the batches count as seen.
+
+    Raises AttendoError where it is one too many.
 
     A gradient that overflows in float16 is no fault as long as the loss can be scaled by less the next time.
     """
-    progress, config = run.progress, run.training
+    progress = run.progress
     progress.skipped += 1
+    note = f"{source} is not finite at step {progress.step + 1}"
     if run.scaler is not None and math.isfinite(loss) and (scale := run.scaler.get_scale()) >= 1.0:
         note += f": its update was left out, and the loss is scaled by {scale:,.0f} from now on"
         return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
     progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_IN_A_ROW:
         raise AttendoError(
-            f"{note}, the {MOST_IN_A_ROW}rd update in a row that is not; train with a lower training.learning_rate (now"
-            f" {config.learning_rate:.2g}), then resume from the last checkpoint"
+            f"{note}, the {MOST_IN_A_ROW}rd update in a row that is not; {remedy(run, source)}"
         )
     note += ": its update was left out"
     return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
+
+
+def remedy(run: Run, source: str) -> str:
+    """What to do where updates are left out, for what `source` (see `culprit`) gave."""
+    part = own_part_at(run.engine.model, source.removeprefix("the gradient of "))
+    rate = f"{run.training.learning_rate:.2g}"
+    saved = run.folder is not None and checkpoints(run.folder)
+    if part is not None:
+        again = "resume from the last checkpoint" if saved else "train again"
+        return f"{type(part).__name__}, your part, gives NaN or infinity: correct its formula, then {again}"
+    if saved:
+        return f"train with a lower training.learning_rate (now {rate}), then resume from the last checkpoint"
+    return f"train again with a lower training.learning_rate (now {rate})"
 
 
 def culprit(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
