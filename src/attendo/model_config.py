@@ -45,8 +45,9 @@ class ModelConfig:
     max_len: longest text in tokens; learned positions end there. attention_scale: 1/√head_dim unless given.
     attention_bias: of the projections of each attention; attention_out_bias: of the last, if it differs.
     attention_norm: an RMSNorm on each head of the queries and keys of self-attention (Dehghani et al. 2023).
-    norm_first: pre-norm, and a last norm. positions: added to the embeddings, or, rotary, ALiBi and relative, part
-    of self-attention. position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
+    norm_first: pre-norm, and a last norm. norm: "layer" or "rms". activation: "relu", "gelu", "gelu_tanh", "silu".
+    positions: "sinusoidal", "learned", "ramp" and "inverse" are added to the embeddings; "rotary", "alibi" and
+    "relative" (T5) are part of self-attention; or "none". position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
     position's number; position_first_index, position_order: as in `sinusoidal_encoding`;
     position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times
     √d_model. embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that

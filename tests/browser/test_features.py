@@ -1,5 +1,6 @@
 """Every feature of the microscope's page, used by clicks and keys, for each family and at several lengths."""
 
+import json
 import random
 
 import pytest
@@ -154,11 +155,18 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     at.drawn("positions")
     assert "∞" not in "".join(at.page.locator("#view-positions .color-scale").all_text_contents())
     shown = at.page.inner_text("#view-positions")
-    assert (
-        "Window, a bias by distance: 64 distances, 2 heads" in shown
-        and "distances down, heads across" in shown
-    )
-    assert "The first head: queries down" in shown and "Compare by" not in shown and "How alike" not in shown
+    assert f"Window, a bias by distance: {len(weights)} distances, 2 heads" in shown
+    assert "Encoder self-attention, layer 2: what is added to the scores, distances down, heads across" in shown
+    assert "Encoder self-attention, layer 2, head 1: queries down" in shown
+    assert "Compare by" not in shown and "How alike" not in shown
+    panel, end = at.page.locator("#view-positions"), f"position {len(weights) - 1}"
+    for head, number in ((0, "−∞"), (1, "0.0000")):  # of the last key for the first query
+        at.js(f"app.choose({json.dumps(layer.replace('1', '0'))}, {head})")
+        at.says(panel, f"Encoder self-attention, layer 1, head {head + 1}: queries down")
+        panel.locator('canvas[data-name="position-dots"]').focus()
+        at.page.keyboard.press("End")
+        told = panel.locator(".cells-value").last.text_content()
+        assert end in told and told.split()[-1] == number
     at.visit.check()
 
 

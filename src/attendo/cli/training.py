@@ -109,6 +109,8 @@ def translation(
     Every row is accounted for. Ctrl-C saves; attendo resume goes on.
     With --init-from a trained model learns on: all of it, adapters alone (--set lora.rank=8), or all but some parts
     (--set 'training.frozen=["encoder"]').
+    Parts are settings, too: model.positions is sinusoidal, learned, rotary, alibi, relative or none
+    (--set model.positions=alibi), model.norm is layer or rms.
 
     Example: attendo train translation --train pairs.tsv --out runs/mine
     """

@@ -14,14 +14,14 @@ from attendo.microscope.seen import Seen
 from attendo.model_config import ModelConfig
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary, alibi_slopes
+from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
 
 _OWN = (
-    "The model was given a part of its own, by which each head adds to its scores something for the distance: shown is"
-    " what each head (column) adds for keys at each distance (row) before the query, and the first head's whole matrix,"
-    " of the first layer.",
-    "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は最初の層のもので、"
-    "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、最初のヘッドの行列全体です。",
+    "The model was given a part of its own, by which each head adds to its scores something for the distance: shown is,"
+    " of the open layer, what each head (column) adds for keys at each distance (row) before the query, and the open"
+    " head's whole matrix.",
+    "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は開いている層のもので、"
+    "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
 )
 AT_LEAST = 64
 """Positions that are shown, where the model has so many: a short text shows no pattern."""
@@ -31,23 +31,22 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
 
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
-    ALiBi and relative, and a bias of its user's own: what each head adds by distance, and the first head's for each
-    query (row) and key.
-    name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that
+    ALiBi and relative, and a bias of its user's own, add to scores: the layers of a look have what (`layer_of`), so
+    there is no matrix here, and n is the length of the text. name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that
     the model has not.
     """
     embedding, tokens = _side(seen, side)
-    config = seen.model.config
-    n = max(len(tokens), min(AT_LEAST, config.max_len))
-    rows, dots = _matrices(seen, embedding, side, n)
-    within = _within(seen, side)
-    own = isinstance(within, DistanceBias) and type(within) not in (Alibi, RelativeBias)
+    config, within = seen.model.config, _within(seen, side)
+    biased = isinstance(within, DistanceBias)
+    n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
+    rows, dots = _matrices(config, embedding, within, n)
+    own = biased and type(within) not in (Alibi, RelativeBias)
     notes = _OWN if own else _notes(config)
     return {
         "kind": "own" if own else config.positions,
         "name": type(within).__name__ if own else "",
         "n": n,
-        "d": rows.shape[1],
+        "d": config.n_heads if biased else rows.shape[1],
         "trained": config.max_len,
         "data": encoded(rows),
         "dots": encoded(dots),
@@ -68,24 +67,18 @@ def _side(seen: Seen, side: Literal["source", "target"]) -> tuple[InputEmbedding
 
 
 def _matrices(
-    seen: Seen, embedding: InputEmbedding, side: Literal["source", "target"], n: int
+    config: ModelConfig, embedding: InputEmbedding, within: Any, n: int
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n n"]]:
-    config, places, within = seen.model.config, torch.arange(n), _within(seen, side)
+    places = torch.arange(n)
+    if isinstance(within, DistanceBias):
+        return torch.zeros(0, 0), torch.zeros(0, 0)
     match config.positions:
-        case _ if isinstance(within, DistanceBias) and type(within) is not Alibi:
-            here = places.to(embedding.tokens.weight.device)
-            table = within(here[None], here)[0].detach().float().cpu().expand(config.n_heads, n, n)
-            return table[:, -1].flip(1).mT, table[0]
         case "rotary":
-            turns = within
-            assert isinstance(turns, Rotary)
+            assert isinstance(within, Rotary)
             half = config.head_width // 2
             units = torch.tensor([1.0, 0.0]).repeat(n, half)[None, None]
-            rows = turns(units, places[None])[0, 0]
+            rows = within(units, places[None])[0, 0]
             return rows, rows @ rows.mT / half
-        case "alibi":
-            slopes = alibi_slopes(config.n_heads)
-            return -slopes * places[:, None], -slopes[0] * (places[:, None] - places).abs()
         case "none":
             return torch.zeros(n, 0), torch.zeros(n, n)
         case _:
@@ -135,19 +128,19 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
         case "alibi":
             return (
                 "Nothing is added to the embedding; each head lowers its scores with the distance, by a slope of its"
-                " own: shown is what is added at each distance (row) in each head (column), and the first head's"
+                " own: shown is what is added at each distance (row) in each head (column), and the open head's"
                 " whole matrix.",
                 "埋め込みには何も足しません。各ヘッドが固有の傾きで、距離に応じてスコアを下げます。"
-                "図は距離（行）ごと、ヘッド（列）ごとの値と、最初のヘッドの行列全体です。",
+                "図は距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
             )
         case "relative":
             return (
                 "Nothing is added to the embedding; each head adds to its scores a trained number for the distance, far"
                 " distances sharing one: shown is what each head (column) adds for keys at each distance (row) before"
-                " the query, and the first head's whole matrix, of the first layer.",
+                " the query, and the open head's whole matrix.",
                 "埋め込みには何も足しません。各ヘッドが、距離ごとに学習した数をスコアに足します（遠い距離どうしは一つの数を"
-                "共有します）。図は最初の層のもので、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
-                "最初のヘッドの行列全体です。",
+                "共有します）。図は、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
+                "開いているヘッドの行列全体です。",
             )
         case "none":
             return (

@@ -119,6 +119,12 @@ export function numbersBytes(layer) {
   return { end: starts.at(-1), of };
 }
 
+// What is added to a score by distance: ALiBi's slope, or a table, in which null is −∞: JSON has no infinity
+export function biasOf(layer, head, apart) {
+  if (layer.slopes) return -layer.slopes[head] * Math.abs(apart);
+  return layer.biases ? (layer.biases[head][apart + layer.k_len - 1] ?? -Infinity) : 0;
+}
+
 // layer: an entry of look.stacks[].layers; only: the head whose numbers alone are in the buffer, else
 // undefined. Matrices are rows one after another, [q_len × k_len].
 export function layerNumbers(layer, buffer, only) {
@@ -142,12 +148,7 @@ export function layerNumbers(layer, buffer, only) {
   // how many keys a query may look at
   const reach = (i) => (layer.causal ? Math.max(0, i + kLen - qLen + 1) : kLen);
   const allowed = (i, j) => j < reach(i);
-  // what is added to a score by distance: ALiBi's slope, or a table, in which null is −∞: JSON has no infinity
-  const bias = (head, i, j) => {
-    const apart = j - (i + kLen - qLen);
-    if (layer.slopes) return -layer.slopes[head] * Math.abs(apart);
-    return layer.biases ? (layer.biases[head][apart + kLen - 1] ?? -Infinity) : 0;
-  };
+  const bias = (head, i, j) => biasOf(layer, head, j - (i + kLen - qLen));
   const biased = layer.slopes || layer.biases;
 
   // The scores of a head, first those that make weights; the keys behind the mask are for who asks for them

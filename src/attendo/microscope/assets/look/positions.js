@@ -1,9 +1,12 @@
 // Positions: their encodings as a heat map, and how alike they are.
 import { addWords, inJapanese, say } from "./words.js";
 import { el, field, formatted, pieceText, select } from "./dom.js";
-import { floatsOf } from "./numbers.js";
-import { drawWhenShown, questions } from "./views.js";
+import { biasOf, floatsOf } from "./numbers.js";
+import { drawWhenShown, partName, questions } from "./views.js";
 import { cellMap, colorScale } from "./cells.js";
+
+const BY_DISTANCE = ["alibi", "relative", "own"];
+const isBiased = (layer) => layer.queries === layer.keys && (layer.slopes || layer.biases);
 
 // The view
 
@@ -14,6 +17,7 @@ export function makePositions(app, root) {
   view.onchange.load = load;
   view.onchange.draw = () => drawPositions(app, view);
   app.on("look", load);
+  app.state.on(["layer", "head"], () => view.answer?.layers.length && view.onchange.draw());
   app.on("theme", () => {
     view.encodings.redraw();
     view.products.redraw();
@@ -34,13 +38,13 @@ function addPositionWords() {
       "位置の符号化（縦：位置、横：次元）",
     ],
     "positions-added": [
-      "What is added to the scores: distances down, heads across",
-      "スコアに足す値（縦: 距離、横: ヘッド）",
+      "{name}: what is added to the scores, distances down, heads across",
+      "{name}：スコアに足す値（縦: 距離、横: ヘッド）",
     ],
     "positions-distance": ["distance {n}", "距離 {n}"],
     "positions-head": ["head {n}", "ヘッド {n}"],
     "positions-heads": ["{kind}: {n} distances, {d} heads", "{kind}: {n} 通りの距離、{d} 個のヘッド"],
-    "positions-first": ["The first head: queries down, keys across", "最初のヘッド（縦: クエリ、横: キー）"],
+    "positions-whole": ["{name}: queries down, keys across", "{name}（縦: クエリ、横: キー）"],
     "position-own": ["{name}, a bias by distance", "{name}（距離によるバイアス）"],
     "positions-products": ["How alike two positions are", "位置どうしの近さ"],
     "positions-row": ["position {n}", "位置 {n}"],
@@ -134,6 +138,7 @@ async function loadPositions(app, view) {
   view.sideField.hidden = !both;
   const answer = await view.ask("positions", { key: look.key, side });
   if (!answer) return;
+  const within = look.stacks.flatMap(({ layers }) => layers.filter((layer) => layer.keys === side && isBiased(layer)));
   const note = (inJapanese() ? answer.note_ja : answer.note_en) ?? "";
   view.all.hidden = !answer.n || !answer.d;
   if (view.all.hidden) return void (view.said.textContent = note || say("positions-nothing"));
@@ -141,22 +146,36 @@ async function loadPositions(app, view) {
   view.answer = {
     ...answer,
     tokens: look[side],
+    layers: BY_DISTANCE.includes(answer.kind) ? within : [],
     data: floatsOf(answer.data),
     dots: answer.dots ? floatsOf(answer.dots) : null,
   };
   drawPositions(app, view);
 }
 
+// What a layer adds to its scores: for each distance of a key before the query by each head, and the open head's matrix
+function addedBy(app, { layers, n, d }) {
+  const open = layers.findIndex(({ path }) => path === app.state.get("layer"));
+  const [layer, head] = [layers[Math.max(0, open)], open < 0 ? 0 : app.state.get("head")];
+  return {
+    whole: partName(layer.path, null),
+    name: partName(layer.path, head),
+    data: Float32Array.from({ length: n * d }, (_, i) => biasOf(layer, i % d, -Math.floor(i / d))),
+    dots: Float32Array.from({ length: n * n }, (_, i) => biasOf(layer, head, (i % n) - Math.floor(i / n))),
+  };
+}
+
 function drawPositions(app, view) {
   if (!view.answer) return;
-  const { kind, n, d, trained, data, dots, tokens } = view.answer;
-  const byDistance = ["alibi", "relative", "own"].includes(kind); // what is added to scores, and no encoding
+  const { kind, n, d, trained, tokens } = view.answer;
+  const byDistance = view.answer.layers.length > 0; // what is added to scores, and no encoding
+  const { data, dots, whole, name: part } = byDistance ? addedBy(app, view.answer) : view.answer;
   const name = (i) => `${say("positions-row", { n: i })}${tokens[i] ? ` ${pieceText(tokens[i])}` : ""}`;
   const most = (numbers) => numbers.reduce((high, x) => (x === -Infinity ? high : Math.max(high, Math.abs(x))), 0);
   const called = say(`position-${kind}`, { name: view.answer.name });
   view.kind.textContent = say(byDistance ? "positions-heads" : "positions-kind", { kind: called, n, d });
-  view.axes.textContent = say(byDistance ? "positions-added" : "positions-encodings");
-  view.alike.textContent = say(byDistance ? "positions-first" : "positions-products");
+  view.axes.textContent = say(byDistance ? "positions-added" : "positions-encodings", { name: whole });
+  view.alike.textContent = say(byDistance ? "positions-whole" : "positions-products", { name: part });
   view.likeField.hidden = byDistance;
   const distance = (i) => say("positions-distance", { n: i });
   const drawn = { rows: n, diverging: true, trained };
