@@ -80,7 +80,10 @@ def test_without_matplotlib_there_is_the_page_and_a_word(place, tmp_path, monkey
         (["."], "metrics.jsonl: no such file"),
         (["one", "--by", "hours"], "take step, minutes or cpu-minutes"),
         (["one", "--language", "de"], "not one of 'en', 'ja'"),
-        (["one", "--out", "labelled.tsv"], "is no folder; give one, which report.html and curves.png go into"),
+        (
+            ["one", "--out", "labelled.tsv"],
+            "is no folder; give one, which report.html and curves.png go into",
+        ),
         (["one", "--out", "rep.html"], "--out rep.html is no folder; give one, which"),
         ([], "Missing argument"),
     ],

@@ -217,7 +217,10 @@ def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(
         said = refused("export", "runs/near", "out", "--to", target)
         assert said.endswith("which no other program knows; it can't be exported")
     card = " ".join(attendo("info", "runs/near").out.split())
-    assert "in Python from distance_bias import with_log_distance; attendo.load('runs/near', own_parts=with" in card
+    assert (
+        "in Python from distance_bias import with_log_distance; attendo.load('runs/near', own_parts=with"
+        in card
+    )
     assert "own_parts=with_log_distance).translate" in card and "attendo translate" not in card
 
 

@@ -1,20 +1,26 @@
 """Parts of a user's own are tried before they are trained: what changes nothing, or gives NaN, is refused by name."""
 
 import re
+from contextlib import redirect_stdout
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from test_microscope_effects import tiny_look, tiny_user
 from tiny_task import tiny_run
 from torch import nn
 
 from attendo.errors import AttendoError
-from attendo.models import ModelConfig, build_model
+from attendo.microscope.position_view import positions_answer
+from attendo.models import ModelConfig, build_model, parameter_count
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import DistanceBias, Rotary
 from attendo.own_parts import own_part_at, put_in
+from attendo.tasks.settings import preset_tables
 from attendo.training.loop import train
 from attendo.training.update import left_out, update
 
@@ -226,7 +232,9 @@ def test_updates_left_out_for_a_part_of_ones_own_say_so(tmp_path, saved):
 def test_a_hidden_key_is_not_taken_for_what_went_wrong(tmp_path):
     run = tiny_run(tmp_path / "c")
     run.model.get_submodule(PATH).positions = Turning()
-    run.model.get_submodule("encoder.blocks.0.feed_forward").register_forward_hook(lambda m, i, out: out * torch.nan)
+    run.model.get_submodule("encoder.blocks.0.feed_forward").register_forward_hook(
+        lambda m, i, out: out * torch.nan
+    )
     report = update(run, run.task.batches(1, 0, 0)[:1])
     assert report.note.startswith("encoder.blocks.0.feed_forward is not finite at step 1")
     run.progress.skipped_in_a_row = 2
@@ -238,3 +246,43 @@ def test_the_outermost_part_of_ones_own_is_named():
     model = SimpleNamespace(a=nn.Sequential(Table(), nn.Linear(1, 1)))
     assert own_part_at(model, "a.0.numbers") is model.a[0] and own_part_at(model, "a.1.weight") is None
     assert own_part_at(model, "the norm of the gradient") is None
+
+
+def code_of_page(title):
+    """A file of the page on changing a block."""
+    page = Path(__file__).resolve().parent.parent / "docs" / "en" / "change-a-block.md"
+    text = page.read_text(encoding="utf-8")
+    (code,) = re.findall(rf'^```python title="{re.escape(title)}"\n(.*?)^```', text, re.M | re.S)
+    names = {"__name__": title}
+    exec(code, names)
+    return text, names
+
+
+def test_the_pages_alibi_is_a_part_beside_the_sines_and_positions_names_it():
+    _, names = code_of_page("alibi.py")
+    user = tiny_user("classification")
+    put_in(names["with_alibi"], user.model)
+    answer = positions_answer(tiny_look("classification", user=user, text="rain snow"), "source")
+    assert user.model.config.positions == "sinusoidal" and user.model.embedding.positions is not None
+    assert (answer["kind"], answer["name"], answer["data"]) == ("own", "Alibi", "")
+
+
+def test_the_pages_trial_is_what_it_prints():
+    text, names = code_of_page("distance_bias.py")
+    commands = re.findall(r'^python3 -c "(.+?)" > (\w+)\.tsv$', text, re.M)
+    rows = {}
+    for code, name in commands:
+        with redirect_stdout(StringIO()) as written:
+            exec(code, {})
+        rows[name] = [tuple(line.split("\t")) for line in written.getvalue().splitlines()]
+    assert {name: len(pairs) for name, pairs in rows.items()} == {"pairs": 4000, "test": 500}
+    assert not {*rows["pairs"]} & {*rows["test"]} and {len(row) for row in rows["test"]} == {2}
+    held_out = len(rows["pairs"]) - int(re.search(r"entries for ([\d,]+) pairs", text)[1].replace(",", ""))
+    assert (
+        f"{len(rows['pairs']):,} rows read" in text and f"\n{held_out} of 4,000 pairs are split off" in text
+    )
+    vocab_size = int(re.search(r"tokenizer: bpe, ([\d,]+) entries", text)[1].replace(",", ""))
+    chosen = {"vocab_size": vocab_size, "norm_first": True}  # this as every size that is chosen
+    model = build_model(ModelConfig(**preset_tables("tiny")["model"], **chosen))
+    names["with_log_distance"](model)
+    assert f"\n{parameter_count(model):,} parameters; " in text

@@ -47,13 +47,13 @@ class ModelConfig:
     attention_norm: an RMSNorm on each head of the queries and keys of self-attention (Dehghani et al. 2023).
     norm_first: pre-norm, and a last norm. norm: "layer" or "rms". activation: "relu", "gelu", "gelu_tanh", "silu".
     positions: "sinusoidal", "learned", "ramp" and "inverse" are added to the embeddings; "rotary", "alibi" and
-    "relative" (T5) are part of self-attention; or "none". position_base: of the wavelengths, a number or "length" (max_len); position_start: the first
-    position's number; position_first_index, position_order: as in `sinusoidal_encoding`;
-    position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times
-    √d_model. embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that
-    stays 0. tie: which of source embedding, target embedding and output matrix are one ("all", "output" = the last
-    two, "input" = the first two, "none"); a classifier has none to tie. d_output: width of the hidden layer before the
-    output, which a masked model always has, and a classifier only if it is given (output_activation follows it there).
+    "relative" (T5) are part of self-attention; or "none". position_base: of the wavelengths, a number or "length"
+    (max_len); position_start: the first position's number; position_first_index, position_order: as in
+    `sinusoidal_encoding`; position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times √d_model.
+    embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that stays 0. tie:
+    which of source embedding, target embedding and output matrix are one ("all", "output" = the last two, "input" =
+    the first two, "none"); a classifier has none to tie. d_output: width of the hidden layer before the output, which
+    a masked model always has, and a classifier only if it is given (output_activation follows it there).
     n_classes: 0 makes a classifier give the pooled vectors themselves: embeddings of texts.
 
     Raises ValueError naming the field for a value that is none of its choices, or that fits no other.

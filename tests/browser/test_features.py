@@ -156,7 +156,9 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     assert "∞" not in "".join(at.page.locator("#view-positions .color-scale").all_text_contents())
     shown = at.page.inner_text("#view-positions")
     assert f"Window, a bias by distance: {len(weights)} distances, 2 heads" in shown
-    assert "Encoder self-attention, layer 2: what is added to the scores, distances down, heads across" in shown
+    assert (
+        "Encoder self-attention, layer 2: what is added to the scores, distances down, heads across" in shown
+    )
     assert "Encoder self-attention, layer 2, head 1: queries down" in shown
     assert "Compare by" not in shown and "How alike" not in shown
     panel, end = at.page.locator("#view-positions"), f"position {len(weights) - 1}"

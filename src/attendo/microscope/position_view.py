@@ -23,6 +23,7 @@ _OWN = (
     "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は開いている層のもので、"
     "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
 )
+_BIASES = {"alibi": Alibi, "relative": RelativeBias}
 AT_LEAST = 64
 """Positions that are shown, where the model has so many: a short text shows no pattern."""
 
@@ -31,16 +32,16 @@ def positions_answer(seen: Seen, side: Literal["source", "target"]) -> dict[str,
     """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
 
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
-    ALiBi and relative, and a bias of its user's own, add to scores: the layers of a look have what (`layer_of`), so
-    there is no matrix here, and n is the length of the text. name: of the user's class. trained: the most tokens that the model was made for. Raises AttendoError for a side that
-    the model has not.
+    ALiBi and relative, and a bias that its user put in, add to scores: the layers of a look have what (`layer_of`), so
+    there is no matrix here, and n is the length of the text. name: of the class that was put in. trained: the most
+    tokens that the model was made for. Raises AttendoError for a side that the model has not.
     """
     embedding, tokens = _side(seen, side)
     config, within = seen.model.config, _within(seen, side)
     biased = isinstance(within, DistanceBias)
     n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
     rows, dots = _matrices(config, embedding, within, n)
-    own = biased and type(within) not in (Alibi, RelativeBias)
+    own = biased and type(within) is not _BIASES.get(config.positions)
     notes = _OWN if own else _notes(config)
     return {
         "kind": "own" if own else config.positions,
