@@ -14,7 +14,6 @@ import typer
 
 from attendo.cli.checking import checked
 from attendo.cli.options import OneJson, Spoken
-from attendo.theory.sources import cited
 from attendo.words import Language, Words, labelled
 
 if TYPE_CHECKING:
@@ -188,6 +187,12 @@ def _chosen_claims(ids: list[str]) -> list[Claim]:
     return _chosen("claim", known, ids, [claim.id for claim in CLAIMS])
 
 
+def _cited(source: str, language: Language) -> str:
+    from attendo.theory.sources import cited
+
+    return cited(source, language)
+
+
 def _verdict(claim: Claim, finding: Finding) -> Words:
     if not finding.holds:
         return Words("FAILS", "不成立")
@@ -198,7 +203,7 @@ def _verdict(claim: Claim, finding: Finding) -> Words:
 
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
     verdict = _verdict(claim, finding).in_language(language)
-    lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", cited(claim.source, language))
+    lines = _beside(f"{_cell(claim.id, 5)}{_cell(verdict, 24)}", _cited(claim.source, language))
     lines += _beside(" " * 5, claim.statement.in_language(language))
     if claim.condition is not None:
         text = labelled(CONDITION, claim.condition.in_language(language), language)
@@ -233,7 +238,7 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
     from attendo.microscope.terminal_pictures import picture_lines
 
     width = _width()
-    verdict, source = _verdict(claim, finding).in_language(language), cited(claim.source, language)
+    verdict, source = _verdict(claim, finding).in_language(language), _cited(claim.source, language)
     lines = flowed(f"{claim.id}  {verdict} — {source}", width)
     lines.append("")
     parts = [(None, claim.statement), (CONDITION, claim.condition)]
@@ -330,7 +335,7 @@ def _mark(erratum: Erratum) -> Words:
 def _listed(erratum: Erratum, language: Language) -> list[str]:
     mark = _mark(erratum).in_language(language)
     lines = _beside(f"{erratum.number:>2}  {_cell(mark, 18)}", erratum.title.in_language(language))
-    lines += _beside(" " * 4, cited(erratum.source, language))
+    lines += _beside(" " * 4, _cited(erratum.source, language))
     for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
         lines += _beside(f"    {sign} ", text.in_language(language))
     return [*lines, ""]
@@ -353,7 +358,7 @@ def _erratum_lines(
 
     head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
     width = _width()
-    lines = [*flowed(head, width), *flowed(cited(erratum.source, language), width)]
+    lines = [*flowed(head, width), *flowed(_cited(erratum.source, language), width)]
     forms = (
         (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
         (Words("Right", "正"), erratum.right, "right_code"),
