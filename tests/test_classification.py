@@ -15,7 +15,7 @@ from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig
-from attendo.tasks.classification import ClassificationTask, LabelledMaterial
+from attendo.tasks.classification import N_SAMPLES, ClassificationTask, LabelledMaterial
 from attendo.tasks.classifier import Classifier
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
@@ -170,7 +170,7 @@ def test_an_evaluation_fits_the_temperature_on_its_rows(store):
     for name in ("loss", "accuracy", "macro_f1", "ece", "ece_uncalibrated"):
         assert found.measures[name] == pytest.approx(same[name], abs=1e-12)
     assert found.measures["ece"] < found.measures["ece_uncalibrated"]
-    shown = ROWS[:: max(1, len(ROWS) // 32)][:32]
+    shown = ROWS[:: max(1, len(ROWS) // N_SAMPLES)][:N_SAMPLES]
     assert [(text, label) for text, label, _ in found.samples] == [(row.text, row.label) for row in shown]
     assert [given for _, _, given in found.samples] == [
         each.label for each in subject.classify([row.text for row in shown])

@@ -35,8 +35,8 @@ def source_hash(source: str) -> int:
     )
 
 
-def held_out(sources: Iterable[str], name: str = "the training data") -> HeldOut:
-    """Choose 1 % of the rows, 100 at least and 2,000 at most but never over a fifth of them, for validation.
+def held_out(sources: Iterable[str], name: str = "the training data", share: float = 0.01) -> HeldOut:
+    """Choose a share of the rows, 100 at least and 2,000 at most but never over a fifth of them, for validation.
 
     Rows with the same source fall on the same side. In the order of their hashes, sources are taken while
     their rows fit into the number wanted, so the number held out is met exactly unless many rows share a
@@ -55,7 +55,7 @@ def held_out(sources: Iterable[str], name: str = "the training data") -> HeldOut
             f"{name}: {n_rows} usable rows are too few to split off validation rows, "
             f"which takes {FEWEST_ROWS}; give more rows, or a validation file with --valid"
         )
-    wanted = min(max(LEAST, n_rows // 100), MOST, n_rows // 5)
+    wanted = min(max(LEAST, int(round(n_rows * share, 6))), MOST, n_rows // 5)
     taken: list[int] = []
     n_held_out = 0
     for negative in sorted(largest_first, reverse=True):

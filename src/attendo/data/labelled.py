@@ -155,7 +155,7 @@ def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
-def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str) -> HeldOut:
+def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str, share: float = 0.01) -> HeldOut:
     """Which texts are held out for validation, by their hashes, as `held_out` does; `read` is called twice.
 
     Every class with two or more different texts is on both sides: where it would not be, one text of it changes
@@ -170,7 +170,7 @@ def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str) -> Held
             extremes[row.label] = min(low, key), max(high, key)
             yield row.text
 
-    held = held_out(texts(), name)
+    held = held_out(texts(), name, share)
     several = [(low, high) for low, high in extremes.values() if low != high]
     # held_out takes the smallest hashes: a class's smallest is the first to be held out, its largest the last
     hashes = held.hashes - {high for _, high in several} | {low for low, _ in several}

@@ -12,8 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from attendo.data.accounting import plural
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
-from attendo.data.labelled import LabelledRow
+from attendo.data.labelled import LabelledRow, shown
 from attendo.data.labelled_store import LabelledStore
 from attendo.data.lengths import RowLengths
 from attendo.data.long_texts import LongTexts
@@ -29,12 +30,15 @@ from attendo.metrics import (
     log_loss,
     log_softmax,
 )
+from attendo.tasks.baselines import Baselines, baselines
 from attendo.tasks.classifier import Classifier
 from attendo.training.distributed import ALONE, Ranks
+from attendo.training.report_lines import measured
 from attendo.training.run import Evaluation
 
-N_SAMPLES = 32
-"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label."""
+N_SAMPLES = 31
+"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label. A prime number, so that
+steps at equal distances come by all of them."""
 _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
 
 
@@ -156,7 +160,8 @@ class ClassificationTask:
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
         """Fits the temperature and measures accuracy and macro-F1; loss (nats a text) and calibration error with it.
 
-        The measure "temperature" is that of the very weights, and belongs into the card with them.
+        The measure "temperature" is that of the very weights, and belongs into the card with them. The baselines'
+        measures stand beside the model's.
         """
         classifier = self.classifier
         assert model is classifier.model
@@ -173,11 +178,32 @@ class ClassificationTask:
             "ece": calibration_error(np.exp(log_probs), true),
             "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
             "temperature": classifier.temperature,
+            **self.baselines.measures(),
         }
         names = classifier.labels.names
         samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
         step = max(1, len(samples) // N_SAMPLES)
         return Evaluation(measures, self.deciding, samples[::step][:N_SAMPLES])
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """What the model has to beat on the validation texts."""
+        tokenizer, true = self.classifier.tokenizer, self.classifier.ids_of(self.validation, self.name)
+        texts = tokenizer.encode_batch(row.text for row in self.validation)
+        shape = len(self.classifier.labels), tokenizer.vocab_size
+        return baselines(self.material.store, texts, true, shape)
+
+    @property
+    def what_to_beat(self) -> str:
+        """The baselines in a line for people, by accuracy and by the measure that decides."""
+        found, n = self.baselines, len(self.validation)
+        label = shown(self.classifier.labels.names[found.commonest])
+        line = f"to beat on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
+        return line if found.counting is None else f"{line}; counting words, {self._scores(found.counting)}"
+
+    def _scores(self, scores: tuple[float, float]) -> str:
+        names = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
+        return ", ".join(measured(dict(zip(names, scores, strict=False))))
 
     @property
     def deciding(self) -> str:

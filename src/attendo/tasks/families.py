@@ -90,7 +90,10 @@ def _classification_task(
     corpus: LabelledCorpus, material: LabelledMaterial, classifier: Classifier, training: TrainingConfig
 ) -> ClassificationTask:
     validation = corpus.validation(training.evaluate_rows)
-    return ClassificationTask(material, classifier, validation, training.batch_tokens, corpus.validation_name)
+    name = corpus.validation_name
+    task = ClassificationTask(material, classifier, validation, training.batch_tokens, name)
+    corpus.say(task.what_to_beat)
+    return task
 
 
 CLASSIFICATION = Family(
@@ -106,6 +109,7 @@ CLASSIFICATION = Family(
     material=_labelled,
     user=_classifier,
     task=_classification_task,
+    data_keys={"valid_share": 0.1},
 )
 
 # ---- language modelling

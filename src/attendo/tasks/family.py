@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from attendo.bundle import Bundle
@@ -89,7 +89,7 @@ class Size:
 class Family:
     """One kind of task. The loop and the commands know nothing else of it.
 
-    model, training: keys of the sections that differ from the defaults; what a user sets wins. data: the
+    model, training, data_keys: keys of the sections that differ from the defaults; what a user sets wins. data: the
     type of [data]; extra: those of sections that only this family has. sizes: largest first. default_epochs: without
     a budget. open: the corpus that a [data] names; material: its training rows in ids, made once and cached, given
     all tables so far. user: what uses a model; task: what the loop is told.
@@ -107,6 +107,7 @@ class Family:
     material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], Material]
     user: Callable[[Bundle, Model], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
+    data_keys: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def writes(self) -> bool:
@@ -116,5 +117,5 @@ class Family:
     def defaults(self) -> dict[str, dict[str, Any]]:
         """The family's own settings, over which a user's are laid."""
         model = {"architecture": self.architecture, **self.model}
-        tables = {"model": model, "training": self.training}
+        tables = {"model": model, "training": self.training, "data": self.data_keys}
         return {name: dict(table) for name, table in tables.items() if table}

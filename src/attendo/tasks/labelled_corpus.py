@@ -41,13 +41,14 @@ TOKENIZER_ROWS = 500_000
 class LabelledData:
     """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
 
-    train, valid: a file each, or a folder or pattern of files; without `valid` some rows are split off. columns: as on
-    the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights: what a row of
+    train, valid: a file each, or a folder or pattern of files; without `valid` the share valid_share of the rows is split
+    off, 100 to 2,000 but a fifth at most. columns: as on the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights: what a row of
     each class counts, as in `class_weights`. token_dropout: share of input tokens that training hides.
     """
 
     train: tuple[str, ...]
     valid: tuple[str, ...] = ()
+    valid_share: float = 0.01  # as before runs wrote it down; a new one has its family's
     columns: str | None = None
     header: bool = False
     strict: bool = False
@@ -65,6 +66,8 @@ class LabelledData:
                 )
         if not 0.0 <= self.token_dropout < 1.0:
             raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
+        if not 0.0 < self.valid_share <= 0.2:
+            raise ValueError(f"valid_share={self.valid_share} must be above 0 and at most 0.2")
         LongTexts(max_tokens=self.max_tokens, long=self.long)
 
     def check(self) -> None:
@@ -114,7 +117,8 @@ class LabelledCorpus:
         """The texts split off for validation, where no validation file is given."""
         if self.data.valid:
             return None
-        held = held_out_texts(lambda: read_labelled(self._source, self.data.strict), self._source.name)
+        data, source = self.data, self._source
+        held = held_out_texts(lambda: read_labelled(source, data.strict), source.name, data.valid_share)
         self.say(
             f"{held.n_held_out:,} of {held.n_rows:,} texts are split off for validation (by a hash of the text)"
         )
@@ -187,6 +191,8 @@ class LabelledCorpus:
             "labels": labels.names,
         }
         files, account = self._source.paths(), Account(self._source.name)
+        if not data.valid and data.valid_share != 0.01:
+            options["valid_share"] = data.valid_share
         if len(files) > 1:
             options["files"] = [len(files)]
         store = labelled_store(

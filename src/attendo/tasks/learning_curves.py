@@ -15,6 +15,7 @@ from numpy import ndarray
 from attendo.bundle import no_such_run
 from attendo.config import read_toml
 from attendo.errors import AttendoError
+from attendo.tasks.baselines import NAMES
 from attendo.tasks.tracking import LOG_NAME, read_log
 from attendo.words import Words
 
@@ -42,7 +43,7 @@ MEASURES = {
 TRAINING, VALIDATION = Words("training", "学習"), Words("validation", "検証")
 GRADIENT = Words("gradient norm, before clipping", "勾配のノルム（クリップ前）")
 SPEED = Words("tokens a second", "1 秒あたりのトークン数")
-NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature"}
+NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *NAMES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50

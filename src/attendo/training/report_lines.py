@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,10 @@ def report_lines(report: Report) -> list[str]:
 
 
 def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation's measures, and its first sample: the source, what was found, what it should be."""
+    """An evaluation's measures, and a sample: the source, what was found, what it should be.
+
+    Of translations always the first, which is seen to become better; of labels another one each time.
+    """
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
     deciding = report.evaluation.deciding
@@ -64,21 +68,36 @@ def evaluation_lines(report: Report) -> list[str]:
             lines[-1] += f"  {part}"
         else:
             lines.append(f"    {part}")
-    for source, wanted, given in report.evaluation.samples[:1]:
-        texts = [("  ", source), ("→ ", given)] + ([("≠ ", wanted)] if given != wanted else [])
+    are_labels, samples = "macro_f1" in report.evaluation.measures, report.evaluation.samples
+    at = report.progress.step % len(samples) if are_labels and samples else 0
+    for source, wanted, given in samples[at : at + 1]:
+        right = f"{given} (right)" if are_labels else given
+        texts = [("  ", source), *([("→ ", right)] if given == wanted else [("→ ", given), ("≠ ", wanted)])]
         lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
     return lines
 
 
 def kept_lines(report: Report) -> list[str]:
-    """Which state was kept, by what decided, where the report of the end knows it; a loss with its perplexity."""
+    """Which state was kept, by what decided, where the report of the end knows it; a loss with its perplexity.
+
+    And what to do where the model knows less than a count of words.
+    """
     if report.evaluation is None:
         return []
     deciding = {report.evaluation.deciding} | (
         {"perplexity"} if report.evaluation.deciding == "loss" else set()
     )
-    chosen = {name: value for name, value in report.evaluation.measures.items() if name in deciding}
-    return [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
+    measures = report.evaluation.measures
+    chosen = {name: value for name, value in measures.items() if name in deciding}
+    lines = [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
+    counting = measures.get(f"{report.evaluation.deciding}_counting_words", -math.inf)
+    if report.evaluation.value < counting:
+        [reached] = measured({report.evaluation.deciding: counting})
+        lines.append(
+            f"counting words does better, {reached}: give it more rows, or a start that has read other texts"
+            " (train masked-language-model, then --init-from)"
+        )
+    return lines
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:
