@@ -64,7 +64,7 @@ def test_a_missing_file_is_named_before_anything_slow(tmp_path, pairs, trained):
     [
         ("", "is empty; give a file with at least one row of data"),
         ("rain\nsnow\n", "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2"),
-        ("rain\t\n\tsnow\n", "2 empty field: lines 1, 2 (field 2); fill the field or delete the row"),
+        ("rain\t\n\tsnow\n", "1 no target: line 1, 1 no source: line 2; fill the field or delete the row"),
         ("rain\t雨\nsnow\t雪\nhail\tひょう\n", "3 usable rows are too few to split off validation rows"),
         ("rain\t雨\n" * 30, "all of its 30 rows share one source"),
     ],
@@ -112,7 +112,7 @@ def test_unequal_parallel_files_are_refused_with_both_counts(tmp_path, monkeypat
 BAD_ROWS = {
     "invalid UTF-8": b"rain\xff\t\xe9\x9b\xa8",
     "NUL character": b"ra\0in\t\xe9\x9b\xa8",
-    "empty field": b"rain\t  ",
+    "no target": b"rain\t  ",
     "empty line": b"",
     "wrong number of columns": b"rain",
     "too long": b"x" * 1_100_000 + b"\ty",

@@ -133,7 +133,7 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
 
 
 def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
-    long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} empty field: line {n}' for n in range(6))}"
+    long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} no target: line {n}' for n in range(6))}"
     typed = f"go on with: attendo resume {'run' * 30}"
     say(long)
     assert capsys.readouterr().err == f"{long}\n"

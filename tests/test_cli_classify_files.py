@@ -21,7 +21,7 @@ def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
     asked = ["classify", folder, "--input", table, "--output", out, "--columns", "text=body"]
     outcome = attendo(*asked)
     assert (outcome.code, outcome.out) == (0, ""), outcome.err
-    assert f"{table}: 4 rows read, 2 used, 2 skipped (1 empty field: line 4, " in outcome.err
+    assert f"{table}: 4 rows read, 2 used, 2 skipped (1 no text: line 4, " in outcome.err
     with out.open(newline="") as file:
         rows = list(csv.DictReader(file))
     found = library.load(folder).classify(["it will\nsnow .", "rain"])
@@ -55,7 +55,7 @@ def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):
         out = tmp_path / f"{file.suffix[1:]}.csv"
         outcome = attendo(*start, file, "--output", out, "--columns", "text=text", "--keep", kept)
         assert outcome.code == 0, outcome.err
-        assert "3 rows read, 1 used, 2 skipped (1 empty field: line " in outcome.err
+        assert "3 rows read, 1 used, 2 skipped (1 no text: line " in outcome.err
         with out.open(newline="") as written:
             rows = list(csv.DictReader(written))
         assert list(rows[0]) == ["id", "price", "line", "label", "probability", "text"]

@@ -147,7 +147,7 @@ def table(tmp_path_factory):
 def test_the_rows_of_a_table_are_accounted_for_whatever_the_run_learned_from(trained, table, text):
     folder, _ = trained
     outcome = attendo("evaluate", folder, table, "--column", "forecast")
-    skipped = "2 skipped (1 empty field: line 11, 1 wrong number of columns: line 12)"
+    skipped = "2 skipped (1 no text: line 11, 1 wrong number of columns: line 12)"
     assert f"{table}: 1 file, 40 documents\n{table}: 42 rows read, 40 used, {skipped}\n" in outcome.err
     numbered = attendo("evaluate", folder, table, "--column", "2", "--header", "--json")
     assert json.loads(numbered.out)["reading"]["accounts"][0]["used"] == 40

@@ -55,7 +55,8 @@ def test_bad_rows_are_skipped_by_reason_with_their_line_numbers(tmp_path):
         "wrong number of columns": (2, [4, 5]),
         "invalid UTF-8": (1, [6]),
         "NUL character": (1, [7]),
-        "empty field": (3, [8, 9, 10]),
+        "no target": (1, [8]),
+        "no source": (2, [9, 10]),
     }
 
 
@@ -69,7 +70,7 @@ def test_only_the_first_three_line_numbers_are_kept(tmp_path):
     ("bad", "reason"),
     [
         (b"", "empty line"),
-        (b"x\t ", "empty field"),
+        (b"x\t ", "no target"),
         (b"x", "wrong number of columns (1 column where 2 are expected)"),
         (b"\xc3(\tx", "invalid UTF-8 (byte 0xc3 at position 1)"),
         (b"\0\tx", "NUL character"),
@@ -168,7 +169,7 @@ def test_parallel_files(tmp_path):
     target = write(tmp_path / "train.ja", "ichi\tx\nni\u2028\n\n\ngo\nroku\n")
     pairs, skipped = read(source, target)
     assert pairs == [(1, "one", "ichi\tx"), (2, "two", "ni\u2028"), (6, "six", "roku")]
-    assert skipped == {"empty line": (1, [3]), "empty field": (1, [4]), "invalid UTF-8": (1, [5])}
+    assert skipped == {"empty line": (1, [3]), "no target": (1, [4]), "invalid UTF-8": (1, [5])}
     assert read(source, target, reverse=True)[0][0] == (1, "ichi\tx", "one")
 
 
@@ -234,9 +235,9 @@ def test_lines_of_text(tmp_path):
 
 def test_an_account_in_words():
     account = Account("f.tsv", read=5, used=3)
-    account.skip(2, Fault("empty field"))
+    account.skip(2, Fault("no text"))
     account.skip(4, Fault("too long"))
     assert account.line() == (
-        "f.tsv: 5 rows read, 3 used, 2 skipped (1 empty field: line 2, 1 too long: line 4)"
+        "f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)"
     )
     assert account.as_json()["skipped"]["too long"] == {"count": 1, "lines": [4]}

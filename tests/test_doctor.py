@@ -278,7 +278,7 @@ def test_dropped_rows_are_skipped_with_a_reason_and_the_rest_is_sound(tmp_path):
     assert {reason: (e.count, e.lines) for reason, e in account.skipped.items()} == {
         "leak": (2, [2, 6]),
         "duplicate": (3, [101, 102, 103]),
-        "empty field": (1, [104]),
+        "no source": (1, [104]),
     }
     assert found(examine(source_of(tmp_path / "c.tsv", kept), test)) == {}
     assert "3 duplicates (dropped), 4 leaks (dropped)" in report.summary()
@@ -341,12 +341,12 @@ def test_the_report_in_words_and_as_json(tmp_path, monkeypatch):
     assert max(map(len, lines)) <= 80
     text = "\n".join(lines)
     assert "152 rows read, 151 used, 1 skipped" in text
-    assert "1  empty field, line 152" in text
+    assert "1  no target, line 152" in text
     assert "101  duplicates" in text
     assert "lines 2, 52, 53, …  (--drop duplicates)" in text
     assert "7  leaks" in text
     assert report.summary() == (
-        "a.tsv: 152 rows read, 151 used, 1 skipped (1 empty field: line 152); 101 duplicates, 7 leaks"
+        "a.tsv: 152 rows read, 151 used, 1 skipped (1 no target: line 152); 101 duplicates, 7 leaks"
     )
     value = report.as_json()
     assert value["account"]["read"] == 152

@@ -157,7 +157,7 @@ def test_jsonl_rows_and_faults(tmp_path):
         "invalid JSON": (3, [4, 5, 13]),
         "missing key": (1, [6]),
         "not text": (1, [8]),
-        "empty field": (1, [9]),
+        "no source": (1, [9]),
         "lone surrogate": (1, [10]),
         "NUL character": (1, [12]),
     }
@@ -184,7 +184,7 @@ def test_parquet_rows_and_faults(tmp_path):
     parquet.write_table(table, path)
     pairs, skipped = read(path, columns=("en", "ja"))
     assert pairs == [(1, "one", "x")]
-    assert skipped == {"empty field": (1, [2]), "too long": (1, [3]), "invalid UTF-8": (1, [4])}
+    assert skipped == {"no source": (1, [2]), "too long": (1, [3]), "invalid UTF-8": (1, [4])}
     packed = write(tmp_path / "b.parquet.gz", gzip.compress(path.read_bytes()))
     assert read(packed, columns=("2", "1"))[0][0] == (1, "one", "1")
     assert "choose with --columns" in refusal(path)

@@ -69,11 +69,21 @@ def test_labels_are_names_even_where_json_has_numbers(tmp_path):
         (1, "0"), (2, "1"), (3, "true"), (4, "false"), (5, "a b"), (10, str(10**30)),
     ]  # fmt: skip
     assert {reason: entry.lines for reason, entry in account.skipped.items()} == {
-        "empty field": [6, 7],
+        "no label": [6, 7],
         "not text": [8, 9],
     }
-    with pytest.raises(AttendoError, match=r":6: empty field \(field 1\)"):
+    with pytest.raises(AttendoError, match=r":6: no label; fill the field or delete the row"):
         list(read_labelled(LabelledSource(tmp_path / "f.jsonl"), strict=True))
+
+
+@pytest.mark.parametrize(("columns", "named"), [(("verdict", "body"), "'verdict'"), (("3", "2"), "3")])
+def test_a_missing_label_is_named_with_its_column(tmp_path, columns, named):
+    file = written(tmp_path / "f.csv", "id,body,verdict\n1,Late.,mail\n2,Wrong., \n")
+    with pytest.raises(AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"):
+        list(read_labelled(LabelledSource(file, columns), strict=True))
+    account = Account(str(file))
+    assert len(list(read_labelled(LabelledSource(file, columns), account=account))) == 1
+    assert account.line().endswith("2 rows read, 1 used, 1 skipped (1 no label: line 3)")
 
 
 # Counting

@@ -11,7 +11,7 @@ LINE_CAP = 1_048_576
 
 REMEDIES = {
     "empty line": "delete the line",
-    "empty field": "fill the field or delete the row",
+    **{f"no {role}": "fill the field or delete the row" for role in ("source", "target", "label", "text")},
     "wrong number of columns": "mend the row, or choose with {option}",
     "invalid UTF-8": "save the file as UTF-8",
     "NUL character": "remove the character",
@@ -60,9 +60,9 @@ class Account:
     and messages turn such a number back into file and line. option: how a user chooses the columns, for the remedies.
 
     >>> account = Account("train.tsv", read=3, used=2)
-    >>> account.skip(17, Fault("empty field"))
+    >>> account.skip(17, Fault("no label"))
     >>> account.line()
-    'train.tsv: 3 rows read, 2 used, 1 skipped (1 empty field: line 17)'
+    'train.tsv: 3 rows read, 2 used, 1 skipped (1 no label: line 17)'
     """
 
     file: str

@@ -172,7 +172,7 @@ def read_rows(
     files = expanded(path, TABLES)
     wanted = Wanted(roles, columns, header, account.option)
     parts = ((str(file), _raw_rows(file, wanted)) for file in files)
-    yield from _accounted(parts, strict, account)
+    yield from _accounted(parts, wanted, strict, account)
 
 
 def read_pairs(
@@ -196,7 +196,7 @@ def read_pairs(
         )
         for part in parts
     )
-    for number, (first, second) in _accounted(rows, strict, account):
+    for number, (first, second) in _accounted(rows, wanted, strict, account):
         yield (number, second, first) if source.reverse else (number, first, second)
 
 
@@ -218,15 +218,15 @@ def read_lines(
     Raises AttendoError as `read_rows` does.
     """
     account = Account(str(path)) if account is None else account
+    wanted = Wanted(("text",), None if column is None else (column,), header, account.option)
     if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
-        columns = None if column is None else (column,)
-        rows = _raw_rows(path, Wanted(("text",), columns, header, account.option))
+        rows = _raw_rows(path, wanted)
     elif column is not None or header:
         raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
     else:
         rows = _whole_lines(path, keep_empty)
     blank = ("",) if keep_skipped else None
-    for number, fields in _accounted([(str(path), rows)], strict, account, keep_empty, blank):
+    for number, fields in _accounted([(str(path), rows)], wanted, strict, account, keep_empty, blank):
         yield number, fields[0]
 
 
@@ -243,12 +243,13 @@ def read_with_kept(
     wanted = Wanted(("text",), (column or "text", *kept), header, f"{account.option} or --keep")
     rows = _raw_rows(path, wanted)
     yield from _accounted(
-        [(str(path), rows)], False, account, blank=("",) * (1 + len(kept)), n_kept=len(kept)
+        [(str(path), rows)], wanted, False, account, blank=("",) * (1 + len(kept)), n_kept=len(kept)
     )
 
 
 def _accounted(
     parts: Iterable[tuple[str, Iterator[RawRow]]],
+    wanted: Wanted,
     strict: bool,
     account: Account,
     keep_empty: bool = False,
@@ -269,7 +270,7 @@ def _accounted(
             account.read += 1
             known = () if isinstance(fields, Fault) else fields
             n_needed = len(known) - n_kept
-            fault = fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], keep_empty)
+            fault = fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], wanted, keep_empty)
             if fault is None:
                 account.used += 1
                 yield Row(start + number, known)
@@ -281,12 +282,14 @@ def _accounted(
     account.require_used()
 
 
-def _field_fault(fields: tuple[str, ...], keep_empty: bool) -> Fault | None:
-    for position, text in enumerate(fields, 1):
+def _field_fault(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> Fault | None:
+    for position, text in enumerate(fields):
         if "\0" in text:
             return Fault("NUL character")
         if (not text or text.isspace()) and not keep_empty:
-            return Fault("empty field", f"field {position}" if len(fields) > 1 else "")
+            column = wanted.columns[position] if wanted.columns else ""
+            named = f"column {column if column.isdecimal() else repr(column)}" if column else ""
+            return Fault(f"no {wanted.roles[position]}", named)
     return None
 
 

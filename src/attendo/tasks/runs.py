@@ -190,7 +190,8 @@ def new_run(
         require_no_run(folder)
     found = chosen(family, tables, say, say, device, init_from, ranks)
     config, corpus, material = found.config, found.corpus, found.material
-    bundle = Bundle(config.tables(), found.tokenizer, new_card(config) | corpus.facts(), own_parts)
+    kept = with_absolute_files(config.tables())
+    bundle = Bundle(kept, found.tokenizer, new_card(config) | corpus.facts(), own_parts)
     if own_parts is not None:
         require_whole(config)
         bundle.card["own_parts"] = name_of_parts(own_parts)
@@ -245,8 +246,7 @@ def chosen(
     say_choice: hears what is chosen. Raises AttendoError for wrong settings and for unusable data.
     """
     check_tables(family, tables, "the settings")
-    given = with_absolute_files(tables)
-    tables = joined(family.defaults(), given)
+    given, tables = tables, joined(family.defaults(), tables)
     require_start(tables, init_from)
     data = section(family.data, tables, "data", "the settings")
     data.check()
