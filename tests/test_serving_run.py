@@ -134,8 +134,14 @@ def test_a_folder_that_is_no_model_ends_it(tmp_path):
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(AttendoError, match=f"port {port} can't be had .*--port"):
+        said = f"^port {port} is in use; choose another by --port, or --port 0 for any free one$"
+        with pytest.raises(AttendoError, match=said):
             run.serve(State(NoModels()), port=port)
+
+
+def test_a_host_that_cannot_be_had():
+    with pytest.raises(AttendoError, match=r"^192\.0\.2\.1, port 0 can't be had \([^()]+\); choose others by"):
+        run.serve(State(NoModels()), host="192.0.2.1", port=0)  # an address of no machine (RFC 5737)
 
 
 # ---- models that change

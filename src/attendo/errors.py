@@ -1,5 +1,7 @@
 """The one error that attendo raises for its users."""
 
+import errno
+
 
 class AttendoError(Exception):
     """What went wrong and what to do about it, in one line.
@@ -7,3 +9,20 @@ class AttendoError(Exception):
     The line names the file, row or field, the value found there and the remedy. The command line prints it as
     `error: …` on stderr, without a traceback, and ends with exit code 2.
     """
+
+
+def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
+    """What to say, and to do, where nothing can listen on a port; host: where that can be chosen, too.
+
+    >>> print(port_refused(OSError(errno.EADDRINUSE, "Address already in use"), 8000))
+    port 8000 is in use; choose another by --port, or --port 0 for any free one
+    """
+    if error.errno == errno.EADDRINUSE:
+        return AttendoError(
+            f"port {port} is in use; choose another by --port, or --port 0 for any free one"
+        )
+    # create_server adds to the words which address it tried
+    why = (error.strerror or str(error)).partition(" (while attempting")[0]
+    if host:
+        return AttendoError(f"{host}, port {port} can't be had ({why}); choose others by --host and --port")
+    return AttendoError(f"port {port} can't be had ({why}); choose another by --port")

@@ -81,7 +81,7 @@ def classify(
 ) -> int:
     """Label texts, or each line of stdin: one output line for each, the label, a tab and its probability.
 
-    The probabilities are calibrated on the validation rows. A line without text gets the most frequent label.
+    The probabilities are calibrated on the validation rows. Of a line without text, the tab alone.
 
     --input reads .csv, .tsv, .jsonl or .parquet, perhaps .gz, as training does. --output gets one row for each that
     was read, in order: its line in F, the label, the probability, the text; before them the columns of --keep, by name
@@ -112,7 +112,7 @@ def classify(
                 facts |= {"probabilities": found.probabilities, "n_tokens": found.n_tokens, "cut": found.cut}
                 print(json.dumps(facts, ensure_ascii=False))
             else:
-                print(f"{one_line(found.label)}\t{found.probability:.4f}")
+                print("\t" if found.label is None else f"{one_line(found.label)}\t{found.probability:.4f}")
         sys.stdout.flush()
         n_done = number + len(chunk) - 1
         counter.show(n_done)

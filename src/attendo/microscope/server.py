@@ -7,7 +7,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, port_refused
 from attendo.microscope.look_page import live_page
 from attendo.microscope.session import Session, json_of
 from attendo.words import Language
@@ -31,9 +31,7 @@ class LookServer(ThreadingHTTPServer):
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
-            raise AttendoError(
-                f"port {port} can't be had ({error.strerror}); choose another by --port"
-            ) from None
+            raise port_refused(error, port) from None
 
     @property
     def address(self) -> str:

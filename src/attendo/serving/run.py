@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 
 import uvicorn
 
-from attendo.errors import AttendoError
+from attendo.errors import port_refused
 from attendo.serving.app import State, create_app
 from attendo.serving.memory import give_back, steady
 from attendo.serving.reloading import Reloading
@@ -230,10 +230,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        why = error.strerror or str(error)
-        raise AttendoError(
-            f"{host}, port {port} can't be had ({why}); choose others by --host and --port"
-        ) from None
+        raise port_refused(error, port, host) from None
 
 
 def _raised_limit() -> int:

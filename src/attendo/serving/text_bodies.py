@@ -45,10 +45,13 @@ class ClassifyBody(Body):
 
 
 class Label(BaseModel):
-    """A label and all probabilities, the most probable first. cut: the model read only a part of its n_tokens."""
+    """A label and all probabilities, the most probable first. cut: the model read only a part of its n_tokens.
 
-    label: str
-    probability: float
+    A text without content has no label: null, and no probabilities.
+    """
+
+    label: str | None
+    probability: float | None
     probabilities: dict[str, float]
     n_tokens: int
     cut: bool

@@ -42,12 +42,12 @@ CHUNK = 1000
 class Classification:
     """A text's label, its probability, and those of all labels, the most probable first.
 
-    n_tokens: of the whole text. cut: whether the model read only a part of them.
+    A text without content (empty, or white space alone) has no label: None, without probabilities. n_tokens: of the whole text. cut: whether the model read only a part of them.
     """
 
     text: str
-    label: str
-    probability: float
+    label: str | None
+    probability: float | None
     probabilities: dict[str, float]
     n_tokens: int
     cut: bool
@@ -140,11 +140,7 @@ class Classifier:
         return self.model.output_proj.weight.device
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """One Classification a text, in order.
-
-        A text without content (empty, or white space alone) has the labels' shares of the training rows as its
-        probabilities: nothing else is known of it. Memory is bounded however long a text is.
-        """
+        """One Classification a text, in order. Memory is bounded however long a text is."""
         logits, n_tokens = self.read(texts)
         probabilities = np.exp(log_softmax(logits / self.temperature))
         found = zip(texts, probabilities, n_tokens, strict=True)
@@ -219,6 +215,8 @@ class Classifier:
         return sums / np.bincount([i for i, _ in parts], minlength=len(encoded))[:, None]
 
     def _classification(self, text: str, row: Float[ndarray, " classes"], n_tokens: int) -> Classification:
+        if not text.strip():
+            return Classification(text, None, None, {}, n_tokens, cut=False)
         order = np.argsort(-row, kind="stable")
         probabilities = {self.labels.names[i]: float(row[i]) for i in order}
         label = self.labels.names[order[0]]

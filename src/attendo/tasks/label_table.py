@@ -73,9 +73,7 @@ def classify_table(
             for (line, (text, *own)), found in zip(
                 chunk, classifier.classify([fields[0] for _, fields in chunk]), strict=True
             ):
-                known = bool(text.strip())
-                label, probability = (found.label, found.probability) if known else ("", None)
-                write((*own, line, label, probability, text))
+                write((*own, line, found.label, found.probability, text))
                 n_cut += found.cut
             n_done += len(chunk)
             show(n_done)

@@ -172,6 +172,12 @@ function makeTabs(app) {
   return [list, ...panels];
 }
 
+// A label's reasons come first, since they are what its reader asks for
+function inOrder(model, heads, detail, tabs) {
+  const views = el("div", { class: "views" }, ...tabs);
+  return LABELLERS.includes(model.family) ? [views, heads, detail] : [heads, detail, views];
+}
+
 function applyTheme(state) {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const theme = state.get("theme");
@@ -208,7 +214,7 @@ function build(source, state, model, look) {
       el("p", { class: "note" }, say("help"), source.live && ` ${say("help-off")}`),
       input,
       status,
-      el("div", { class: "work" }, heads, makeDetail(app), el("div", { class: "views" }, ...makeTabs(app))),
+      el("div", { class: "work" }, ...inOrder(model, heads, makeDetail(app), makeTabs(app))),
     ),
   );
   state.on(["layer", "head"], app.openOther);
