@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,9 @@ def test_probabilities_are_the_models_own_whatever_stands_beside_a_text(monkeypa
 
 
 @pytest.mark.parametrize("empty", ["", " ", "\t\n\u3000"])
-def test_a_text_without_content_has_the_shares_of_training(empty):
+def test_a_text_without_content_has_no_label(empty):
     first, found, last = classifier(temperature=2.5).classify([TEXTS[0], empty, TEXTS[1]])
-    assert found.probabilities == pytest.approx({"dry": 0.6, "wet": 0.3, "cold": 0.1}, abs=1e-12)
-    assert (found.label, found.text) == ("dry", empty)
+    assert (found.text, found.label, found.probability, found.probabilities) == (empty, None, None, {})
     alone = classifier(temperature=2.5).classify([TEXTS[0], TEXTS[1]])
     assert [first.probabilities, last.probabilities] == [
         pytest.approx(other.probabilities, abs=1e-12) for other in alone
@@ -123,7 +123,7 @@ def test_a_text_of_a_million_characters_takes_no_more_memory_than_others(long):
 
 def test_evaluation_is_scikit_learns():
     subject = classifier(temperature=1.7)
-    rows = [LabelledRow(i, list(COUNTS)[i % 2], text) for i, text in enumerate([*TEXTS, "", *TEXTS[:2]], 1)]
+    rows = [LabelledRow(i, list(COUNTS)[i % 2], text) for i, text in enumerate([*TEXTS, *TEXTS[:3]], 1)]
     found = subject.evaluate(rows, "f.tsv")
     labels, given = [row.label for row in rows], [each.label for each in found.found]
     names = list(COUNTS)
@@ -145,13 +145,17 @@ def test_evaluation_is_scikit_learns():
     subject.temperature = 1.0
     plain = subject.evaluate(rows).measures
     assert plain["loss"] != measures["loss"]
-    # without content, the answer is the shares of training at any temperature: there nothing is to be calibrated
-    without = [row for row in rows if row.text]
-    plain = subject.evaluate(without).measures
-    subject.temperature = 1.7
-    calibrated = subject.evaluate(without).measures
-    assert calibrated["loss_uncalibrated"] == pytest.approx(plain["loss"], abs=1e-12)
-    assert calibrated["ece_uncalibrated"] == pytest.approx(plain["ece"], abs=1e-12)
+    n, share = len(rows), measures["accuracy"]
+    assert measures["accuracy_error"] == pytest.approx((share * (1 - share) / n) ** 0.5)
+    assert measures["commonest"] == max(Counter(labels).values()) / n
+    assert measures["loss_uncalibrated"] == pytest.approx(plain["loss"], abs=1e-12)
+    assert measures["ece_uncalibrated"] == pytest.approx(plain["ece"], abs=1e-12)
+
+
+def test_a_text_without_content_counts_as_the_most_frequent_label():
+    found = classifier().evaluate([LabelledRow(1, "dry", ""), LabelledRow(2, "wet", " ")])
+    assert found.confusion.tolist() == [[0, 0, 0], [0, 1, 0], [0, 1, 0]]
+    assert found.measures["loss"] == pytest.approx(-math.log(0.6 * 0.3) / 2)
 
 
 def test_a_label_that_training_did_not_see_is_named_with_its_row():

@@ -3,18 +3,15 @@
 import csv
 import json
 import re
-import sys
 
 import pytest
 from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
-from attendo.cli.reporting import say
+from attendo.config import build, read_toml
 from attendo.tasks import Classifier, Embedder
-from attendo.training.report_lines import evaluation_lines, report_lines
-from attendo.training.run import Evaluation, Report
-from attendo.training.state import Progress
+from attendo.tasks.labelled_corpus import LabelledData
 
 ONE_LAYER = ["--set", "model.n_encoder_layers=1"]
 
@@ -50,7 +47,10 @@ def test_what_was_read_and_found_is_said(trained, files):
     assert "2 labels: other " in outcome.err
     assert "accuracy" in outcome.err
     assert "calibration error" in outcome.err
-    assert re.search(r"^kept: step \d+, ", outcome.err.splitlines()[-2])
+    assert re.search(
+        r"^to beat on 24 validation texts: always '\w+', .*; counting words, .*", outcome.err, re.M
+    )
+    assert re.search(r"^kept: step \d+, ", outcome.err, re.M)
 
 
 def test_one_line_for_each_text(trained):
@@ -58,6 +58,7 @@ def test_one_line_for_each_text(trained):
     outcome = attendo("classify", folder, stdin=b"it will snow .\n\nrain\n")
     lines = [line.split("\t") for line in outcome.out.splitlines()]
     assert len(lines) == 3
+    assert lines.pop(1) == ["", ""]  # no text, no label
     assert all(label in ("snow", "other") and 0.5 <= float(p) <= 1 for label, p in lines)
     facts = [
         json.loads(line) for line in attendo("classify", folder, "it will snow .", "--json").out.splitlines()
@@ -87,7 +88,7 @@ def test_a_table_with_the_columns_of_training_and_lines_without(trained, files, 
         (2, ""),
         (3, "rain\tand wind"),
     ]
-    assert [row["label"] == "" and row["probability"] is None for row in rows] == [False, True, False]
+    assert [row["label"] is None and row["probability"] is None for row in rows] == [False, True, False]
     out = tmp_path / "labels.tsv"
     assert attendo("classify", folder, "--input", files[0], "--output", out, "--columns", "1,2").code == 0
     assert len(out.read_text().splitlines()) == 121
@@ -112,6 +113,11 @@ def test_evaluation_prints_the_measures_and_the_matrix(trained, files):
     assert "120 of 120 texts stand in the training file, too" in outcome.err
     facts = json.loads(attendo("evaluate", folder, files[0], "--json").out)
     assert sum(map(sum, facts["confusion"])) == 120
+    counts = {one["label"]: one["support"] for one in facts["classes"]}
+    [common] = [label for label in counts if counts[label] == max(counts.values())]
+    error = 100 * facts["accuracy_error"]
+    always = f"always '{common}': {counts[common] / 120:.2%}"
+    assert f"one standard error of the accuracy: {error:.2f} points  {always}" in outcome.out
     assert facts["accuracy"] == pytest.approx(sum(facts["confusion"][i][i] for i in range(2)) / 120)
 
 
@@ -132,42 +138,28 @@ def test_an_evaluation_keeps_what_was_found_with_its_line(trained, tmp_path):
         assert "let it end in one" in refused("evaluate", folder, file, "--out", tmp_path / name)
 
 
-def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
-    long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} no target: line {n}' for n in range(6))}"
-    typed = f"go on with: attendo resume {'run' * 30}"
-    say(long)
-    assert capsys.readouterr().err == f"{long}\n"
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    say(long)
-    lines = capsys.readouterr().err.splitlines()
-    assert max(map(len, lines)) < 80 and " ".join(line.strip() for line in lines) == long
-    say(typed)
-    assert capsys.readouterr().err == f"{typed}\n"
+def test_a_new_run_validates_on_a_tenth_and_one_without_that_word_as_before(trained, files, tmp_path):
+    folder, _ = trained
+    data = read_toml(folder / "config.toml")["data"]
+    assert (data.pop("valid_share"), data["train"]) == (0.1, [str(files[0])])
+    assert build(LabelledData, data, "[data]").valid_share == 0.01
+    said = refused(
+        "train", "classification", "--train", files[0], "--set", "data.valid_share=0.5", "--out", tmp_path
+    )
+    assert "valid_share=0.5 must be above 0 and at most 0.2" in said
 
 
-def test_an_evaluation_fits_80_columns():
-    measures = {"loss": 12.345, "accuracy": 0.5, "macro_f1": 0.5, "ece": 0.5, "perplexity": 1e5}
-    report = Report("evaluation", Progress(), evaluation=Evaluation(measures, "loss"), is_best=True)
-    lines = evaluation_lines(report)
-    assert len(lines) == 2 and max(map(len, lines)) <= 80
-    words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
-    assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best loss so far"
-    by_f1 = Report("evaluation", Progress(), evaluation=Evaluation(measures, "macro_f1"), is_best=True)
-    assert evaluation_lines(by_f1)[-1].endswith("best macro-F1 so far")
-
-
-def test_the_end_says_what_was_kept():
-    measures = {"loss": 0.6, "accuracy": 0.73, "perplexity": 1.822, "step": 600}
-    for deciding, said in (("accuracy", "accuracy 73.0 %"), ("loss", "loss 0.600, perplexity 1.82")):
-        found = Evaluation(measures, deciding)
-        report = Report("end", Progress(best_step=600, step=900), evaluation=found, note="time budget used")
-        assert report_lines(report)[1:] == [f"kept: step 600, {said}"]
-    assert len(report_lines(Report("end", Progress(), note="time budget used"))) == 1
+def test_files_are_named_as_they_are_typed(tmp_path, monkeypatch):
+    (tmp_path / "one.tsv").write_text("mail\tlate\nmail\twrong\n")
+    monkeypatch.chdir(tmp_path)
+    said = refused("train", "classification", "--train", "one.tsv", "--out", "run")
+    assert said.startswith("one.tsv: only one label, 'mail', in 2 rows")
 
 
 def test_the_card_names_the_labels(trained):
     folder, _ = trained
-    assert "labels      other (" in attendo("info", folder).out
+    card = attendo("info", folder).out
+    assert "labels      other (" in card and "counting words:" in " ".join(card.split())
     user = library.load(folder)
     assert isinstance(user, Classifier)
     assert user.temperature == library.load(folder).card["validation"]["temperature"]

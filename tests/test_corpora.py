@@ -237,7 +237,5 @@ def test_an_account_in_words():
     account = Account("f.tsv", read=5, used=3)
     account.skip(2, Fault("no text"))
     account.skip(4, Fault("too long"))
-    assert account.line() == (
-        "f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)"
-    )
+    assert account.line() == ("f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)")
     assert account.as_json()["skipped"]["too long"] == {"count": 1, "lines": [4]}

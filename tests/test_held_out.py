@@ -16,6 +16,13 @@ def test_the_split_has_the_size_it_should(rows, wanted):
     assert (held.n_rows, held.n_held_out) == (rows, wanted)
 
 
+@pytest.mark.parametrize(("rows", "wanted"), [(100, 20), (900, 100), (3_133, 313), (30_000, 2_000)])
+def test_a_larger_share_has_the_same_bounds_and_holds_the_smaller(rows, wanted):
+    small, large = (held_out(map(str, range(rows)), share=share) for share in (0.01, 0.1))
+    assert large.n_held_out == wanted
+    assert small.hashes <= large.hashes
+
+
 @given(st.lists(st.integers(0, 60), min_size=20, max_size=400))
 def test_equal_sources_fall_on_one_side_whatever_their_order(numbers):
     sources = [f"source {n}" for n in numbers]

@@ -79,7 +79,9 @@ def test_labels_are_names_even_where_json_has_numbers(tmp_path):
 @pytest.mark.parametrize(("columns", "named"), [(("verdict", "body"), "'verdict'"), (("3", "2"), "3")])
 def test_a_missing_label_is_named_with_its_column(tmp_path, columns, named):
     file = written(tmp_path / "f.csv", "id,body,verdict\n1,Late.,mail\n2,Wrong., \n")
-    with pytest.raises(AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"):
+    with pytest.raises(
+        AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"
+    ):
         list(read_labelled(LabelledSource(file, columns), strict=True))
     account = Account(str(file))
     assert len(list(read_labelled(LabelledSource(file, columns), account=account))) == 1

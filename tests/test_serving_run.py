@@ -140,7 +140,9 @@ def test_a_port_in_use():
 
 
 def test_a_host_that_cannot_be_had():
-    with pytest.raises(AttendoError, match=r"^192\.0\.2\.1, port 0 can't be had \([^()]+\); choose others by"):
+    with pytest.raises(
+        AttendoError, match=r"^192\.0\.2\.1, port 0 can't be had \([^()]+\); choose others by"
+    ):
         run.serve(State(NoModels()), host="192.0.2.1", port=0)  # an address of no machine (RFC 5737)
 
 

@@ -18,9 +18,7 @@ def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     port 8000 is in use; choose another by --port, or --port 0 for any free one
     """
     if error.errno == errno.EADDRINUSE:
-        return AttendoError(
-            f"port {port} is in use; choose another by --port, or --port 0 for any free one"
-        )
+        return AttendoError(f"port {port} is in use; choose another by --port, or --port 0 for any free one")
     # create_server adds to the words which address it tried
     why = (error.strerror or str(error)).partition(" (while attempting")[0]
     if host:

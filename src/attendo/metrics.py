@@ -109,6 +109,15 @@ def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) ->
     return float(np.mean(true == predicted))
 
 
+def share_error(share: float, n: int) -> float:
+    """One standard error of a share of n rows, √(p (1 - p) / n).
+
+    >>> share_error(0.7, 2100)
+    0.01
+    """
+    return math.sqrt(share * (1 - share) / n)
+
+
 def confusion_matrix(
     true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int
 ) -> Int[ndarray, "classes classes"]:

@@ -120,9 +120,11 @@ def _counts(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _validation(found: dict[str, float] | None) -> str:
-    from attendo.training.report_lines import measured
+    from attendo.training.report_lines import counted, measured
 
-    return f"{', '.join(measured(found))} (step {found['step']:,})" if found else "none yet"
+    if not found:
+        return "none yet"
+    return "; ".join([f"{', '.join(measured(found))} (step {found['step']:,})", *counted(found)])
 
 
 def _bytes(size: int) -> str:

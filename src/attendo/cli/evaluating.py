@@ -252,10 +252,18 @@ def _assessment_json(result: Assessment, account: Account) -> dict[str, Any]:
     } | result.measures
 
 
+def _commonest(result: Assessment) -> str:
+    from attendo.data.labelled import shown
+
+    return shown(max(result.classes, key=lambda score: score.support).label)
+
+
 def _assessment_lines(result: Assessment) -> list[str]:
     m = result.measures
     lines = [
         f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats a text",
+        f"one standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
+        f"  always {_commonest(result)}: {m['commonest']:.2%}",
         f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
         "",
     ]

@@ -31,6 +31,12 @@ SHORT = {
 }
 """What stands above a column."""
 MOST_LABELS = 4
+MOST_TOKENS, LEAST, LONGEST = 5, 0.01, 16
+"""Tokens without which a label is tried that are printed, the least change in nats, and the columns of a token."""
+UNBROKEN = "\ue000"
+"""Stands for a space at which no line is broken."""
+MOST_WORK = 1e10
+"""Of reading the text without each, in weights times tokens: some tenths of a second."""
 MOST_COLUMNS = 4 * WIDTH
 """Of a text in a terminal; the rest is counted."""
 
@@ -51,6 +57,7 @@ def text_lines(
     lines = _marked("  ", _plain(shown.text, language))
     lines += _marked("→ ", _plain(shown.answer, language))
     lines += [f"    {line}" for line in _facts(view, language)]
+    lines += [f"    {line}" for line in _without_tokens(view, language)]
     if view.seen.note:
         lines += _marked("  ", f"({view.seen.note})")
     if shows == "answer":
@@ -141,6 +148,34 @@ def _changed(what: Words, answer: str, moved: Words, language: Language) -> str:
         return Words(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").in_language(language)
 
     return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
+
+
+def _without_tokens(view: View, language: Language) -> list[str]:
+    """By how much a label's log-probability changes without a token, of those that matter most; none if it is slow."""
+    from attendo.data.text_width import fitted
+    from attendo.microscope.class_tokens import left_out
+    from attendo.microscope.flow import flowed
+    from attendo.tasks import Classifier
+    from attendo.words import Words
+
+    seen = view.seen
+    if not isinstance(seen.user, Classifier):
+        return []
+    gained = left_out(seen, seen.user, int(seen.logits.argmax()), MOST_WORK) or []
+    order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
+    pieces = view.map().query_pieces
+    found = [
+        f"{fitted(_plain(pieces[i], language), LONGEST)}{UNBROKEN}{-gained[i]:+.2f}"
+        for i in order[:MOST_TOKENS]
+        if abs(gained[i]) >= LEAST
+    ]
+    if not found:
+        return []
+    listed = ", ".join(found)
+    said = Words(
+        f"its log-probability changes without: {listed}", f"そのトークンを除くと対数確率が変わる：{listed}"
+    )
+    return [line.replace(UNBROKEN, " ") for line in flowed(said.in_language(language), WIDTH - 4)]
 
 
 def _moved(change: float, digits: int, unit: str = "") -> str:

@@ -270,7 +270,9 @@ def _accounted(
             account.read += 1
             known = () if isinstance(fields, Fault) else fields
             n_needed = len(known) - n_kept
-            fault = fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], wanted, keep_empty)
+            fault = (
+                fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], wanted, keep_empty)
+            )
             if fault is None:
                 account.used += 1
                 yield Row(start + number, known)

@@ -53,7 +53,7 @@ def tokens_answer(seen: Seen) -> dict[str, Any]:
     traced = shares @ rollout(weights_of(seen, "encoder")).to(shares)
     return {
         "label": seen.user.labels.names[label],
-        "left_out": _left_out(seen, seen.user, label),
+        "left_out": left_out(seen, seen.user, label),
         "gradient_times_input": _gradient_times_input(seen, label, seen.user.temperature).tolist(),
         "rollout": traced.tolist(),
         "pooled": shares.tolist(),
@@ -81,12 +81,12 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
             return torch.eye(n)[0]
 
 
-def _left_out(seen: Seen, user: Classifier, label: int) -> list[float] | None:
-    """log p(label | text) - log p(label | text without token i), for each i."""
+def left_out(seen: Seen, user: Classifier, label: int, most_work: float | None = None) -> list[float] | None:
+    """log p(label | text) - log p(label | text without token i), for each i; None beyond most_work, else MOST_WORK."""
     ids, (before, behind) = seen.inputs["src"][0], user.tokenizer.specials.around_text
     places = range(len(before), len(ids) - len(behind))
     weights = sum(p.numel() for p in seen.model.get_submodule("encoder").parameters())
-    if weights * len(ids) * len(places) > MOST_WORK:
+    if weights * len(ids) * len(places) > (MOST_WORK if most_work is None else most_work):
         return None
     if len(places) < 2:  # without its only token there is no text
         return [0.0] * len(ids)

@@ -41,11 +41,14 @@ class Baselines:
 
 
 def baselines(
-    store: LabelledStore, texts: Sequence[Sequence[int]], true: Integer[ndarray, " texts"], shape: tuple[int, int]
+    store: LabelledStore,
+    texts: Sequence[Sequence[int]],
+    true: Integer[ndarray, " texts"],
+    shape: tuple[int, int],
 ) -> Baselines:
-    """What both reach on `texts`, in token ids, of the classes `true`, after the rows of a store; shape: (classes, ids).
+    """What both reach on `texts`, in token ids, of the classes `true`, by the rows of a store.
 
-    The store is read once, in streams.
+    shape: the numbers of classes and of ids. The store is read once, in streams.
     """
     n_classes, n_ids = shape
     sizes = np.bincount(store.labels, minlength=n_classes)
@@ -61,7 +64,7 @@ def baselines(
 def naive_bayes(
     sizes: Integer[ndarray, " classes"], counts: Integer[ndarray, "classes words"]
 ) -> tuple[Float[ndarray, " classes"], Float[ndarray, "classes words"]]:
-    """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V); the class with the largest sum over a text is found.
+    """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V); a text has the class of the largest sum.
 
     Multinomial naive Bayes with add-one smoothing (Manning et al. 2008, section 13.2). sizes: rows of each class;
     counts: how often each word stands in them. V words stand anywhere; those that do not, tell nothing, and have 0.

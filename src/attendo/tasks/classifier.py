@@ -27,6 +27,7 @@ from attendo.metrics import (
     confusion_matrix,
     log_loss,
     log_softmax,
+    share_error,
 )
 from attendo.models import EncoderClassifier
 from attendo.tasks.text_list import require_list
@@ -42,7 +43,8 @@ CHUNK = 1000
 class Classification:
     """A text's label, its probability, and those of all labels, the most probable first.
 
-    A text without content (empty, or white space alone) has no label: None, without probabilities. n_tokens: of the whole text. cut: whether the model read only a part of them.
+    A text without content (empty, or white space alone) has no label: None, without probabilities. n_tokens: of the
+    whole text. cut: whether the model read only a part of them.
     """
 
     text: str
@@ -70,7 +72,8 @@ class Assessment:
 
     found: in the order of the rows. classes: one score a label. confusion [true, predicted]: numbers of rows, in the
     order of `classes`. measures: loss (nats a text), accuracy, macro_f1, brier and ece (expected calibration error),
-    by calibrated probabilities; loss_uncalibrated and ece_uncalibrated, by those at temperature 1.
+    by calibrated probabilities; loss_uncalibrated and ece_uncalibrated, by those at temperature 1; accuracy_error, one
+    standard error of the accuracy, and commonest, the share of the label that most rows have.
     """
 
     found: tuple[Classification, ...]
@@ -147,7 +150,7 @@ class Classifier:
         return [self._classification(text, row, n) for text, row, n in found]
 
     def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> Assessment:
-        """Classifies the rows' texts and compares with their labels.
+        """Classifies the rows' texts and compares with their labels; what has no content counts as most rows' label.
 
         Raises AttendoError, naming `name` and the row's number, for a label that training did not see.
         """
@@ -163,6 +166,8 @@ class Classifier:
         measures = {
             "loss": log_loss(log_probs, true),
             "accuracy": accuracy(true, predicted),
+            "accuracy_error": share_error(accuracy(true, predicted), len(true)),
+            "commonest": float(scores.support.max()) / len(true),
             "macro_f1": scores.macro_f1,
             "ece": calibration_error(probabilities, true),
             "brier": brier_score(probabilities, true),

@@ -41,9 +41,10 @@ TOKENIZER_ROWS = 500_000
 class LabelledData:
     """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
 
-    train, valid: a file each, or a folder or pattern of files; without `valid` the share valid_share of the rows is split
-    off, 100 to 2,000 but a fifth at most. columns: as on the command line. max_tokens, long: what a model reads of a text, as in `LongTexts`. class_weights: what a row of
-    each class counts, as in `class_weights`. token_dropout: share of input tokens that training hides.
+    train, valid: a file each, or a folder or pattern of files; without `valid` a share of the rows is split off,
+    valid_share, but 100 to 2,000 rows and a fifth at most. columns: as on the command line. max_tokens, long: what a
+    model reads of a text, as in `LongTexts`. class_weights: what a row of each class counts, as in `class_weights`.
+    token_dropout: share of input tokens that training hides.
     """
 
     train: tuple[str, ...]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attendo.tasks.learning_curves import MEASURES, NOT_SHOWN, RunRecord, read_number
+from attendo.training.report_lines import counted
 from attendo.words import Language, Words
 
 FACTS = {
@@ -129,7 +130,7 @@ def _best(run: RunRecord, language: Language) -> str:
         if value is not None and (key == "loss" or key not in NOT_SHOWN)
     ]
     at = Words("step {}", "ステップ {}").in_language(language).format(_shown(best["step"]))
-    return f"{', '.join(parts)} ({at})"
+    return "; ".join([f"{', '.join(parts)} ({at})", *counted(best)])
 
 
 def _shown(value: Any) -> str:

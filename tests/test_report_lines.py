@@ -1,0 +1,61 @@
+"""What training prints: evaluations, the end, within 80 columns."""
+
+import sys
+
+from attendo.cli.reporting import say
+from attendo.training.report_lines import evaluation_lines, report_lines
+from attendo.training.run import Evaluation, Report
+from attendo.training.state import Progress
+
+
+def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):
+    long = f"tickets.csv: 3,600 rows read, {', '.join(f'{n} no target: line {n}' for n in range(6))}"
+    typed = f"go on with: attendo resume {'run' * 30}"
+    say(long)
+    assert capsys.readouterr().err == f"{long}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    say(long)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(map(len, lines)) < 80 and " ".join(line.strip() for line in lines) == long
+    say(typed)
+    assert capsys.readouterr().err == f"{typed}\n"
+
+
+def test_an_evaluation_fits_80_columns():
+    measures = {"loss": 12.345, "accuracy": 0.5, "macro_f1": 0.5, "ece": 0.5, "perplexity": 1e5}
+    report = Report("evaluation", Progress(), evaluation=Evaluation(measures, "loss"), is_best=True)
+    lines = evaluation_lines(report)
+    assert len(lines) == 2 and max(map(len, lines)) <= 80
+    words = "loss 12.345  perplexity 100000.00  accuracy 50.0 %  macro-F1 50.0 %  calibration error 50.0 %"
+    assert "  ".join(line.strip() for line in lines) == f"step 0: {words}  best loss so far"
+    by_f1 = Report("evaluation", Progress(), evaluation=Evaluation(measures, "macro_f1"), is_best=True)
+    assert evaluation_lines(by_f1)[-1].endswith("best macro-F1 so far")
+
+
+def test_the_end_says_what_was_kept():
+    measures = {"loss": 0.6, "accuracy": 0.73, "perplexity": 1.822, "step": 600}
+    for deciding, said in (("accuracy", "accuracy 73.0 %"), ("loss", "loss 0.600, perplexity 1.82")):
+        found = Evaluation(measures, deciding)
+        report = Report("end", Progress(best_step=600, step=900), evaluation=found, note="time budget used")
+        assert report_lines(report)[1:] == [f"kept: step 600, {said}"]
+    assert len(report_lines(Report("end", Progress(), note="time budget used"))) == 1
+
+
+def test_the_end_says_where_counting_words_does_better():
+    for reached, better in ((0.797, True), (0.73, False)):
+        found = Evaluation({"accuracy": 0.73, "accuracy_counting_words": reached}, "accuracy")
+        said = report_lines(Report("end", Progress(), evaluation=found))[2:]
+        assert bool(said) == better
+        assert all(
+            line.startswith("counting words does better, accuracy 79.7 %: give it more") for line in said
+        )
+
+
+def test_each_evaluation_shows_another_text_and_its_label():
+    texts = [("late", "mail", "mail"), ("wrong", "bill", "mail")]
+    shown = [["      late", "    → mail (right)"], ["      wrong", "    → mail", "    ≠ bill"]]
+    for step, lines in ((20, shown[0]), (41, shown[1])):
+        for measures, wanted in (({"macro_f1": 0.5}, lines), ({"chrf": 50.0}, ["      late", "    → mail"])):
+            found = Evaluation(measures, next(iter(measures)), texts)
+            report = Report("evaluation", Progress(step=step), evaluation=found)
+            assert evaluation_lines(report)[1:] == wanted
