@@ -14,7 +14,7 @@ attendo train masked-language-model --train "$data/train.tsv.gz" --column 3 --ou
     --set model.n_heads=8 --set model.d_ff=256 --set model.max_len=512 --set model.dropout=0.0 \
     --set masking.share=0.3 --set training.learning_rate=0.003
 attendo train classification --train "$data/train.tsv.gz" --columns label=1,text=3 --init-from "$out-start" \
-    --out "$out" --epochs 2 --set data.max_tokens=400 --set data.token_dropout=0.3 --set model.dropout=0.4 \
-    --set training.learning_rate=0.0007
+    --out "$out" --epochs 2 --set data.valid_share=0.01 --set data.max_tokens=400 \
+    --set data.token_dropout=0.3 --set model.dropout=0.4 --set training.learning_rate=0.0007
 attendo evaluate "$out" "$data/test.tsv.gz"
 attendo lesson imdb --train "$data/train.tsv.gz" --train "$data/test.tsv.gz"

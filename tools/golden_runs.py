@@ -123,7 +123,7 @@ def answers(folder: Path) -> list[str]:
         case Translator():
             return [found.text for found in user.translate(TEXTS)]
         case Classifier():
-            return [found.label for found in user.classify(TEXTS)]
+            return [str(found.label) for found in user.classify(TEXTS)]
         case Generator():
             return [
                 user.generate(text, max_tokens=16, temperature=0.0, repetition_penalty=2.0).text

@@ -117,17 +117,15 @@ def classification_sums(
     name: str = "the rows",
 ) -> dict[str, RowSums]:
     """The scores of `Classifier.evaluate` by rows, as shares; raises as it does."""
-    names = sorted(classifier.labels.names)
-    ids = {label: i for i, label in enumerate(names)}
-    found = classifier.evaluate(rows, name).found
-    true, chosen = np.array([ids[row.label] for row in rows]), np.array([ids[one.label] for one in found])
+    true = classifier.ids_of(rows, name)
+    chosen = classifier.read([row.text for row in rows])[0].argmax(1)
     sums: dict[str, RowSums] = {}
     for metric in metrics:
         match metric:
             case "accuracy":
                 sums[metric] = ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true)))
             case "macro-f1":
-                sums[metric] = macro_f1_sums(true, chosen, len(names))
+                sums[metric] = macro_f1_sums(true, chosen, len(classifier.labels))
             case _:
                 raise _unknown(metric, CLASSIFICATION_METRICS)
     return sums
