@@ -3,6 +3,7 @@
 import asyncio
 import re
 import shlex
+import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -91,6 +92,8 @@ class Workshop:
         words = shlex.split(line)[1:]
         stdin, into = _taken(words, "<"), _taken(words, ">")
         given = b"" if stdin is None else Path(stdin).read_bytes()
+        if words[0] == "train":  # a run of the same name on another page
+            shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
         with (
             patch("attendo.serving.run.serve", self._served),
             patch(

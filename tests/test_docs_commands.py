@@ -13,7 +13,20 @@ GUIDES = ("start", "translator", "classifier", "language-model", "lessons")
 PAGES = {"README": ("README.md", "README.ja.md")}
 PAGES |= {name: (f"docs/en/{name}.md", f"docs/ja/{name}.md") for name in GUIDES}
 ALL = [path for pages in PAGES.values() for path in pages]
-DATA = {"bad", "good", "other", "snow", "bfloat", "float", "reviews", "tickets", "csv", "shakespeare"}
+DATA = {
+    "bad",
+    "good",
+    "other",
+    "snow",
+    "bfloat",
+    "float",
+    "reviews",
+    "tickets",
+    "train",
+    "csv",
+    "shakespeare",
+}
+DATA |= {"macro", "F"}  # told where labels are of unequal size
 """Words of what the pages were written with, and of what the tests train on."""
 
 IN_TEXT = re.compile(r"`attendo ([a-z][^`]*)`")
