@@ -44,6 +44,8 @@ def test_in_a_file_what_can_be_pressed_works_and_the_rest_says_why_not(saved, to
     at = saved(family, text_of(tokenizer, 8), **({"max_tokens": 4} if family == "language-model" else {}))
     reason, held = at.page.text_content("#saved-note"), (at.state("layer"), at.state("head"))
     assert "attendo look DIR --serve" in reason
+    views_first = at.page.locator(".work > :first-child").get_attribute("class") == "views"
+    assert views_first == (family == "classification")  # why a label, before how
     locked = set()
     for name in (None, *at.tabs()):
         if name:
