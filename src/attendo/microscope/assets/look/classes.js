@@ -1,6 +1,6 @@
 // A classifier's answer: the classes, the tokens it rests on, the heads that matter.
 import { addWords, inJapanese, say } from "./words.js";
-import { clear, el, field, formatted, numberOf, pieceElement, select, signed } from "./dom.js";
+import { clear, el, field, formatted, ordinal, pieceElement, select, signed } from "./dom.js";
 import { divergingColor, weightColor } from "./colors.js";
 import { barOf, decimals, drawWhenShown, largest, questions, scrolled, signedBarOf } from "./views.js";
 import { withNumber } from "./views.js";
@@ -118,7 +118,7 @@ function drawClassTokens(app, view) {
     .map((x, i) => [x, i])
     .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]))
     .slice(0, 5);
-  const name = ([x, i]) => `${app.look.source[i]?.piece ?? ""} (${numberOf(i)}) ${both ? signed(x) : formatted(x)}`;
+  const name = ([x, i]) => `${app.look.source[i]?.piece ?? ""} (${ordinal(i)}) ${both ? signed(x) : formatted(x)}`;
   view.read.textContent = say("class-top", { label: view.answer.label, list: order.map(name).join(" · ") });
 }
 

@@ -1,6 +1,6 @@
 // The open head: what it shows, its heat map and lines, the value that is pointed at.
 import { addWords, pathName, say } from "./words.js";
-import { afterPause, button, clear, el, field, formatted, numberOf, panel, pieceElement, select } from "./dom.js";
+import { afterPause, button, clear, el, field, formatted, ordinal, panel, pieceElement, select } from "./dom.js";
 import { entropy } from "./numbers.js";
 import { meanOf } from "./app.js";
 import { shownMatrix, showRamp } from "./shown.js";
@@ -129,7 +129,7 @@ function showSpot(app, readout) {
   const { query, key } = app.spot();
   if (query >= layer.q_len || key >= layer.k_len) return;
   const place = (token, i) =>
-    el("span", {}, pieceElement(token), el("span", { class: "note" }, ` ${numberOf(i)}`));
+    el("span", {}, pieceElement(token), el("span", { class: "note" }, ` ${ordinal(i)}`));
   const [from, to] = [app.rowTokens(layer)[query], app.tokensOf(layer.keys)[key]];
   const weight = weights[query * layer.k_len + key];
   const score = numbers.scores(head)[query * layer.k_len + key];
@@ -163,7 +163,7 @@ function fillRow(app, box) {
     return el(
       "tr",
       {},
-      el("th", { scope: "row" }, `${numberOf(j)} `, pieceElement(token)),
+      el("th", { scope: "row" }, `${ordinal(j)} `, pieceElement(token)),
       ...cells.map((x, n) => el("td", {}, n === 1 && !may ? "−∞" : formatted(x))),
     );
   });
@@ -174,7 +174,7 @@ function fillRow(app, box) {
     el(
       "table",
       {},
-      el("caption", { class: "note" }, pieceElement(app.rowTokens(layer)[query]), ` ${numberOf(query)}`),
+      el("caption", { class: "note" }, pieceElement(app.rowTokens(layer)[query]), ` ${ordinal(query)}`),
       el("thead", {}, el("tr", {}, ...names)),
       el("tbody", {}, ...rows),
     ),

@@ -117,7 +117,7 @@ export function fitText(pen, text, room) {
 }
 
 // Tokens count from 1 where a person reads them, and from 0 in the state, the address and the program's answers
-export function numberOf(i) {
+export function ordinal(i) {
   return String(i + 1);
 }
 

@@ -1,6 +1,6 @@
 // The film: one head on this text, as it was at each checkpoint of the training.
 import { addWords, say } from "./words.js";
-import { button, clear, el, formatted, numberOf, pieceText, svgEl } from "./dom.js";
+import { button, clear, el, formatted, ordinal, pieceText, svgEl } from "./dom.js";
 import { floatsOf } from "./numbers.js";
 import { drawWhenShown, partName, questions } from "./views.js";
 import { cellMap, colorScale } from "./cells.js";
@@ -136,7 +136,7 @@ function showFrame(app, view, at) {
   view.slider.value = at;
   view.slider.setAttribute("aria-valuetext", told);
   view.step.textContent = told;
-  const name = (tokens) => (i) => [numberOf(i), tokens[i] && pieceText(tokens[i])].filter(Boolean).join(" ");
+  const name = (tokens) => (i) => [ordinal(i), tokens[i] && pieceText(tokens[i])].filter(Boolean).join(" ");
   view.map.show({
     rows: view.shape[0],
     columns: view.shape[1],

@@ -1,6 +1,6 @@
 // What is asked and what came out: the text, how the answer is searched, tokens with their ids.
 import { addWords, say } from "./words.js";
-import { button, clear, el, field, formatted, numberOf, pieceElement, pieceText, select, signed } from "./dom.js";
+import { button, clear, el, field, formatted, ordinal, pieceElement, pieceText, select, signed } from "./dom.js";
 import { searchOf } from "./app.js";
 import { lockNote, onlyLive } from "./locks.js";
 import { pointsAt, roving } from "./chips.js";
@@ -172,7 +172,7 @@ function chips(app, side, from, to) {
   const made = tokens.map((token, n) => {
     const i = from + n;
     const kind = side === "target" && i >= begin && i < begin + forced ? "forced" : "";
-    const tip = say("token-tip", { i: numberOf(i), id: token.id });
+    const tip = say("token-tip", { i: ordinal(i), id: token.id });
     const chip = el(
       "button",
       {

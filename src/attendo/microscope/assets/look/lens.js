@@ -1,6 +1,6 @@
 // The lens: what each layer would answer if it were the last, position by position; and rollout below it.
 import { addWords, inJapanese, say } from "./words.js";
-import { button, clear, el, formatted, numberOf, pieceElement, pieceText } from "./dom.js";
+import { button, clear, el, formatted, ordinal, pieceElement, pieceText } from "./dom.js";
 import { weightColor } from "./colors.js";
 import { drawWhenShown, questions, stackChoice } from "./views.js";
 import { colorScale, inkOf } from "./cells.js";
@@ -94,7 +94,7 @@ function drawPaging(app, view) {
     button(say(key), go(step), { class: "small", disabled: end, dataset: { step } });
   view.paging.append(
     page(-1, "lens-earlier", from === 0),
-    el("span", {}, say("lens-window", { from: numberOf(from), to, of: positions })),
+    el("span", {}, say("lens-window", { from: ordinal(from), to, of: positions })),
     page(1, "lens-later", to === positions),
   );
 }
@@ -119,7 +119,7 @@ function drawLens(app, view) {
       el(
         "th",
         { scope: "col", dataset: { at } },
-        el("span", { class: "index" }, numberOf(at)),
+        el("span", { class: "index" }, ordinal(at)),
         inputs[at] ? pieceElement(inputs[at]) : "",
       ),
     ),
@@ -170,7 +170,7 @@ function ownRow(app, view, inputs, columns) {
     if (!out) return el("td", { role: "gridcell" }, "–");
     const says = () =>
       say("lens-own-says", {
-        at: numberOf(at),
+        at: ordinal(at),
         piece: pieceText(out),
         p: formatted(Math.exp(out.log_prob)),
         rank: out.rank,
@@ -209,7 +209,7 @@ function lensCell(app, view, token, p, says, at) {
 }
 
 function lensSays(view, name, at, { rank_of_final: rank, p_of_final: final, p, ...token }) {
-  const place = { name, at: numberOf(at), piece: pieceText(token) };
+  const place = { name, at: ordinal(at), piece: pieceText(token) };
   const words = { ...place, p: formatted(p), rank, final: formatted(final) };
   const kind = view.answer.kind;
   const start = say(kind === "nearest embedding" ? "lens-says-near" : "lens-says", words);

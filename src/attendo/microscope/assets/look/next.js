@@ -1,6 +1,6 @@
 // What could follow: the distribution at one position, and a token forced there.
 import { addWords, say } from "./words.js";
-import { button, clear, el, field, formatted, numberOf, pieceElement, pieceText, select } from "./dom.js";
+import { button, clear, el, field, formatted, ordinal, pieceElement, pieceText, select } from "./dom.js";
 import { weightColor } from "./colors.js";
 import { barOf, drawWhenShown, questions, scrolled, tableHead, withNumber } from "./views.js";
 import { inkOf } from "./cells.js";
@@ -94,7 +94,7 @@ function drawStrip(app, view, position) {
     const at = from + i;
     const p = token.out ? Math.exp(token.out.log_prob) : null;
     const words = {
-      at: numberOf(at),
+      at: ordinal(at),
       piece: pieceText(token),
       next: token.out ? pieceText(token.out) : "–",
       p: formatted(p),
@@ -129,7 +129,7 @@ function drawStrip(app, view, position) {
 function drawChoice(app, view, position) {
   const go = (at) => app.state.set({ position: at });
   const last = view.tokens.length - 1;
-  const options = view.tokens.map((token, at) => [String(at), `${numberOf(at)} · ${pieceText(token)}`]);
+  const options = view.tokens.map((token, at) => [String(at), `${ordinal(at)} · ${pieceText(token)}`]);
   clear(view.choice).append(
     button(say("next-before"), () => go(position - 1), {
       class: "small",

@@ -1,6 +1,6 @@
 // Rollout: what each position has of each input, through all layers; an approximation.
 import { addWords, say } from "./words.js";
-import { clear, el, formatted, numberOf, pieceText } from "./dom.js";
+import { clear, el, formatted, ordinal, pieceText } from "./dom.js";
 import { floatsOf } from "./numbers.js";
 import { largest, questions, stackChoice } from "./views.js";
 import { cellMap, colorScale } from "./cells.js";
@@ -56,7 +56,7 @@ async function loadRollout(app, view) {
   const data = floatsOf(answer.data);
   const most = largest(data);
   view.scale.set("0", formatted(most, 2), formatted(most / 4, 2));
-  const name = (tokens) => (i) => `${numberOf(i)} ${pieceText(tokens[i])}`;
+  const name = (tokens) => (i) => `${ordinal(i)} ${pieceText(tokens[i])}`;
   view.map.show({
     rows: answer.q_len,
     columns: answer.k_len,

@@ -1,6 +1,6 @@
 // One query of the open head, step by step: q·k, scaled, masked, ×β, softmax, weighted values and their sum.
 import { addWords, pathName, say } from "./words.js";
-import { afterPause, button, clear, el, formatted, numberOf, pieceElement, pieceText } from "./dom.js";
+import { afterPause, button, clear, el, formatted, ordinal, pieceElement, pieceText } from "./dom.js";
 import { divergingColor, ink, rgbText } from "./colors.js";
 import { dot } from "./numbers.js";
 import { shownMatrix } from "./shown.js";
@@ -146,7 +146,7 @@ function queryBar(app, row) {
       {},
       `${say("steps-query")} `,
       pieceElement(row.token),
-      el("span", { class: "note" }, ` ${numberOf(query)}`),
+      el("span", { class: "note" }, ` ${ordinal(query)}`),
       row.written && el("span", {}, ` ${say("steps-written")} `, pieceElement(row.written)),
     ),
     button("◀", () => go(query - 1), {
@@ -281,7 +281,7 @@ function keyRow(row, one, point, hold) {
     onfocus: () => point(one.j),
     id: `steps-key-${one.j}`,
   });
-  name.append(pieceElement(one.token), ` ${numberOf(one.j)}`);
+  name.append(pieceElement(one.token), ` ${ordinal(one.j)}`);
   return el(
     "tr",
     {
