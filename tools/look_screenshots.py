@@ -135,7 +135,7 @@ def view(name: str, act: Callable[[Page], None] = lambda page: None, **more: Any
     return Shot(f"look-{name}", (f"#view-{name}",), state, act)
 
 
-PAGE = {"layer": CROSS, "head": 3, "query": 13, "search": "beam"}
+PAGE = {"layer": CROSS, "head": 3, "query": 14, "search": "beam"}
 TRANSLATOR = (
     Shot("look-page", ("header", "#detail", "#heads"), PAGE),
     view("steps"),
