@@ -6,7 +6,6 @@ from importlib.resources import files
 import pytest
 
 from attendo.microscope.look_page import MODULES, joined
-from attendo.serving import page as serving_page
 
 FOLDER = files("attendo.microscope") / "assets" / "look"
 TEXTS = {
@@ -118,13 +117,3 @@ def test_every_word_asked_for_is_there_and_every_word_there_is_asked_for():
 
 def test_no_module_is_long():
     assert {module: len(text.splitlines()) for module, text in TEXTS.items() if text.count("\n") > 400} == {}
-
-
-@pytest.mark.parametrize("page", [joined, serving_page.joined])
-def test_modules_that_are_joined_declare_each_name_once(page):
-    found = [
-        one.strip()
-        for _, name, several in DECLARED.findall(page()[1])
-        for one in (name or several).split(",")
-    ]
-    assert len(found) == len(set(found)) > 100, {name for name in found if found.count(name) > 1}

@@ -134,9 +134,12 @@ def test_edits_tell_whose_label_they_make_less_probable(tokenizer):
     even = library.look(looked_model("classification", tokenizer), TEXT, edits=[Temper("*", 0.0)])
     assert even.change is not None
     label, points = even.change["labels"][0]["label"], 100 * even.change["total"]
-    en, ja = (text_lines(even, None, None, None, language, "answer")[-1] for language in ("en", "ja"))
-    assert en.strip() == f"they change the probability of {label} by {points:+.1f} points"
-    assert ja.strip().startswith(f"この変更で「{label}」の確率は")
+    en, ja = (
+        [line.strip() for line in text_lines(even, None, None, None, language, "answer")]
+        for language in ("en", "ja")
+    )
+    assert f"they change the probability of {label} by {points:+.1f} points" in en
+    assert any(line.startswith(f"この変更で「{label}」の確率は") for line in ja)
 
 
 def test_a_mean_of_heads_says_how_to_see_one(run):
