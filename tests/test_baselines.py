@@ -73,8 +73,9 @@ def test_words_are_counted_in_pieces_as_in_one(store, monkeypatch):
     whole = word_counts(store, 2, TOKENIZER.vocab_size)
     late, parcel = (TOKENIZER.encode(word)[0] for word in ("late", "parcel"))
     assert whole.sum() == 9 and whole[1, late] == whole[1, parcel] == 3 and whole[0, late] == 0
-    monkeypatch.setattr(module, "ROWS", 3)
-    assert (word_counts(store, 2, TOKENIZER.vocab_size) == whole).all()
+    for tokens in (1, 3, 4):
+        monkeypatch.setattr(module, "TOKENS", tokens)
+        assert (word_counts(store, 2, TOKENIZER.vocab_size) == whole).all()
 
 
 def test_both_are_measured_on_the_validation_texts(store, monkeypatch):

@@ -60,7 +60,7 @@ def at(path, part):
 def refusal(own_parts, config=CONFIG):
     model = build_model(config)
     with pytest.raises(AttendoError) as told:
-        put_in(own_parts, model)
+        put_in(own_parts, model, tried=True)
     begin, _, line = str(told.value).partition(": ")
     assert begin.startswith("own_parts=test_trying_own_parts.py:") and "\n" not in line
     return line
@@ -107,7 +107,7 @@ def test_what_training_or_a_search_alone_would_call_is_refused():
     path = "decoder.blocks.0.self_attention"
     line = refusal(at(path, Late(8, 2)))
     assert line == f"{path} (Late) overrides forward, which a search never calls; override attend_to, too"
-    put_in(at(PATH, Late(8, 2)), build_model(CONFIG))  # an encoder has no steps
+    put_in(at(PATH, Late(8, 2)), build_model(CONFIG), tried=True)  # an encoder has no steps
     line = refusal(at("output_proj", Doubled(8, 11)))
     assert line.startswith("output_proj (Doubled) overrides forward, which training never calls: it reads")
 
@@ -145,6 +145,34 @@ def with_table(model):
     attention.positions = Reading(attention.table)
 
 
+class Asking(Attention):
+    """An attention that asks its positions itself."""
+
+    def attend_to(self, x, keys, values, *others, **more):
+        return super().attend_to(x, keys, values, *others, **more)
+
+
+ASKING = Asking(8, 2)
+
+
+def with_positions_of_its_own_attention(model):
+    ASKING.positions = Near()
+    model.encoder.blocks[0].self_attention = ASKING
+
+
+class InTraining(nn.Linear):
+    def forward(self, x):
+        return super().forward(x) if self.training else x
+
+
+class Window(nn.Module):
+    """A mask as numbers, which another part reads."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("hidden", torch.tensor([0.0, -torch.inf]))
+
+
 def with_another_list(model):
     model.encoder.blocks = nn.ModuleList(model.encoder.blocks)
 
@@ -159,16 +187,30 @@ def with_another_list(model):
         at(f"{PATH}.k_norm", nn.LayerNorm(4)),
         at("encoder.norm", nn.RMSNorm(8)),
         at("encoder.norm", OnAnotherDevice()),
+        at("decoder.blocks.0.self_attention.positions", bias_of(lambda d: -torch.log1p(-d.float()))),
+        at("encoder.norm", InTraining(8, 8)),
+        at("encoder.window", Window()),
         with_table,
+        with_positions_of_its_own_attention,
         with_another_list,
     ],
 )
 def test_what_is_called_or_read_passes_and_the_random_numbers_stay(own_parts):
     model, before = build_model(CONFIG), torch.get_rng_state()
-    put_in(own_parts, model)
+    put_in(own_parts, model, tried=True)
     assert torch.equal(torch.get_rng_state(), before) and model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_a_trained_part_passes_where_gradients_are_off():
+    with torch.inference_mode():
+        put_in(with_table, build_model(CONFIG), tried=True)
+
+
+@pytest.mark.parametrize("part", [Near(), bias_of(lambda d: 1 / d.abs())])
+def test_a_trained_run_is_loaded_with_the_parts_that_it_had(part):
+    put_in(at(f"{PATH}.positions", part), build_model(CONFIG))
 
 
 @pytest.mark.parametrize(
@@ -261,10 +303,18 @@ def code_of_page(title):
 def test_the_pages_alibi_is_a_part_beside_the_sines_and_positions_names_it():
     _, names = code_of_page("alibi.py")
     user = tiny_user("classification")
-    put_in(names["with_alibi"], user.model)
+    put_in(names["with_alibi"], user.model, tried=True)
     answer = positions_answer(tiny_look("classification", user=user, text="rain snow"), "source")
     assert user.model.config.positions == "sinusoidal" and user.model.embedding.positions is not None
     assert (answer["kind"], answer["name"], answer["data"]) == ("own", "Alibi", "")
+
+
+def test_a_bias_of_the_decoder_alone_is_shown_for_the_target_alone():
+    user = tiny_user("translation")
+    put_in(at("decoder.blocks.0.self_attention.positions", bias_of(lambda d: -d.abs().float())), user.model)
+    look = tiny_look("translation", user=user, text="rain snow")
+    kinds = [positions_answer(look, side)["kind"] for side in ("source", "target")]
+    assert kinds == ["sinusoidal", "own"]
 
 
 def test_the_pages_trial_is_what_it_prints():

@@ -67,11 +67,11 @@ class Bundle:
         """The [model] table."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
-    def new_model(self) -> Model:
-        """A freshly initialized model of this shape, its user's own parts in it, on the CPU."""
+    def new_model(self, *, tried: bool = False) -> Model:
+        """A freshly initialized model of this shape, its user's own parts in it, on the CPU; tried: as in `put_in`."""
         model = build_model(self.model_config)
         if self.own_parts is not None:
-            put_in(self.own_parts, model)
+            put_in(self.own_parts, model, tried=tried)
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:

@@ -102,11 +102,12 @@ def is_unsound(module: nn.Module, output: Tensor) -> bool:
     return not output.isfinite().all()
 
 
-def put_in(own_parts: OwnParts, model: Model) -> None:
-    """Puts parts of a user's own into a fresh model, and tries them.
+def put_in(own_parts: OwnParts, model: Model, *, tried: bool = False) -> None:
+    """Puts parts of a user's own into a fresh model.
 
-    Raises AttendoError where the model is as it was, or where one of the parts is not called, gives another shape than
-    its callers await, or what is no number: it would be trained without that part, or not at all.
+    Raises AttendoError where the model is as it was, or a bias has another shape than its callers await. tried: before
+    anything is trained, also where a part is not called, or gives what is no number: it would be trained without that
+    part, or not at all.
     """
     before = [*model.modules(), *model.parameters()]  # kept, so that no new part has the id of an old one
     known = set(map(id, before))
@@ -119,11 +120,12 @@ def put_in(own_parts: OwnParts, model: Model) -> None:
     try:
         for path, module in model.named_modules():
             if isinstance(module, Attention):
-                _require_bias(f"{path}.positions", module)
-            if path.startswith("decoder"):
+                _require_bias(f"{path}.positions", module, tried=tried)
+            if tried and path.startswith("decoder"):
                 _require_steps(path, module)
-        _require_output(model)
-        _try(model, known)
+        if tried:
+            _require_output(model)
+            _try(model, known)
     except AttendoError as error:
         raise AttendoError(f"{where}: {error}") from error.__cause__
 
@@ -132,22 +134,30 @@ def _named(path: str, module: nn.Module) -> str:
     return f"{path} ({type(module).__name__})"
 
 
-def _require_bias(path: str, attention: Attention) -> None:
-    """Raises AttendoError for positions that attention does not ask, or a bias that can't be added to scores."""
+def _require_bias(path: str, attention: Attention, *, tried: bool) -> None:
+    """Raises AttendoError for a bias that can't be added to scores; tried: and for positions that are never asked."""
     positions: nn.Module | None = attention.positions
     if isinstance(positions, DistanceBias):
-        _try_bias(_named(path, positions), positions, attention.n_heads)
-    elif positions is not None and not isinstance(positions, Rotary):
+        found = _shaped(_named(path, positions), positions, attention.n_heads)
+        if tried:
+            _require_sound(_named(path, positions), found, causal=path.startswith("decoder"))
+    elif (
+        tried and type(attention) is Attention and not isinstance(positions, Rotary | nn.Identity | None)
+    ):  # an attention of one's own may ask it
         raise AttendoError(
             f"{_named(path, positions)} is no DistanceBias, so attention never asks it; derive"
             f" {type(positions).__name__} from attendo.nn.positions.DistanceBias"
         )
 
 
+QUERIES, KEYS = ((2, 3), (4, 5)), range(6)
+"""Places for which a bias is tried."""
+
+
 @torch.no_grad()
-def _try_bias(name: str, bias: DistanceBias, n_heads: int) -> None:
-    """Raises AttendoError where a bias has not the shape that each of its callers awaits, or what is no number."""
-    queries, keys = torch.tensor([[2, 3], [4, 5]]), torch.arange(6)
+def _shaped(name: str, bias: DistanceBias, n_heads: int) -> Tensor:
+    """A bias of QUERIES and KEYS. Raises AttendoError where it has not the shape that each of its callers awaits."""
+    queries, keys = torch.tensor(QUERIES), torch.tensor(KEYS)
     wanted = f"[batch, heads, queries, keys]: here [2, {n_heads} or 1, 2, 6]"
     try:
         found = bias(queries, keys)
@@ -160,10 +170,16 @@ def _try_bias(name: str, bias: DistanceBias, n_heads: int) -> None:
         raise AttendoError(
             f"{name} gives {list(shape)} for queries [2, 2] and keys [6]; a DistanceBias gives {wanted}"
         )
-    wrong = (found.isnan() | (found == torch.inf)).nonzero()
+    return found
+
+
+def _require_sound(name: str, bias: Tensor, *, causal: bool) -> None:
+    """Raises AttendoError for a bias that is no number; causal: keys behind the query are never seen."""
+    distances = torch.tensor(KEYS) - torch.tensor(QUERIES)[:, None, :, None]
+    wrong = ((bias.isnan() | (bias == torch.inf)) & ((distances <= 0) | (not causal))).nonzero()
     if len(wrong):
         row, head, query, key = wrong[0].tolist()
-        distance = int(keys[key] - queries[row, query])
+        distance, found = int(distances[row, 0, query, key]), bias
         raise AttendoError(
             f"{name} gives {found[row, head, query, key]:+} for a key at distance {distance} (key - query); correct its"
             " formula: a bias may be -inf, but not NaN or +inf"
@@ -192,7 +208,7 @@ def _require_output(model: Model) -> None:
 
 
 def _try(model: Model, known: set[int]) -> None:
-    """Raises AttendoError for a new part that a pass over tiny texts never calls, or that gives what is no number.
+    """Raises AttendoError for a new part that passes over tiny texts never call, or that gives what is no number.
 
     A part that fails here (as one made for a GPU alone) fails in training, which tells it better.
     """
@@ -204,23 +220,25 @@ def _try(model: Model, known: set[int]) -> None:
     def look(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             used.add(id(module))
-            if path in new and isinstance(output, Tensor) and is_unsound(module, output):
+            sure = path in new and isinstance(output, Tensor) and not isinstance(module, DistanceBias)
+            if sure and (output.isnan() | (output == torch.inf)).any():  # -inf may be a mask
                 unsound.append(_named(path, module))
 
         return hook
 
     handles = [module.register_forward_hook(look(path)) for path, module in model.named_modules()]
-    try:
-        gradients = _gradients(model, parameters)
+    try:  # some are for training alone
+        for slopes in (_gradients(model, parameters, training=training) for training in (False, True)):
+            used |= {id(p) for p, slope in zip(parameters, slopes, strict=True) if slope is not None}
+        known_use = True
     except Exception:  # noqa: BLE001 - of the user's own code, any
-        gradients = None
+        known_use = False
     finally:
         for handle in handles:
             handle.remove()
     if unsound:
         raise AttendoError(f"{unsound[0]} gives NaN or infinity on a tiny input; correct its formula")
-    if gradients is not None:
-        used |= {id(p) for p, slope in zip(parameters, gradients, strict=True) if slope is not None}
+    if known_use:
         _require_used(model, new, used, set(map(id, parameters)))
 
 
@@ -233,25 +251,30 @@ def _outermost(model: Model, known: set[int]) -> dict[str, nn.Module]:
     return found
 
 
-def _gradients(model: Model, parameters: list[nn.Parameter]) -> tuple[Tensor | None, ...]:
+def _gradients(model: Model, parameters: list[nn.Parameter], *, training: bool) -> tuple[Tensor | None, ...]:
     """The gradient of the summed logits of two tiny texts for each parameter; None where they don't depend on it."""
-    n, training = min(TINY, model.config.max_len), model.training
+    n, before = min(TINY, model.config.max_len), model.training
     ids = (model.config.vocab_size - 1 - torch.arange(2 * n)).clamp_min(0).view(2, n)
-    model.eval()  # what a part keeps of its inputs, as a norm may, stays as it is
+    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    model.train(training)
     try:
-        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
             logits = model(ids, ids) if isinstance(model, EncoderDecoder) else model(ids)
-            if not parameters or not logits.requires_grad:
-                return (None,) * len(parameters)
-            return torch.autograd.grad(logits.sum(), parameters, allow_unused=True)
+            return torch.autograd.grad(logits.sum(), parameters, allow_unused=True) if parameters else ()
     finally:
-        model.train(training)
+        model.train(before)
+        for buffer, value in buffers:  # what a part keeps of its inputs, as a norm may, stays as it is
+            buffer.copy_(value)
 
 
 def _require_used(model: Model, new: dict[str, nn.Module], used: set[int], trained: set[int]) -> None:
     """Raises AttendoError for a new module of which nothing is called or read, or a new parameter beside them."""
     for path, module in new.items():
-        if not any(id(part) in used for part in (*module.modules(), *module.parameters())):
+        parts = [*module.modules(), *module.parameters()]
+        is_a_table = bool([*module.parameters(), *module.buffers()]) and not any(
+            id(p) in trained for p in parts
+        )
+        if not is_a_table and not any(id(part) in used for part in parts):  # another may read a table
             raise AttendoError(
                 f"nothing calls {_named(path, module)}, so the model is as it would be without; put it where the model"
                 " has a module"

@@ -90,8 +90,11 @@ def _matrices(
 
 def _within(seen: Seen, side: Literal["source", "target"]) -> Any:
     """The positions that are part of the first layer of self-attention that reads this side, if any has some."""
-    stack = seen.model.get_submodule("decoder") if side == "target" else seen.model
-    layers = (module for module in stack.modules() if isinstance(module, Attention))
+    layers = (
+        module
+        for path, module in seen.model.named_modules()
+        if isinstance(module, Attention) and seen.sides(path) == (side, side)
+    )
     return next((layer.positions for layer in layers if layer.positions is not None), None)
 
 

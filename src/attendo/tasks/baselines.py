@@ -20,8 +20,8 @@ NAMES = tuple(
 """Of the baselines' measures, beside a model's in each evaluation."""
 MOST_COUNTS = 1 << 23
 """Where there would be more of them, classes times words, words are not counted: 64 MiB."""
-ROWS = 4096
-"""Rows whose words are counted at a time."""
+TOKENS = 1 << 20
+"""Tokens that are counted at a time, or those of one text."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,8 @@ def baselines(
     counting = None
     if n_classes * n_ids <= MOST_COUNTS:
         scores = naive_bayes(sizes, word_counts(store, n_classes, n_ids))
-        found = np.array([(scores[0] + scores[1][:, ids].sum(1)).argmax() for ids in map(list, texts)])
+        counted = (np.bincount(ids, minlength=n_ids) for ids in map(list, texts))
+        found = np.array([(scores[0] + scores[1] @ n).argmax() for n in counted])
         counting = _scored(true, found, n_classes)
     return Baselines(commonest, _scored(true, np.full_like(true, commonest), n_classes), counting)
 
@@ -81,8 +82,12 @@ def naive_bayes(
 def word_counts(store: LabelledStore, n_classes: int, n_ids: int) -> Int[ndarray, "classes ids"]:
     """How often each token stands in the rows of each class."""
     counts = np.zeros((n_classes, n_ids), np.int64)
-    for start in range(0, len(store), ROWS):
-        rows = slice(start, min(start + ROWS, len(store)))
+    ends = np.cumsum(store.lengths[:], dtype=np.int64)
+    start = 0
+    while start < len(store):
+        before = ends[start - 1] if start else 0
+        rows = slice(start, max(start + 1, int(np.searchsorted(ends, before + TOKENS, side="right"))))
+        start = rows.stop
         classes = np.repeat(store.labels[rows], store.lengths[rows])
         np.add.at(counts, (classes, np.concatenate([store.text(i) for i in range(rows.start, rows.stop)])), 1)
     return counts

@@ -16,6 +16,7 @@ from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
+from attendo.data.language_scripts import misfit
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
@@ -87,9 +88,18 @@ class PairCorpus:
             data.training_source(), data.test_source(), data.drops(), data.strict, data.validation_source()
         )
         self.say(report.summary())
-        if warning := self.data.script_warning((report.source.script, report.target.script)):
-            self.say(warning)
+        if warning := self.data.script_warning(_scripts(report)):
+            self.say(f"warning: {warning}")
         return report
+
+    def require_sides(self) -> None:
+        """Raises AttendoError where each side is in the script of the other one's language."""
+        report = self.report
+        if report is None:
+            return
+        found = misfit(self.data.languages, _scripts(report))
+        if found is not None and found.is_sure:
+            raise AttendoError(self.data.script_warning(_scripts(report)))
 
     @property
     def embedded(self) -> bool:
@@ -140,7 +150,8 @@ class PairCorpus:
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of pairs."""
+        """The number of pairs. Raises AttendoError where the sides are in the wrong order: a run begins by this."""
+        self.require_sides()
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
     def facts(self) -> dict[str, Any]:
@@ -202,3 +213,7 @@ class PairCorpus:
         held = self.held
         assert held is not None
         yield from ((s, t) for _, s, t in self._usable() if s in held)
+
+
+def _scripts(report: Report) -> tuple[str, str]:
+    return report.source.script, report.target.script

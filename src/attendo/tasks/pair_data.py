@@ -78,7 +78,7 @@ class PairData:
     def script_warning(self, scripts: tuple[str, str]) -> str:
         """A line where the training rows are in other scripts than their languages; "" where nothing speaks against.
 
-        scripts: the usual ones of source and target. Raises AttendoError where each is that of the other language.
+        scripts: the usual ones of source and target.
         """
         if (found := misfit(self.languages, scripts)) is None:
             return ""
@@ -89,10 +89,7 @@ class PairData:
             remedy = "leave out --reverse, or swap --from and --to"
         else:
             remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
-        said = f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}"
-        if found.is_sure:
-            raise AttendoError(said)
-        return f"warning: {said}"
+        return f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}"
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""

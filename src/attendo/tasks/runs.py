@@ -197,7 +197,7 @@ def new_run(
         bundle.card["own_parts"] = name_of_parts(own_parts)
     if init_from is not None:
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
-    model = new_model(bundle, config, found.device, say)
+    model = new_model(bundle, config, found.device, say, tried=True)
     if own_parts is not None:
         bundle.card["own_buffers"] = own_buffers(model)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
@@ -296,10 +296,12 @@ def require_start(tables: Tables, init_from: Path | None) -> None:
         )
 
 
-def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
-    """A run's model at step 0: its weights drawn from the seed, or those it starts from."""
+def new_model(
+    bundle: Bundle, config: RunConfig, device: torch.device, say: Say, *, tried: bool = False
+) -> Model:
+    """A run's model at step 0: its weights drawn from the seed, or those it starts from. tried: parts of its own."""
     seed_all(config.training.seed)
-    model = bundle.new_model().to(device)
+    model = bundle.new_model(tried=tried).to(device)
     if "init_from" in bundle.card:
         say(take_weights(Path(bundle.card["init_from"]), model, bundle.own_parts))
     return model

@@ -93,10 +93,10 @@ def kept_lines(report: Report) -> list[str]:
     counting = measures.get(f"{report.evaluation.deciding}_counting_words", -math.inf)
     if report.evaluation.value < counting:
         [reached] = measured({report.evaluation.deciding: counting})
-        lines.append(
-            f"counting words does better, {reached}: give it more rows, or a start that has read other texts"
-            " (train masked-language-model, then --init-from)"
-        )
+        lines += [
+            f"counting words does better, {reached}: give it more rows,",
+            "    or a start that has read other texts (train masked-language-model, --init-from)",
+        ]
     return lines
 
 

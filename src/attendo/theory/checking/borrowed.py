@@ -14,7 +14,7 @@ from attendo.theory.checking.student import NoAnswerError, Student
 from attendo.theory.checking.trials import draw
 from attendo.words import Words
 
-OURS = ("attendo.nn.", "attendo.theory.algorithms.", "attendo.theory.lecture")
+OURS = ("attendo.nn.attention", "attendo.theory.algorithms.", "attendo.theory.lecture")
 WHOLE = (torch.nn.MultiheadAttention.forward.__code__, functional.multi_head_attention_forward.__code__)
 
 
@@ -32,7 +32,8 @@ def borrowed(student: Student) -> tuple[Words, ...]:
     def note(frame: FrameType, event: str, what: object) -> None:
         if event == "call":
             module = frame.f_globals.get("__name__", "")
-            if module.startswith(OURS) or frame.f_code in WHOLE:
+            ours = module.startswith(OURS) and "<" not in frame.f_code.co_qualname
+            if ours or frame.f_code in WHOLE:
                 called.append(f"{module}.{frame.f_code.co_qualname}")
         elif event == "c_call" and what is functional.scaled_dot_product_attention:
             called.append("torch's scaled_dot_product_attention")
