@@ -27,6 +27,8 @@ VERIFY = (
 )
 TINY = 4
 """Tokens of the texts on which a model with such parts is tried."""
+QUERIES, KEYS = ((2, 3), (4, 5)), range(6)
+"""Places for which a bias is tried."""
 _STEPS: dict[type[nn.Module], tuple[str, ...]] = {
     Attention: ("keys_values", "attend_to"),
     DecoderBlock: ("step",),
@@ -98,8 +100,13 @@ def is_unsound(module: nn.Module, output: Tensor) -> bool:
     (True, False, True)
     """
     if isinstance(module, DistanceBias):
-        return bool((output.isnan() | (output == torch.inf)).any())
+        return bool(_no_number(output).any())
     return not output.isfinite().all()
+
+
+def _no_number(output: Tensor) -> Tensor:
+    """Where there is NaN or +inf; -inf may hide something on purpose."""
+    return output.isnan() | (output == torch.inf)
 
 
 def put_in(own_parts: OwnParts, model: Model, *, tried: bool = False) -> None:
@@ -150,10 +157,6 @@ def _require_bias(path: str, attention: Attention, *, tried: bool) -> None:
         )
 
 
-QUERIES, KEYS = ((2, 3), (4, 5)), range(6)
-"""Places for which a bias is tried."""
-
-
 @torch.no_grad()
 def _shaped(name: str, bias: DistanceBias, n_heads: int) -> Tensor:
     """A bias of QUERIES and KEYS. Raises AttendoError where it has not the shape that each of its callers awaits."""
@@ -176,13 +179,13 @@ def _shaped(name: str, bias: DistanceBias, n_heads: int) -> Tensor:
 def _require_sound(name: str, bias: Tensor, *, causal: bool) -> None:
     """Raises AttendoError for a bias that is no number; causal: keys behind the query are never seen."""
     distances = torch.tensor(KEYS) - torch.tensor(QUERIES)[:, None, :, None]
-    wrong = ((bias.isnan() | (bias == torch.inf)) & ((distances <= 0) | (not causal))).nonzero()
+    wrong = (_no_number(bias) & ((distances <= 0) | (not causal))).nonzero()
     if len(wrong):
         row, head, query, key = wrong[0].tolist()
-        distance, found = int(distances[row, 0, query, key]), bias
         raise AttendoError(
-            f"{name} gives {found[row, head, query, key]:+} for a key at distance {distance} (key - query); correct its"
-            " formula: a bias may be -inf, but not NaN or +inf"
+            f"{name} gives {bias[row, head, query, key]:+} for a key at distance"
+            f" {int(distances[row, 0, query, key])} (key - query); correct its formula: a bias may be -inf, but not NaN"
+            " or +inf"
         )
 
 
@@ -220,15 +223,16 @@ def _try(model: Model, known: set[int]) -> None:
     def look(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
             used.add(id(module))
-            sure = path in new and isinstance(output, Tensor) and not isinstance(module, DistanceBias)
-            if sure and (output.isnan() | (output == torch.inf)).any():  # -inf may be a mask
+            judged = path in new and not isinstance(module, DistanceBias)  # a bias was judged by itself
+            if judged and isinstance(output, Tensor) and _no_number(output).any():
                 unsound.append(_named(path, module))
 
         return hook
 
     handles = [module.register_forward_hook(look(path)) for path, module in model.named_modules()]
     try:  # some are for training alone
-        for slopes in (_gradients(model, parameters, training=training) for training in (False, True)):
+        for training in (False, True):
+            slopes = _gradients(model, parameters, training=training)
             used |= {id(p) for p, slope in zip(parameters, slopes, strict=True) if slope is not None}
         known_use = True
     except Exception:  # noqa: BLE001 - of the user's own code, any

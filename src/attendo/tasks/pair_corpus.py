@@ -16,7 +16,6 @@ from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.doctor_report import Report
 from attendo.data.held_out import HeldOut, held_out
-from attendo.data.language_scripts import misfit
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
@@ -83,23 +82,23 @@ class PairCorpus:
         if self.embedded:
             self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
             return None
+        if warning := self._misfit[0]:
+            self.say(f"warning: {warning}")
+        return self._examined
+
+    @cached_property
+    def _examined(self) -> Report:
         data = self.data
         report = examine(
             data.training_source(), data.test_source(), data.drops(), data.strict, data.validation_source()
         )
         self.say(report.summary())
-        if warning := self.data.script_warning(_scripts(report)):
-            self.say(f"warning: {warning}")
         return report
 
-    def require_sides(self) -> None:
-        """Raises AttendoError where each side is in the script of the other one's language."""
-        report = self.report
-        if report is None:
-            return
-        found = misfit(self.data.languages, _scripts(report))
-        if found is not None and found.is_sure:
-            raise AttendoError(self.data.script_warning(_scripts(report)))
+    @property
+    def _misfit(self) -> tuple[str, bool]:
+        """What speaks against the languages, and whether each side is in the script of the other one's."""
+        return self.data.script_warning((self._examined.source.script, self._examined.target.script))
 
     @property
     def embedded(self) -> bool:
@@ -151,7 +150,8 @@ class PairCorpus:
     @property
     def size(self) -> tuple[int, str]:
         """The number of pairs. Raises AttendoError where the sides are in the wrong order: a run begins by this."""
-        self.require_sides()
+        if not self.embedded and self._misfit[1]:
+            raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
     def facts(self) -> dict[str, Any]:
@@ -213,7 +213,3 @@ class PairCorpus:
         held = self.held
         assert held is not None
         yield from ((s, t) for _, s, t in self._usable() if s in held)
-
-
-def _scripts(report: Report) -> tuple[str, str]:
-    return report.source.script, report.target.script

@@ -75,13 +75,13 @@ class PairData:
         """The codes of source and target, "" where they are not told."""
         return self.source_language or "", self.target_language or ""
 
-    def script_warning(self, scripts: tuple[str, str]) -> str:
-        """A line where the training rows are in other scripts than their languages; "" where nothing speaks against.
+    def script_warning(self, scripts: tuple[str, str]) -> tuple[str, bool]:
+        """A line where the training rows are in other scripts than their languages, "" where nothing speaks against.
 
-        scripts: the usual ones of source and target.
+        And whether each side is in the script of the other's language. scripts: the usual ones of source and target.
         """
         if (found := misfit(self.languages, scripts)) is None:
-            return ""
+            return "", False
         option = "--from" if found.side == "source" else "--to"
         if not found.swapped:
             remedy = f"look at the data, or mend {option}"
@@ -89,7 +89,7 @@ class PairData:
             remedy = "leave out --reverse, or swap --from and --to"
         else:
             remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
-        return f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}"
+        return f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}", found.is_sure
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""
