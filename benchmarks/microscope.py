@@ -129,7 +129,7 @@ def session_of(kind):
         max_length_ratio=1.0, max_length_extra=1
     )  # random weights come to no end by themselves
     user = Translator(model, tokenizer, search) if translates else Generator(model, tokenizer)
-    return Session(user.prepare())  # as `attendo look --serve` does
+    return Session.prepared(user)  # as `attendo look --serve` does
 
 
 def text_of(n_words, seed):

@@ -12,6 +12,7 @@ from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model, te
 from attendo.errors import AttendoError
 from attendo.microscope import session as session_module
 from attendo.microscope.ask import Ask, ask_of, canonical
+from attendo.microscope.beam_tree import tree_answer
 from attendo.microscope.layers import attention_paths, effect_paths, tensor_answer
 from attendo.microscope.looking import look, look_answer, outcome
 from attendo.microscope.session import Session
@@ -180,6 +181,30 @@ def test_what_is_switched_off_shows_in_the_answer_and_the_difference_adds_up(use
     else:
         assert told["baseline"]["total"] == pytest.approx(sum(told["baseline"]["deltas"]), abs=1e-5)
         assert told["baseline"]["total"] != 0
+
+
+@pytest.mark.parametrize("how", ["zero", "mean"])
+@pytest.mark.parametrize("beam", [2, 4])
+def test_a_compiled_search_with_edits_finds_what_the_view_does(tokenizer, beam, how):
+    user = looked_model("translation", tokenizer)
+    edits = [
+        {"kind": "off", "path": "decoder.blocks.0.cross_attention", "head": 1, "how": how},
+        {"kind": "off", "path": "encoder.blocks.0.feed_forward", "how": how},
+        {"kind": "beta", "path": "*", "beta": 0.6},
+    ]
+    asked = {"search": "beam", "beam": beam, "edits": edits}
+    plain, _ = answered(user, **asked)
+    begin = list(plain.target[1:3])
+    tree, begun = tree_answer(plain, beam), answered(user, **asked, prefix_ids=begin)[0].target
+    user.prepare()
+    if user.why_not_compiled is not None:
+        pytest.skip(user.why_not_compiled)
+    seen, told = answered(user, **asked)
+    assert seen.target == plain.target and seen.score == pytest.approx(plain.score, abs=1e-5)
+    assert told["outcome"]["text"] != told["baseline"]["text"]
+    found = tree_answer(seen, beam)
+    assert [node["token"] for node in found["nodes"]] == [node["token"] for node in tree["nodes"]]
+    assert answered(user, **asked, prefix_ids=begin)[0].target == begun
 
 
 def test_a_head_can_be_held_at_its_mean(users):

@@ -261,13 +261,10 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     """The page until Ctrl-C (130) or SIGTERM (143)."""
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
-    from attendo.tasks import Generator, Translator
     from attendo.training.stopping import stopping
     from attendo.words import Words
 
-    if isinstance(user, Translator | Generator):
-        user.prepare()  # now, and not while the first page waits
-    server = LookServer(Session(user, folder), port, language)
+    server = LookServer(Session.prepared(user, folder), port, language)
     address = server.address + state
     # shutdown waits for the loop, which runs in this thread
     with stopping(lambda: threading.Thread(target=server.shutdown).start()) as stopped, server:

@@ -382,12 +382,13 @@ def traced_beam_search(
     prefixes: Sequence[Sequence[int]] | None = None,
     attending: AttendingStep[CacheT] | None = None,
     n_passed_over: int = 0,
+    best: BestTokens = best_tokens,
 ) -> tuple[list[list[Hypothesis]], list[SearchTrace]]:
     """As `beam_search`, with everything that the search kept on its way; n_passed_over: as `TraceRecorder`."""
     recorder, on = TraceRecorder(len(limits), n_passed_over), torch.device(device)
     search = BeamSearch(
-        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, recorder=recorder
-    )
+        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, recorder=recorder, best=best
+    )  # fmt: skip
     return _found(search, len(limits)), recorder.traces()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from attendo.data.batches import pad_rows
 from attendo.decoding.beginning import begun
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
-from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
+from attendo.decoding.native.compiled import Change, CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.native.narrowed import NarrowedModel
 from attendo.decoding.native.slots import SlotCache
@@ -30,7 +30,8 @@ class Member:
 
     forced: from sources and target ids `[sources, n]`, the first the begin id, to the logits `[sources, n, vocab]` of
     what follows each. chosen: the log-probability of given tokens after logits. Both are what a search finds, to the
-    last bit where the model is compiled. why: in a line, why it is not; None where it is.
+    last bit where the model is compiled. why: in a line, why it is not; None where it is. changed: gives the same
+    with other layers, if it is compiled and has no shortlist.
     """
 
     start: Start[Any]
@@ -39,6 +40,7 @@ class Member:
     best: BestTokens = best_tokens
     chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
     why: str | None = None
+    changed: Callable[[Mapping[str, Change]], Member] | None = None
 
     def begun(self, begin: Sequence[int], device: torch.device) -> Member:
         """The same for texts that begin with these ids, of which a search knows but the last."""
@@ -131,11 +133,18 @@ def fastest(
         start, step = masked(member.start, member.step, shortlist)
         return replace(member, start=start, step=step)
 
-    def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
-        return compiled.logits(compiled.states(tgt, compiled.start(sources, 1, tgt.shape[1])))
+    member = _compiled(compiled)
+    if shortlist is None:
+        return member
+    narrowed = NarrowedModel(compiled, model.output_proj, shortlist, int8=int8)
+    return replace(member, start=narrowed.start, step=narrowed.step, changed=None)
 
-    start, step = compiled.start, compiled.step
-    if shortlist is not None:
-        narrowed = NarrowedModel(compiled, model.output_proj, shortlist, int8=int8)
-        start, step = narrowed.start, narrowed.step
-    return Member(start, step, forced, best_of_floats, log_probs_of_floats)
+
+def _compiled(model: CompiledModel) -> Member:
+    def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
+        return model.logits(model.states(tgt, model.start(sources, 1, tgt.shape[1])))
+
+    def changed(changes: Mapping[str, Change]) -> Member:
+        return _compiled(model.changed(changes))
+
+    return Member(model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed)

@@ -43,7 +43,8 @@ def searched(seen: Seen, beam: int, at_least: int = 0) -> Searched:
         match seen.user:
             case Translator() as user:
                 config = config_of(user, beam)
-                hypotheses, trace = search_translation(user, view, seen.source, seen.ask.prefix_ids, beam)
+                prefix = seen.ask.prefix_ids
+                hypotheses, trace = search_translation(user, view, seen.edits, seen.source, prefix, beam)
             case Generator() as user:
                 config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(seen)
                 limit = max(seen.ask.max_tokens, at_least)

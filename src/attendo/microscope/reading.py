@@ -14,8 +14,15 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.repetition import runs_away
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
+from attendo.inspecting.edits import Edit
 from attendo.microscope.ask import Ask, Search
-from attendo.microscope.searching import AHEAD, config_of, greedy_by_draft, search_text, search_translation
+from attendo.microscope.searching import (
+    AHEAD,
+    config_of,
+    greedy_by_draft,
+    search_text,
+    search_translation,
+)
 from attendo.microscope.seen import Family, User
 from attendo.tasks import Classifier, Embedder, Generator, Translator
 from attendo.tasks.writing import special_ids
@@ -72,18 +79,18 @@ def usual_search(user: User) -> Search:
     return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
 
 
-def read(user: User, view: Any, ask: Ask, draft: Sequence[int] = ()) -> Reading:
+def read(user: User, view: Any, ask: Ask, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
     """What is read and answered: by a search on the view, unless the ask forces the answer.
 
-    draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError for a text without a
-    token, and for a prefix that isn't one.
+    edits: those of the view. draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError
+    for a text without a token, and for a prefix that isn't one.
     """
     for token in ask.prefix_ids:
         if not 0 <= token < user.model.config.vocab_size:
             raise AttendoError(f"prefix_ids has {token}; ids are 0 to {user.model.config.vocab_size - 1}")
     match user:
         case Translator():
-            return _translation(user, view, ask, draft)
+            return _translation(user, view, ask, edits, draft)
         case Generator():
             return _continuation(user, view, ask, draft)
         case Classifier():
@@ -127,7 +134,9 @@ def _of_places(user: Embedder, view: Any, source: tuple[int, ...]) -> tuple[int 
     return tuple(best if id_ == mask_id else None for id_, best in zip(source, likeliest, strict=True))
 
 
-def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) -> Reading:
+def _translation(
+    user: Translator, view: Any, ask: Ask, edits: Sequence[Edit], draft: Sequence[int]
+) -> Reading:
     tokenizer = user.tokenizer
     ids = tokenizer.encode(ask.text)
     _some(ids, ask.text)
@@ -140,7 +149,7 @@ def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) ->
         note = note or _note(len(whole), len(found), "what the model writes at once", "of the target")
         score, finished = None, len(found) == len(whole)
     else:
-        best = _found_translation(user, view, ask, source, draft)
+        best = _found_translation(user, view, ask, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
         if runs_away(source, best):
@@ -155,9 +164,14 @@ def _translation(user: Translator, view: Any, ask: Ask, draft: Sequence[int]) ->
 
 
 def _found_translation(
-    user: Translator, view: Any, ask: Ask, source: tuple[int, ...], draft: Sequence[int]
+    user: Translator,
+    view: Any,
+    ask: Ask,
+    source: tuple[int, ...],
+    edits: Sequence[Edit],
+    draft: Sequence[int],
 ) -> Hypothesis:
-    """By the engine where nothing is changed, else on the view; a greedy one there by the draft."""
+    """By the engine where nothing is changed, else with the edits; a greedy one by the draft."""
     beam = 1 if ask.search == "greedy" else ask.beam
     config = config_of(user, beam)
     if not ask.edits and not ask.prefix_ids:
@@ -165,7 +179,7 @@ def _found_translation(
         return best
     plain = not (config.min_length or config.no_repeat_ngram or config.coverage_penalty)
     if config.beam > 1 or not plain:
-        return search_translation(user, view, source, ask.prefix_ids, beam)[0][0]
+        return search_translation(user, view, edits, source, ask.prefix_ids, beam)[0][0]
     limit = config.max_length(len(source), user.longest + 1)
     prefix = ask.prefix_ids[: limit - 1]
     with torch.no_grad():

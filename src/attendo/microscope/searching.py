@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
-from attendo.decoding.members import as_it_is
+from attendo.decoding.members import Member, as_it_is
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.decoding.trace import SearchTrace
+from attendo.inspecting.edits import Edit
+from attendo.microscope.changes import changes_of
 from attendo.tasks import Generator, Translator
 from attendo.tasks.alignment import attending_step
 from attendo.tasks.writing import special_ids
@@ -35,14 +37,22 @@ def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
 
 
 def search_translation(
-    translator: Translator, view: Any, source: Sequence[int], prefix: Sequence[int], beam: int | None
+    translator: Translator,
+    view: Any,
+    edits: Sequence[Edit],
+    source: Sequence[int],
+    prefix: Sequence[int],
+    beam: int | None,
 ) -> Found:
     """Searches as `translate` does, on a view of its model: a source's ids, with their end.
 
-    prefix: the ids that the translation begins with. beam: the run's own if None.
+    edits: those of the view; where its search is compiled, so is this one. prefix: the ids that the translation begins
+    with. beam: the run's own if None.
     """
     config = config_of(translator, beam)
-    member = as_it_is(view, translator.tokenizer.pad_id)
+    looks = config.coverage_penalty > 0  # at the view's attention
+    member = None if looks else _compiled_with(translator, edits)
+    member = member or as_it_is(view, translator.tokenizer.pad_id)
     member = member.begun(translator.tokenizer.specials.begin, translator.device)
     limit = config.max_length(len(source), translator.longest + 1)
     with torch.no_grad():
@@ -55,10 +65,18 @@ def search_translation(
             translator.special_ids,
             translator.device,
             prefixes=[prefix[: limit - 1]] if prefix else None,
-            attending=attending_step(view) if config.coverage_penalty else None,
+            attending=attending_step(view) if looks else None,
             n_passed_over=PASSED_OVER,
+            best=member.best,
         )
     return hypotheses[0], traces[0]
+
+
+def _compiled_with(translator: Translator, edits: Sequence[Edit]) -> Member | None:
+    """Its compiled search with these edits, of the same weights; None where there is none."""
+    first, *others = translator.members()
+    changes = None if others or first.changed is None else changes_of(translator.model, edits)
+    return None if changes is None or first.changed is None else first.changed(changes)
 
 
 def search_text(

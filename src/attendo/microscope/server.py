@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import Future
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from queue import SimpleQueue
 from typing import Any
 
 from attendo.errors import AttendoError, port_refused
 from attendo.microscope.look_page import live_page
-from attendo.microscope.session import Session, json_of
+from attendo.microscope.session import Answer, Session, json_of
 from attendo.words import Language
 
 LARGEST = 1 << 20
@@ -21,6 +24,7 @@ class LookServer(ThreadingHTTPServer):
 
     `serve_forever` runs it, `shutdown` ends it. Only this machine reaches it, and only pages that it gave itself: other
     names for the host and questions that a form could send are refused. Raises AttendoError for a port in use.
+    One thread computes all answers: a new one for each would begin with memory and helpers of its own.
     """
 
     daemon_threads = True
@@ -28,10 +32,30 @@ class LookServer(ThreadingHTTPServer):
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
         self.session = session
         self.language: Language = language
+        self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise port_refused(error, port) from None
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def answer(self, name: str, body: dict[str, Any]) -> Answer:
+        """The session's."""
+        answer: Future[Answer] = Future()
+        self._questions.put((answer, name, body))
+        return answer.result()
+
+    def server_close(self) -> None:
+        """Ends it, and the thread behind it."""
+        super().server_close()
+        self._questions.put(None)
+
+    def _work(self) -> None:
+        for answer, name, body in iter(self._questions.get, None):
+            try:
+                answer.set_result(self.session.answer(name, body))
+            except BaseException as error:  # noqa: BLE001  (it is raised where the answer is waited for)
+                answer.set_exception(error)
 
     @property
     def address(self) -> str:
@@ -62,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             name, body = self._question()
-            answer = self.server.session.answer(name, body)
+            answer = self.server.answer(name, body)
             data = answer if isinstance(answer, bytes) else json_of(answer).encode()
         except AttendoError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, str(error))

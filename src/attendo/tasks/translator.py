@@ -354,19 +354,19 @@ class Translator:
     def _together(
         self, starts: list[list[int]] | None, *, looking: bool = False
     ) -> tuple[Start[Any], Step[Any], BestTokens]:
-        """All models as one, as a search asks of it; looking: as `_members`."""
+        """All models as one, as a search asks of it; looking: as `members`."""
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
         begin = self.tokenizer.specials.begin
-        members = [member.begun(begin, self.device) for member in self._members(looking=looking)]
+        members = [member.begun(begin, self.device) for member in self.members(looking=looking)]
         if len(members) == 1:
             (only,) = members
             return only.start, only.step, only.best
         ensemble = Ensemble([(member.start, member.step) for member in members])
         return ensemble.start, ensemble.step, best_tokens
 
-    def _members(self, *, looking: bool = False) -> Sequence[Member]:
+    def members(self, *, looking: bool = False) -> Sequence[Member]:
         """The models as a search asks of them; looking: those that tell where they look."""
         if self._final and not self._searching:
             self.prepare()
@@ -376,7 +376,7 @@ class Translator:
 
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
-        tokenizer, members = self.tokenizer, self._members()
+        tokenizer, members = self.tokenizer, self.members()
         pad_id, eos_id, begin = tokenizer.pad_id, tokenizer.eos_id, tokenizer.specials.begin
         tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, self.device)
         wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)

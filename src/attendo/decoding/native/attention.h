@@ -56,6 +56,9 @@ struct Heads {
     double scale;
     const float* slopes;  // ALiBi: of each head, or null
     const float* turns;   // rotary positions: [positions][width / 2][cos, sin], or null
+    const float* betas;   // what weighs a head's whole score, its bias too: of each head, or null for 1
+    const float* gains;   // what weighs a head's mixed values: of each head, or null for 1
+    const float* means;   // what is added to them: [n][value_width], or null
 
     int64_t queries() const { return n * width; }
     int64_t keys() const { return n_kv * width; }
@@ -165,8 +168,12 @@ inline void attend(
     const Heads& heads, const float* query, int64_t position, const Places& at, float* out, std::vector<float>& room
 ) {
     const int64_t group = heads.n / heads.n_kv, stride = (at.n + LANES - 1) / LANES * LANES;
+    const auto add_means = [&] {
+        for (int64_t i = 0; heads.means != nullptr && i < heads.mixed(); i++) out[i] += heads.means[i];
+    };
     if (at.n == 0) {  // a query that may attend to no key gets zeros
         std::memset(out, 0, sizeof(float) * heads.mixed());
+        add_means();
         return;
     }
     if (static_cast<int64_t>(room.size()) < heads.n * (stride + 1)) room.resize(heads.n * (stride + 1));
@@ -184,8 +191,12 @@ inline void attend(
         if (heads.slopes != nullptr)
             for (int64_t t = 0; t < at.n; t++)
                 row[t] -= heads.slopes[head] * std::fabs(static_cast<float>(position - t));
+        if (heads.betas != nullptr)
+            for (int64_t t = 0; t < at.n; t++) row[t] *= heads.betas[head];
         for (int64_t t = at.n; t < stride; t++) row[t] = -std::numeric_limits<float>::infinity();
         shares[head] = softmax(row, stride);
+        if (heads.gains != nullptr) shares[head] *= heads.gains[head];
     }
     mix(heads, weights, stride, shares, at, out);
+    add_means();
 }

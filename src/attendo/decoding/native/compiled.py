@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from typing import cast
 
@@ -38,6 +40,8 @@ from attendo.nn.feedforward import FeedForward as FeedForwardModule
 from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
 _NOTHING = Attending(heads=Heads())
+_FIELDS = {"self_attention": "attention", "cross_attention": "cross", "feed_forward": "feed_forward"}
+"""Of a Block, by the name of a block's layer."""
 _KNOWN = {
     *(EncoderDecoder, EncoderClassifier, MaskedLM, DecoderLM, Encoder, Decoder, EncoderBlock, DecoderBlock),
     *(
@@ -53,6 +57,20 @@ _KNOWN = {
     *(LearnedPositions, Rotary, Alibi, RelativeBias, nn.ModuleList, nn.Identity, nn.LayerNorm, nn.RMSNorm),
 }
 """What is lowered, beside linear layers of any kind. A child of one of them may compute something else."""
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What is other in an attention layer or a feed-forward net than in the model that was compiled.
+
+    betas: β of each head, finite. gains, means: what a head mixes is weighed by its gain, and its mean is added.
+    output: what the layer gives at each token, in place of all that.
+    """
+
+    betas: Float[Tensor, " heads"] | None = None
+    gains: Float[Tensor, " heads"] | None = None
+    means: Float[Tensor, "heads value_dim"] | None = None
+    output: Float[Tensor, " d_model"] | None = None
 
 
 class CompiledModel:
@@ -72,15 +90,15 @@ class CompiledModel:
         _require_known(model)
         require_suited(8 if int8 else 32)
         self._keeper = keeper = Keeper(int8=int8)
+        self._original: CompiledModel | None = None  # whose weights these are, if not its own
         config = model.config
         self.width, self.vocab_size = config.d_model, config.vocab_size
         # the encoder may be fed what the decoder is not: texts as long as memory allows
         self._position_end = config.max_len + 1
-        self._rotary: list[tuple[Heads, Attention]] = []
-        self._encoder: Stack | None = None
+        self._stacks: dict[str, tuple[Stack, Encoder | Decoder]] = {}
         self._memory: list[Matrix] = []
         if not isinstance(model, DecoderLM):
-            self._encoder = self._stack(model.encoder)
+            self._stacks["encoder"] = self._stack(model.encoder), model.encoder
         if isinstance(model, EncoderDecoder):
             self._source, self._target = model.source_embedding, model.target_embedding
             crosses = [block.cross_attention for block in model.decoder.blocks]
@@ -91,10 +109,30 @@ class CompiledModel:
             self._target = self._source = model.embedding
         self._embeddings: dict[int, tuple[int, Embedding]] = {}
         if isinstance(model, EncoderDecoder | DecoderLM):
-            self._decoder = self._stack(model.decoder)
+            self._stacks["decoder"] = self._stack(model.decoder), model.decoder
             self.output = keeper.matrix(model.output_proj)
             first = model.decoder.blocks[0].self_attention
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
+
+    def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
+        """The same model with other layers at some paths, such as `decoder.blocks.0.cross_attention`.
+
+        No weights are copied.
+        """
+        twin = copy.copy(self)
+        twin._original, twin._keeper, twin._embeddings = self, Keeper(int8=self._keeper.int8), {}
+        twin._stacks = {name: (_copied(stack), module) for name, (stack, module) in self._stacks.items()}
+        for path, change in changes.items():
+            name, _, number, layer = path.split(".")
+            block = twin._stacks[name][0].blocks[int(number)]
+            if change.output is not None:
+                getattr(block, _FIELDS[layer]).out = twin._keeper.given(change.output)
+            elif layer != "feed_forward":
+                heads = getattr(block, _FIELDS[layer]).heads
+                if change.betas is not None:
+                    heads.betas = twin._keeper.pointer(change.betas)
+                heads.gains, heads.means = map(twin._keeper.pointer, (change.gains, change.means))
+        return twin
 
     def start(
         self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
@@ -106,9 +144,11 @@ class CompiledModel:
         lengths = [len(source) for source in sources]
         n = sum(lengths)
         memory = torch.empty(
-            len(self._memory) or self._decoder.n_blocks, n if self._memory else 0, self._memory_width
+            len(self._memory) or self._stacks["decoder"][0].n_blocks,
+            n if self._memory else 0,
+            self._memory_width,
         )
-        if self._encoder is not None and n:
+        if "encoder" in self._stacks and n:
             states = self.encoded(sources)
             for matrix, place in zip(self._memory, memory, strict=True):
                 library().attendo_product(
@@ -151,13 +191,12 @@ class CompiledModel:
             tokens = Tokens.from_buffer_copy(tokens)
             tokens.apart, tokens.positions, tokens.rows = 0, address(positions), address(of_row)
         tokens.n, tokens.ids = rows * n, ids.data_ptr()
-        states = self._run(self._decoder, self._embedding(self._target, longest + n), tokens, ids)
+        states = self._run("decoder", self._embedding(self._target, longest + n), tokens, ids)
         cache.advance(n)
         return states.view(rows, n, self.width)
 
     def encoded(self, sources: Sequence[Sequence[int]]) -> Float[Tensor, "tokens d_model"]:
         """The states behind the encoder of all texts, none of them empty, side by side."""
-        assert self._encoder is not None
         sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
         starts, of_row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
         ids = np.fromiter(chain.from_iterable(sources), dtype=np.int64, count=int(sizes.sum()))
@@ -167,15 +206,19 @@ class CompiledModel:
             text_start=address(starts), text_length=address(sizes),
         )  # fmt: skip
         return self._run(
-            self._encoder, self._embedding(self._source, int(sizes.max())), tokens, torch.from_numpy(ids)
+            "encoder", self._embedding(self._source, int(sizes.max())), tokens, torch.from_numpy(ids)
         )
 
     def _run(
-        self, stack: Stack, embedding: Embedding, tokens: Tokens, ids: Int[Tensor, "..."]
+        self, stack: str, embedding: Embedding, tokens: Tokens, ids: Int[Tensor, "..."]
     ) -> Float[Tensor, "tokens d_model"]:
         states = torch.empty(ids.numel(), self.width)
         wrong = library().attendo_states(
-            ctypes.byref(stack), ctypes.byref(embedding), ctypes.byref(tokens), states.data_ptr(), _threads()
+            ctypes.byref(self._stacks[stack][0]),
+            ctypes.byref(embedding),
+            ctypes.byref(tokens),
+            states.data_ptr(),
+            _threads(),
         )
         if wrong >= 0:
             raise ValueError(f"token id {ids.flatten()[wrong]} is none of a vocabulary of {embedding.n}")
@@ -215,9 +258,6 @@ class CompiledModel:
 
     def _stack(self, stack: Encoder | Decoder) -> Stack:
         blocks = (Block * len(stack.blocks))(*map(self._block, stack.blocks))
-        for made, block in zip(blocks, stack.blocks, strict=True):
-            if isinstance(block.self_attention.positions, Rotary):
-                self._rotary.append((made.attention.heads, block.self_attention))
         first = {residual.norm_first for residual in stack.modules() if isinstance(residual, Residual)}
         if len(first) > 1:
             raise NoLibrary("some of its sub-layers have the norm first, and some last")
@@ -243,28 +283,27 @@ class CompiledModel:
             raise NoLibrary("its scores have a trained bias by distance (positions='relative')")
         if attention.positions is not None and not of_itself:
             raise NoLibrary("its cross-attention has positions of its own")
-        scale = (
-            attention.head_dim**-0.5 if attend.scale is None else attend.scale
-        ) * attend.inverse_temperature
+        scale = attention.head_dim**-0.5 if attend.scale is None else attend.scale
+        beta = attend.inverse_temperature
         projections = [attention.q_proj, attention.k_proj, attention.v_proj][: 3 if of_itself else 1]
-        slopes = None
-        if isinstance(attention.positions, Alibi):  # β weighs the whole score, its bias too
-            slopes = attention.positions.slopes * attend.inverse_temperature
+        slopes = attention.positions.slopes if isinstance(attention.positions, Alibi) else None
         heads = Heads(
             attention.n_heads, attention.n_kv_heads, attention.head_dim, attention.value_dim, scale,
-            keeper.pointer(slopes), None,
+            keeper.pointer(slopes), None, None if beta == 1 else keeper.pointer(torch.full((attention.n_heads,), beta)),
+            None, None,
         )  # fmt: skip
         out = cast("nn.Linear", attention.out_proj)
         return Attending(keeper.matrix(*projections), keeper.matrix(out), keeper.norm(norm), heads)
 
     def _turn_up_to(self, end: int) -> None:
         """Gives rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
-        for heads, attention in self._rotary:
-            apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
-            places = torch.arange(end)
-            assert isinstance(attention.positions, Rotary)
-            turns = attention.positions(apart.expand(1, 1, end, -1), places[None])[0, 0]
-            heads.turns = self._keeper.pointer(turns)
+        for stack, module in self._stacks.values():
+            for number, block in enumerate(module.blocks):
+                attention = block.self_attention
+                if isinstance(attention.positions, Rotary):
+                    apart = torch.tensor([1.0, 0.0]).repeat(attention.head_dim // 2)
+                    turns = attention.positions(apart.expand(1, 1, end, -1), torch.arange(end)[None])[0, 0]
+                    stack.blocks[number].attention.heads.turns = self._keeper.pointer(turns)
 
     def _feed_forward(self, net: FeedForwardModule, norm: nn.Module) -> FeedForward:
         keeper = self._keeper
@@ -273,6 +312,11 @@ class CompiledModel:
         return FeedForward(
             keeper.matrix(net.in_proj), gate, keeper.matrix(net.out_proj), keeper.norm(norm), activation
         )
+
+
+def _copied(stack: Stack) -> Stack:
+    blocks = (Block * stack.n_blocks)(*(stack.blocks[number] for number in range(stack.n_blocks)))
+    return Stack(stack.n_blocks, stack.width, stack.norm_first, blocks, stack.norm)
 
 
 def _require_known(model: Model) -> None:

@@ -254,7 +254,7 @@ void make_room(const Stack& stack, int64_t n, Workspace& space) {
     for (int64_t number = 0; number < stack.n_blocks; number++) {
         const Block& block = stack.blocks[number];
         projected = std::max({projected, block.self.project.n_out, block.cross.project.n_out});
-        mixed = std::max({mixed, block.self.out.n_in, block.cross.out.n_in});
+        mixed = std::max({mixed, block.self.heads.mixed(), block.cross.heads.mixed()});
         inner = std::max(inner, block.feed_forward.in.n_out);
     }
     widest = std::max({widest, mixed, inner});

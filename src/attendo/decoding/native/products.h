@@ -8,7 +8,7 @@
 #include "vectors.h"
 
 struct Matrix {
-    int64_t n_in, n_out;  // n_out 0: there is none
+    int64_t n_in, n_out;  // n_out 0: there is none; n_in 0: all outputs are the bias
     int64_t bits;         // 32 or 8
     const void* weight;   // in panels
     const float* scale;   // 8 bits: of each output

@@ -7,7 +7,7 @@ from ctypes import POINTER, c_double, c_int64, c_void_p
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.decoding.native.library import library
@@ -42,7 +42,7 @@ class Heads(ctypes.Structure):
 
     _fields_ = [
         ("n", c_int64), ("n_kv", c_int64), ("width", c_int64), ("value_width", c_int64), ("scale", c_double),
-        ("slopes", c_void_p), ("turns", c_void_p),
+        ("slopes", c_void_p), ("turns", c_void_p), ("betas", c_void_p), ("gains", c_void_p), ("means", c_void_p),
     ]  # fmt: skip
 
 
@@ -132,6 +132,10 @@ class Keeper:
         scales = torch.zeros(columns)
         scales[:n_out] = scale.flatten()
         return Matrix(n_in, n_out, 8, self.pointer(packed), self.pointer(scales), self.pointer(sums), bias)
+
+    def given(self, output: Float[Tensor, " n_out"]) -> Matrix:
+        """A product that is this vector whatever it is of."""
+        return Matrix(0, len(output), 32, None, None, None, self.pointer(output))
 
     def _room(self, n_bytes: int) -> Int[Tensor, " bytes"]:
         """Memory for weights, out of large pages: thousands of small ones would cost more to find than to read."""

@@ -1,0 +1,116 @@
+"""A compiled model with edits is the view with the same edits, and the model that it was made of stays as it was."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from native_models import VOCAB, configs, model_of, sources
+
+from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.native.compiled import CompiledModel
+from attendo.decoding.native.library import NoLibrary, library
+from attendo.decoding.shortlist import Shortlist
+from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
+from attendo.inspecting.recording import recording
+from attendo.microscope.changes import changes_of
+from attendo.models import EncoderDecoder, ModelConfig
+from attendo.nn.attention import Attention
+from attendo.nn.feedforward import FeedForward
+
+try:
+    library()
+except NoLibrary as reason:
+    pytest.skip(f"nothing is compiled here: {reason}", allow_module_level=True)
+
+
+@st.composite
+def edits_of(draw, model) -> list[Edit]:
+    """Up to five edits, several of them of one layer."""
+    layers = {path: m for path, m in model.named_modules() if isinstance(m, Attention | FeedForward)}
+    width = model.config.d_model
+    edits: list[Edit] = []
+    for seed in range(draw(st.integers(1, 5))):
+        path = draw(st.sampled_from([*layers, "*"]))
+        numbers = torch.Generator().manual_seed(seed)
+        attention = layers.get(path)
+        if path == "*":
+            edits.append(Temper(path, draw(st.sampled_from([0.0, 0.5, 1.0, 2.5]))))
+        elif draw(st.booleans()) or not isinstance(attention, Attention):
+            whole = draw(st.booleans())
+            edits.append(Mean(path, torch.randn(width, generator=numbers)) if whole else Off(path))
+        else:
+            heads = draw(st.none() | st.sets(st.integers(0, attention.n_heads - 1), min_size=1).map(tuple))
+            shape = attention.n_heads, attention.value_dim
+            kinds = [Temper(path, 1.7, heads), Mean(path, torch.randn(shape, generator=numbers), heads)]
+            edits.append(draw(st.sampled_from([*kinds, Off(path, heads or (0,))])))
+    return edits
+
+
+@settings(max_examples=60, deadline=None)
+@given(config=configs(), int8=st.booleans(), data=st.data())
+def test_a_changed_compiled_model_is_the_edited_view(config, int8, data):
+    model = model_of(config)
+    edits = data.draw(edits_of(model))
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(3, VOCAB, (2, 6)))
+    rows = sources(2) if isinstance(model, EncoderDecoder) else [[]] * 2
+
+    def logits(compiled: CompiledModel) -> torch.Tensor:
+        return compiled.logits(compiled.states(tokens, compiled.start(rows, 1, 6)))
+
+    compiled = CompiledModel(model)
+    with torch.inference_mode():
+        plain, changes = logits(compiled), changes_of(model, edits)
+        assert changes is not None
+        found = logits(compiled.changed(changes))
+        with recording(model, keep=(), edits=edits) as record:
+            if isinstance(model, EncoderDecoder):
+                each = [record.model(torch.tensor([row]), tokens[i : i + 1]) for i, row in enumerate(rows)]
+                wanted = torch.cat(each)
+            else:
+                wanted = record.model(tokens)
+        assert (found - wanted).abs().max() <= 2e-5 * wanted.abs().max().clamp_min(1.0)
+        assert torch.equal(logits(compiled), plain)
+        assert torch.equal(logits(compiled.changed({})), plain)
+        eight = logits(CompiledModel(model, int8=True).changed(changes)) if int8 else found
+        assert (eight - wanted).abs().max() <= 0.25 * wanted.abs().max()
+
+
+def tiny(**options: Any) -> EncoderDecoder:
+    sizes: dict[str, Any] = {
+        "d_model": 16,
+        "d_ff": 24,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 1,
+    }
+    model = model_of(ModelConfig(vocab_size=VOCAB, dropout=0.0, **sizes | options))
+    assert isinstance(model, EncoderDecoder)
+    return model
+
+
+def test_what_a_compiled_model_cannot_be_told_is_left_to_the_view():
+    path, model = "encoder.blocks.0.self_attention", tiny()
+    for edit in (
+        Temper("*", math.inf),
+        Temper(path, math.inf, (1,)),
+        Replace(path, torch.ones(1, 1)),
+        OffByRow(path, torch.ones(1, 2, dtype=torch.bool)),
+    ):
+        assert changes_of(model, [Off("decoder.*"), edit]) is None
+    assert changes_of(model, []) == {}
+
+
+def test_a_search_is_changed_where_it_is_compiled_and_has_no_shortlist():
+    model = tiny()
+    assert as_it_is(model, 0).changed is None
+    assert fastest(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
+    member = fastest(tiny(positions="rotary", max_len=24), 0)
+    assert member.changed is not None
+    again = member.changed({})
+    assert again.changed is not None and again.best is member.best
+    tokens = torch.arange(3, 33)[None]  # beyond the positions that were computed ahead
+    assert torch.equal(again.forced([[4, 5]], tokens), member.forced([[4, 5]], tokens))
