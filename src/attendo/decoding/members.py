@@ -52,7 +52,7 @@ class Reader:
     """What is asked of a decoder that stands alone: `start` of so many rows and so much capacity, and `step`.
 
     step: from the next ids `[rows, n]` of every row to the logits `[rows, vocab]` after the last of them. max_len: the
-    most tokens that it reads. why: as in `Member`.
+    most tokens that it reads. why, changed: as in `Member`.
     """
 
     start: Callable[[int, int], Any]
@@ -60,6 +60,7 @@ class Reader:
     max_len: int
     device: torch.device
     why: str | None = None
+    changed: Callable[[Mapping[str, Change]], Reader] | None = None
 
 
 def reader(model: DecoderLM, why: str | None = None) -> Reader:
@@ -90,11 +91,17 @@ def fastest_reader(model: DecoderLM, *, int8: bool = False) -> Reader:
         compiled = CompiledModel(model, int8=int8)
     except NoLibrary as reason:
         return reader(laid_out(model, int8=int8), str(reason))
+    return _compiled_reader(compiled, model.config.max_len)
 
+
+def _compiled_reader(model: CompiledModel, max_len: int) -> Reader:
     def start(rows: int, capacity: int) -> SlotCache:
-        return compiled.start([[]] * rows, 1, capacity)
+        return model.start([[]] * rows, 1, capacity)
 
-    return Reader(start, compiled.step, model.config.max_len, torch.device("cpu"))
+    def changed(changes: Mapping[str, Change]) -> Reader:
+        return _compiled_reader(model.changed(changes), max_len)
+
+    return Reader(start, model.step, max_len, torch.device("cpu"), changed=changed)
 
 
 def as_it_is(model: EncoderDecoder, pad_id: int, why: str | None = None) -> Member:
@@ -133,18 +140,18 @@ def fastest(
         start, step = masked(member.start, member.step, shortlist)
         return replace(member, start=start, step=step)
 
-    member = _compiled(compiled)
+    member = _compiled_member(compiled)
     if shortlist is None:
         return member
     narrowed = NarrowedModel(compiled, model.output_proj, shortlist, int8=int8)
     return replace(member, start=narrowed.start, step=narrowed.step, changed=None)
 
 
-def _compiled(model: CompiledModel) -> Member:
+def _compiled_member(model: CompiledModel) -> Member:
     def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
         return model.logits(model.states(tgt, model.start(sources, 1, tgt.shape[1])))
 
     def changed(changes: Mapping[str, Change]) -> Member:
-        return _compiled(model.changed(changes))
+        return _compiled_member(model.changed(changes))
 
     return Member(model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed)

@@ -13,6 +13,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+AT_HAND = 2**18
+"""Numbers that stay in a processor's cache."""
+
 
 def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
     """−Σ_j A_ij ln A_ij, the mean over queries, in nats: 0 when all weight is on one key, ln k_len when it is even.
@@ -22,11 +25,12 @@ def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
     >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # (0 + ln 2) / 2
     tensor(0.3466)
     """
-    # 0 ln 0 = 0 by a logarithm that stays finite; one matrix after the other, in memory that is at hand
+    # 0 ln 0 = 0 by a logarithm that stays finite; some matrices after the others, in memory that is at hand
     tiny = torch.finfo(weights.dtype).tiny
     flat = weights.flatten(0, -3) if weights.dim() > 2 else weights[None]
-    rows = [torch.linalg.vecdot(matrix, matrix.clamp_min(tiny).log_()).mean(-1) for matrix in flat]
-    return -torch.stack(rows).view(weights.shape[:-2]) if rows else weights.sum((-2, -1))
+    parts = flat.split(max(1, AT_HAND // max(1, flat.shape[1] * flat.shape[2])))
+    rows = [torch.linalg.vecdot(part, part.clamp_min(tiny).log_()).mean(-1) for part in parts]
+    return -torch.cat(rows).view(weights.shape[:-2])
 
 
 def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:

@@ -33,6 +33,8 @@ from attendo.nn.masks import Mask
 ModelT = TypeVar("ModelT", bound=nn.Module)
 Part = Literal["weights", "scores", "query", "key", "value", "mixed", "output"]
 PARTS: tuple[Part, ...] = get_args(Part)
+OF_ONE = dict, set, list
+"""What two modules must not share."""
 
 
 def view(model: ModelT) -> ModelT:
@@ -54,7 +56,7 @@ def view(model: ModelT) -> ModelT:
             twin = twins[module] = object.__new__(type(module))  # copy.copy takes five times as long
             # the tables of parameters, modules and hooks: the twin needs its own
             for name, value in vars(module).items():
-                vars(twin)[name] = value.copy() if isinstance(value, dict | set | list) else value
+                vars(twin)[name] = value.copy() if isinstance(value, OF_ONE) else value
             for name, child in module._modules.items():
                 twin._modules[name] = None if child is None else twin_of(child)
         return twins[module]

@@ -39,23 +39,21 @@ def searched(seen: Seen, beam: int, at_least: int = 0) -> Searched:
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
-    with seen.edited() as view:
-        match seen.user:
-            case Translator() as user:
-                config = config_of(user, beam)
-                prefix = seen.ask.prefix_ids
-                hypotheses, trace = search_translation(user, view, seen.edits, seen.source, prefix, beam)
-            case Generator() as user:
-                config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(seen)
-                limit = max(seen.ask.max_tokens, at_least)
-                limit = min(limit, user.model.config.max_len + 1 - len(prompt))
-                if not limit:
-                    raise AttendoError("max_tokens=0 leaves nothing to search for; ask for 1 at least")
-                hypotheses, trace = search_text(user, view, prompt, seen.ask.prefix_ids, beam, limit)
-            case _:
-                raise AttendoError(
-                    f"a model for {seen.family} answers in one pass: it searches for nothing, so there is no tree"
-                )
+    match seen.user:
+        case Translator() as user:
+            config = config_of(user, beam)
+            hypotheses, trace = search_translation(user, seen.edits, seen.source, seen.ask.prefix_ids, beam)
+        case Generator() as user:
+            config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(seen)
+            limit = max(seen.ask.max_tokens, at_least)
+            limit = min(limit, user.model.config.max_len + 1 - len(prompt))
+            if not limit:
+                raise AttendoError("max_tokens=0 leaves nothing to search for; ask for 1 at least")
+            hypotheses, trace = search_text(user, seen.edits, prompt, seen.ask.prefix_ids, beam, limit)
+        case _:
+            raise AttendoError(
+                f"a model for {seen.family} answers in one pass: it searches for nothing, so there is no tree"
+            )
     best = hypotheses[0]
     ended = (seen.tokenizer.eos_id,) if best.finished else ()
     return Searched(config, best, (*best.token_ids, *ended), trace)

@@ -33,8 +33,8 @@ def look(user: User, ask: Ask, folder: Path | None = None, baseline: Seen | None
         baseline = look(user, ask.without_edits(), folder)
     edits = tuple(_edit(user, edit, baseline) for edit in ask.edits)
     draft = () if baseline is None else baseline.target[baseline.prompt_tokens :]
-    with recording(model, keep=(), edits=edits) as free, a_thread_fewer():
-        reading = read(user, free.model.eval(), ask, edits, draft)
+    with a_thread_fewer():
+        reading = read(user, ask, edits, draft)
     inputs = reading.inputs(family, user.device)
     with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:
         logits = record.model.eval()(**inputs)[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +22,7 @@ from attendo.microscope.searching import (
     search_text,
     search_translation,
 )
-from attendo.microscope.seen import Family, User
+from attendo.microscope.seen import Family, User, edited
 from attendo.tasks import Classifier, Embedder, Generator, Translator
 from attendo.tasks.writing import special_ids
 
@@ -79,20 +78,20 @@ def usual_search(user: User) -> Search:
     return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
 
 
-def read(user: User, view: Any, ask: Ask, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
-    """What is read and answered: by a search on the view, unless the ask forces the answer.
+def read(user: User, ask: Ask, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
+    """What is read and answered: by a search with the edits, unless the ask forces the answer.
 
-    edits: those of the view. draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError
-    for a text without a token, and for a prefix that isn't one.
+    draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError for a text without a
+    token, and for a prefix that isn't one.
     """
     for token in ask.prefix_ids:
         if not 0 <= token < user.model.config.vocab_size:
             raise AttendoError(f"prefix_ids has {token}; ids are 0 to {user.model.config.vocab_size - 1}")
     match user:
         case Translator():
-            return _translation(user, view, ask, edits, draft)
+            return _translation(user, ask, edits, draft)
         case Generator():
-            return _continuation(user, view, ask, draft)
+            return _continuation(user, ask, edits, draft)
         case Classifier():
             ids = user.tokenizer.encode(ask.text)
             part = list(user.long_texts.parts(ids)[0])
@@ -103,7 +102,7 @@ def read(user: User, view: Any, ask: Ask, edits: Sequence[Edit] = (), draft: Seq
             note = _note(len(ids), len(part), "what the model reads at once")
     _some(part, ask.text)
     source = tuple(user.tokenizer.specials.text(part))
-    wanted = _of_places(user, view, source) if isinstance(user, Embedder) else ()
+    wanted = _of_places(user, edits, source) if isinstance(user, Embedder) else ()
     return Reading(source, (), wanted, note=note)
 
 
@@ -120,7 +119,7 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     return [*tokenizer.encode(first), *behind]
 
 
-def _of_places(user: Embedder, view: Any, source: tuple[int, ...]) -> tuple[int | None, ...]:
+def _of_places(user: Embedder, edits: Sequence[Edit], source: tuple[int, ...]) -> tuple[int | None, ...]:
     """What a masked model is asked for: its first choice where a token is hidden; without any, each token of the text.
 
     The specials around it are never asked for.
@@ -129,14 +128,12 @@ def _of_places(user: Embedder, view: Any, source: tuple[int, ...]) -> tuple[int 
     if mask_id not in source:
         last = len(source) - len(behind)
         return (*[None] * len(before), *source[len(before) : last], *[None] * len(behind))
-    with torch.no_grad():
+    with torch.no_grad(), edited(user.model, edits) as view:
         likeliest = view(src=torch.tensor([source], device=user.device))[0].argmax(-1).tolist()
     return tuple(best if id_ == mask_id else None for id_, best in zip(source, likeliest, strict=True))
 
 
-def _translation(
-    user: Translator, view: Any, ask: Ask, edits: Sequence[Edit], draft: Sequence[int]
-) -> Reading:
+def _translation(user: Translator, ask: Ask, edits: Sequence[Edit], draft: Sequence[int]) -> Reading:
     tokenizer = user.tokenizer
     ids = tokenizer.encode(ask.text)
     _some(ids, ask.text)
@@ -149,7 +146,7 @@ def _translation(
         note = note or _note(len(whole), len(found), "what the model writes at once", "of the target")
         score, finished = None, len(found) == len(whole)
     else:
-        best = _found_translation(user, view, ask, source, edits, draft)
+        best = _found_translation(user, ask, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
         if runs_away(source, best):
@@ -164,12 +161,7 @@ def _translation(
 
 
 def _found_translation(
-    user: Translator,
-    view: Any,
-    ask: Ask,
-    source: tuple[int, ...],
-    edits: Sequence[Edit],
-    draft: Sequence[int],
+    user: Translator, ask: Ask, source: tuple[int, ...], edits: Sequence[Edit], draft: Sequence[int]
 ) -> Hypothesis:
     """By the engine where nothing is changed, else with the edits; a greedy one by the draft."""
     beam = 1 if ask.search == "greedy" else ask.beam
@@ -179,10 +171,10 @@ def _found_translation(
         return best
     plain = not (config.min_length or config.no_repeat_ngram or config.coverage_penalty)
     if config.beam > 1 or not plain:
-        return search_translation(user, view, edits, source, ask.prefix_ids, beam)[0][0]
+        return search_translation(user, edits, source, ask.prefix_ids, beam)[0][0]
     limit = config.max_length(len(source), user.longest + 1)
     prefix = ask.prefix_ids[: limit - 1]
-    with torch.no_grad():
+    with torch.no_grad(), edited(user.model, edits) as view:
         cache = view.start(
             torch.tensor([source], device=user.device),
             capacity=limit + AHEAD + len(user.tokenizer.specials.begin) - 1,
@@ -194,7 +186,7 @@ def _found_translation(
     return Hypothesis((*prefix, *found), 0.0, 0.0, (), finished)
 
 
-def _continuation(user: Generator, view: Any, ask: Ask, draft: Sequence[int]) -> Reading:
+def _continuation(user: Generator, ask: Ask, edits: Sequence[Edit], draft: Sequence[int]) -> Reading:
     tokenizer, most = user.tokenizer, user.model.config.max_len
     ids = tokenizer.specials.prompt(tokenizer.encode(ask.text))
     if ask.search == "forced":
@@ -203,7 +195,7 @@ def _continuation(user: Generator, view: Any, ask: Ask, draft: Sequence[int]) ->
     else:
         n_tokens = min(ask.max_tokens, most - 1)
         prompt = ids[-(most - n_tokens) :]
-        found, finished = _found_text(user, view, ask, prompt, n_tokens, draft) if n_tokens else ([], False)
+        found, finished = _found_text(user, ask, edits, prompt, n_tokens, draft) if n_tokens else ([], False)
     whole = [*prompt, *found]
     kept = whole[-most:]
     left_out = len(ids) + len(found) - len(kept)
@@ -216,13 +208,13 @@ def _continuation(user: Generator, view: Any, ask: Ask, draft: Sequence[int]) ->
 
 
 def _found_text(
-    user: Generator, view: Any, ask: Ask, prompt: list[int], n_tokens: int, draft: Sequence[int]
+    user: Generator, ask: Ask, edits: Sequence[Edit], prompt: list[int], n_tokens: int, draft: Sequence[int]
 ) -> tuple[list[int], bool]:
     if ask.search == "beam":
-        best = search_text(user, view, prompt, ask.prefix_ids, ask.beam or usual_beam(user), n_tokens)[0][0]
+        best = search_text(user, edits, prompt, ask.prefix_ids, ask.beam or usual_beam(user), n_tokens)[0][0]
         return list(best.token_ids), best.finished
     prefix = ask.prefix_ids[: n_tokens - 1]
-    with torch.no_grad():
+    with torch.no_grad(), edited(user.model, edits) as view:
         cache = view.start(1, len(prompt) + n_tokens + AHEAD)
         begin = (*prompt, *prefix)
         known = special_ids(user.tokenizer)

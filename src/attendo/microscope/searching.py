@@ -1,26 +1,31 @@
-"""A search on a view of a model, with everything that it kept on its way."""
+"""A search on a model with edits, with everything that it kept on its way."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
-from attendo.decoding.members import Member, as_it_is
+from attendo.decoding.members import Member, Reader, as_it_is, reader
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.decoding.trace import SearchTrace
 from attendo.inspecting.edits import Edit
 from attendo.microscope.changes import changes_of
+from attendo.microscope.seen import edited
+from attendo.models import Model
 from attendo.tasks import Generator, Translator
 from attendo.tasks.alignment import attending_step
 from attendo.tasks.writing import special_ids
 
 AHEAD = 16
 """Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""
+
+FormT = TypeVar("FormT", Member, Reader)
 
 PASSED_OVER = 3
 """Candidates without a place that a step's trace keeps, the likeliest."""
@@ -38,49 +43,54 @@ def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
 
 def search_translation(
     translator: Translator,
-    view: Any,
     edits: Sequence[Edit],
     source: Sequence[int],
     prefix: Sequence[int],
     beam: int | None,
 ) -> Found:
-    """Searches as `translate` does, on a view of its model: a source's ids, with their end.
+    """Searches as `translate` does, with edits of its model: a source's ids, with their end.
 
-    edits: those of the view; where its search is compiled, so is this one. prefix: the ids that the translation begins
-    with. beam: the run's own if None.
+    prefix: the ids that the translation begins with. beam: the run's own if None.
     """
-    config = config_of(translator, beam)
-    looks = config.coverage_penalty > 0  # at the view's attention
-    member = None if looks else _compiled_with(translator, edits)
-    member = member or as_it_is(view, translator.tokenizer.pad_id)
-    member = member.begun(translator.tokenizer.specials.begin, translator.device)
-    limit = config.max_length(len(source), translator.longest + 1)
-    with torch.no_grad():
-        cache = member.start([source], config.beam, limit)
+    config, (first, *others) = config_of(translator, beam), translator.members()
+    looks = config.coverage_penalty > 0  # at attention, which modules alone tell
+    with torch.no_grad(), ExitStack() as until_found:
+        member = None if looks or others else _changed(first, translator.model, edits)
+        attending = None
+        if member is None:
+            view = until_found.enter_context(edited(translator.model, edits))
+            member = as_it_is(view, translator.tokenizer.pad_id)
+            attending = attending_step(view) if looks else None
+        member = member.begun(translator.tokenizer.specials.begin, translator.device)
+        limit = config.max_length(len(source), translator.longest + 1)
         hypotheses, traces = traced_beam_search(
             member.step,
-            cache,
+            member.start([source], config.beam, limit),
             [limit],
             config,
             translator.special_ids,
             translator.device,
             prefixes=[prefix[: limit - 1]] if prefix else None,
-            attending=attending_step(view) if looks else None,
+            attending=attending,
             n_passed_over=PASSED_OVER,
             best=member.best,
         )
     return hypotheses[0], traces[0]
 
 
-def _compiled_with(translator: Translator, edits: Sequence[Edit]) -> Member | None:
-    """Its compiled search with these edits, of the same weights; None where there is none."""
-    first, *others = translator.members()
-    changes = None if others or first.changed is None else changes_of(translator.model, edits)
-    return None if changes is None or first.changed is None else first.changed(changes)
+def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
+    """The compiled form of a model with these edits, of the same weights; None where that cannot be."""
+    changes = None if form.changed is None else changes_of(model, edits)
+    return None if form.changed is None or changes is None else form.changed(changes)
 
 
 def search_text(
-    generator: Generator, view: Any, prompt: Sequence[int], prefix: Sequence[int], beam: int, max_tokens: int
+    generator: Generator,
+    edits: Sequence[Edit],
+    prompt: Sequence[int],
+    prefix: Sequence[int],
+    beam: int,
+    max_tokens: int,
 ) -> Found:
     """Searches for the likeliest text of at most so many tokens behind a prompt's ids, the begin id among them.
 
@@ -88,20 +98,15 @@ def search_text(
     """
     known = special_ids(generator.tokenizer)
     config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
-
-    def step(token_ids: Tensor, cache: Any, /) -> Tensor:
-        x = view.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
-        return view.output(view.decoder.step(x, cache)[:, -1])
-
-    with torch.no_grad():
-        nothing = view.embedding.tokens.weight.new_zeros(1, 0, view.config.d_model)
-        cache = view.decoder.start(nothing, None, beam, len(prompt) + max_tokens)
+    with torch.no_grad(), ExitStack() as until_found:
+        changed = _changed(generator.reader(), generator.model, edits)
+        model = changed or reader(until_found.enter_context(edited(generator.model, edits)))
+        cache = model.start(beam, len(prompt) + max_tokens)
         if len(prompt) > 1:  # the search itself feeds the last of them
-            read = torch.tensor([list(prompt[:-1])] * beam, device=generator.device)
-            view.step(read, cache)
+            model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
         special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, never=known.never)
         hypotheses, traces = traced_beam_search(
-            step,
+            model.step,
             cache,
             [max_tokens],
             config,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,15 +83,26 @@ class Seen:
         """The tokens of a side."""
         return self.source if side == "source" else self.target
 
-    @contextmanager
-    def edited(self) -> Iterator[Any]:
-        """A view of the model with the edits, of which nothing is kept."""
-        with recording(self.model, keep=(), edits=self.edits) as record:
-            yield record.model.eval()
+    @cached_property
+    def n_bytes(self) -> int:
+        """Of what was recorded."""
+        calls = [self.record[path] for path in self.record]
+        return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
+
+    def edited(self) -> AbstractContextManager[Any]:
+        """A view of the model with the edits."""
+        return edited(self.model, self.edits)
 
     def log_probs(self) -> Float[Tensor, " positions"]:
         """Of what each position predicts, in nats; 0 where nothing follows."""
         return log_probs_of_wanted(self.logits, self.wanted)
+
+
+@contextmanager
+def edited(model: Model, edits: Sequence[Edit]) -> Iterator[Any]:
+    """A view of a model with edits, of which nothing is kept, in evaluation mode."""
+    with recording(model, keep=(), edits=edits) as record:
+        yield record.model.eval()
 
 
 def log_probs_of_wanted(

@@ -195,7 +195,7 @@ class Session:
             return self._seen[ask.key]
         seen = self._seen[ask.key] = look(self.user, ask, self.folder, baseline)
         self._asks[ask.key] = ask
-        while len(self._seen) > 2 and sum(map(_size, self._seen.values())) > REMEMBERED:
+        while len(self._seen) > 2 and sum(seen.n_bytes for seen in self._seen.values()) > REMEMBERED:
             self._seen.popitem(last=False)
         return seen
 
@@ -237,12 +237,6 @@ class _Fields:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise AttendoError(f"{self.name} wants {field!r} as a number from {least}, and it is {value!r}")
         return value
-
-
-def _size(seen: Seen) -> int:
-    """Bytes of what was recorded."""
-    kept = (getattr(seen.record[path], part) for path in seen.record for part in seen.record[path].parts)
-    return sum(tensor.nbytes for tensor in kept)
 
 
 def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
