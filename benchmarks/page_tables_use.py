@@ -238,7 +238,7 @@ def long_runs(mixed, soak):
 
 def microscope():
     """The page in Chromium, medians."""
-    kinds = result("microscope-2026-11-22.json")["figures"]
+    kinds = result("microscope-2026-11-22-2.json")["figures"]
     names = {
         "first map": "first map, from the navigation",
         "beside the forward": "of it beside the forward pass",
