@@ -18,7 +18,7 @@ from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.changes import changes_of
 from attendo.models import EncoderDecoder, ModelConfig
-from attendo.nn.attention import Attention
+from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward
 
 try:
@@ -102,6 +102,40 @@ def test_what_a_compiled_model_cannot_be_told_is_left_to_the_view():
     ):
         assert changes_of(model, [Off("decoder.*"), edit]) is None
     assert changes_of(model, []) == {}
+
+
+def test_a_layer_that_stands_in_two_blocks_is_changed_in_both():
+    model = tiny(n_decoder_layers=2)
+    first, second = model.decoder.blocks
+    second.self_attention, second.feed_forward = first.self_attention, first.feed_forward
+    tokens = torch.tensor([[4, 5, 6]])
+    for edit in (Off("decoder.blocks.0.self_attention", (0,)), Off("decoder.blocks.0.feed_forward")):
+        changes = changes_of(model, [edit])
+        assert changes is not None and len(changes) == 2
+        with torch.inference_mode(), recording(model, keep=(), edits=[edit]) as record:
+            wanted = record.model(torch.tensor([[7, 8]]), tokens)
+            changed = CompiledModel(model).changed(changes)
+            found = changed.logits(changed.states(tokens, changed.start([[7, 8]], 1, 3)))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-4)
+
+
+def test_an_inverse_temperature_may_be_a_whole_number_and_too_large_for_a_float():
+    model = tiny()
+    tokens, edits = torch.tensor([[4, 5, 6]]), [Temper("decoder.*", 0.5, (0,))]
+
+    def at(inverse_temperature):
+        for module in model.modules():
+            if isinstance(module, Attend):
+                module.inverse_temperature = inverse_temperature
+
+    at(2)
+    compiled, changes = CompiledModel(model), changes_of(model, edits)
+    assert changes is not None and changes_of(model, [Temper("*", 1e39)]) is None
+    at(2.0)
+    with torch.inference_mode(), recording(model, keep=(), edits=edits) as record:
+        for one, wanted in ((compiled, model), (compiled.changed(changes), record.model)):
+            found = one.logits(one.states(tokens, one.start([[7, 8]], 1, 3)))
+            torch.testing.assert_close(found, wanted(torch.tensor([[7, 8]]), tokens), rtol=0, atol=1e-4)
 
 
 def test_a_search_is_changed_where_it_is_compiled_and_has_no_shortlist():

@@ -126,3 +126,11 @@ def test_a_port_in_use_is_named(server):
     with socket.create_connection(server.server_address) as open_line:
         open_line.sendall(b"nonsense\r\n\r\n")
         assert b"400" in open_line.recv(200)
+
+
+def test_a_page_that_is_still_open_hears_that_the_program_has_ended():
+    ended = LookServer(Session(looked_model("classification", hostile_tokenizer())))
+    assert ended.answer("look", {"text": "rain"})
+    ended.server_close()
+    with pytest.raises(AttendoError, match="has ended; start it again"):
+        ended.answer("look", {"text": "rain"})

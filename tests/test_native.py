@@ -87,6 +87,14 @@ def test_a_row_is_the_same_bits_in_any_batch_and_on_any_number_of_threads(int8, 
     assert torch.equal(shuffled, alone[order])
 
 
+def test_the_angles_of_a_long_source_stay_when_a_short_target_follows():
+    compiled = CompiledModel(translator(positions="rotary", max_len=16))
+    long, tokens = sources(200)[0] * 60, torch.tensor([[5, 6]])
+    first = stepped(compiled, [long], tokens)
+    assert first.isfinite().all()
+    assert torch.equal(stepped(compiled, [long], tokens), first)
+
+
 def test_8_bits_are_those_of_the_prepared_modules():
     model = translator()
     modules, compiled = prepared(model, int8=True), CompiledModel(model, int8=True)

@@ -32,6 +32,7 @@ class LookServer(ThreadingHTTPServer):
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
         self.session = session
         self.language: Language = language
+        self._closing, self._closed = threading.Lock(), False
         self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
@@ -40,22 +41,33 @@ class LookServer(ThreadingHTTPServer):
         threading.Thread(target=self._work, daemon=True).start()
 
     def answer(self, name: str, body: dict[str, Any]) -> Answer:
-        """The session's."""
+        """The session's. Raises AttendoError once the server is closed."""
         answer: Future[Answer] = Future()
-        self._questions.put((answer, name, body))
+        with self._closing:
+            if self._closed:
+                raise AttendoError(
+                    "the program behind this page has ended; start it again and reload the page"
+                )
+            self._questions.put((answer, name, body))
         return answer.result()
 
     def server_close(self) -> None:
         """Ends it, and the thread behind it."""
         super().server_close()
-        self._questions.put(None)
+        with self._closing:
+            self._closed = True
+            self._questions.put(None)
 
     def _work(self) -> None:
-        for answer, name, body in iter(self._questions.get, None):
-            try:
-                answer.set_result(self.session.answer(name, body))
-            except BaseException as error:  # noqa: BLE001  (it is raised where the answer is waited for)
-                answer.set_exception(error)
+        while (question := self._questions.get()) is not None:
+            self._settle(*question)
+            del question  # it may hold much
+
+    def _settle(self, answer: Future[Answer], name: str, body: dict[str, Any]) -> None:
+        try:
+            answer.set_result(self.session.answer(name, body))
+        except BaseException as error:  # noqa: BLE001  (it is raised where the answer is waited for)
+            answer.set_exception(error)
 
     @property
     def address(self) -> str:

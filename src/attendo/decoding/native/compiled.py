@@ -95,6 +95,7 @@ class CompiledModel:
         self.width, self.vocab_size = config.d_model, config.vocab_size
         # the encoder may be fed what the decoder is not: texts as long as memory allows
         self._position_end = config.max_len + 1
+        self._turned = 0  # positions for which rotary heads have their angles
         self._stacks: dict[str, tuple[Stack, Encoder | Decoder]] = {}
         self._memory: list[Matrix] = []
         if not isinstance(model, DecoderLM):
@@ -120,7 +121,8 @@ class CompiledModel:
         No weights are copied.
         """
         twin = copy.copy(self)
-        twin._original, twin._keeper, twin._embeddings = self, Keeper(int8=self._keeper.int8), {}
+        twin._original, twin._keeper = self, Keeper(int8=self._keeper.int8)
+        twin._embeddings = dict(self._embeddings)
         twin._stacks = {name: (_copied(stack), module) for name, (stack, module) in self._stacks.items()}
         for path, change in changes.items():
             name, _, number, layer = path.split(".")
@@ -284,7 +286,7 @@ class CompiledModel:
         if attention.positions is not None and not of_itself:
             raise NoLibrary("its cross-attention has positions of its own")
         scale = attention.head_dim**-0.5 if attend.scale is None else attend.scale
-        beta = attend.inverse_temperature
+        beta = float(attend.inverse_temperature)
         projections = [attention.q_proj, attention.k_proj, attention.v_proj][: 3 if of_itself else 1]
         slopes = attention.positions.slopes if isinstance(attention.positions, Alibi) else None
         heads = Heads(
@@ -297,6 +299,9 @@ class CompiledModel:
 
     def _turn_up_to(self, end: int) -> None:
         """Gives rotary heads the cos and sin of the angle of each pair at each position: what (1, 0) is turned to."""
+        if end <= self._turned:  # another embedding may have asked for more
+            return
+        self._turned = end
         for stack, module in self._stacks.values():
             for number, block in enumerate(module.blocks):
                 attention = block.self_attention
