@@ -171,6 +171,11 @@ def teach(options: Options) -> Iterator[Piece]:
     results = [lecture, masked, our_run(data, options)]
     if find_spec("sklearn"):
         results.append(linear_run(data))
+    else:
+        yield Words(
+            'The linear model is left out. For it: pip install "attendo[lessons]"',
+            '線形モデルは省略した。必要なら pip install "attendo[lessons]" を実行する。',
+        )
     columns = (
         Words("model", "モデル"),
         Words("numbers", "パラメータ"),
@@ -233,15 +238,13 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
             " Where a test has other films than the training, what is learned of names does not carry over."
         )
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
-    linear = "" if len(results) > 3 else ' For the linear model: pip install "attendo[lessons]".'
-    linear_ja = "" if len(results) > 3 else '線形モデルには pip install "attendo[lessons]" が必要である。'
     return Words(
         f"Best on the test: {best.name.en}, {best.test:.1%}; the lecture reported 80.5% for its own. Masking the"
         f" padding changes the lecture's by {change:+.1f} points. On the validation reviews the lecture's differs by"
-        f" {gap:+.1f} points from the test.{other_films}{linear}",
+        f" {gap:+.1f} points from the test.{other_films}",
         f"テストで最良は {best.name.ja}({best.test:.1%})。講義の報告値は 80.5% である。パディングをマスクすると"
         f"講義のモデルは {change:+.1f} ポイント変わる。検証文とテストの差は講義のモデルで {gap:+.1f} ポイントである。"
-        f"{other_films_ja}{linear_ja}",
+        f"{other_films_ja}",
     )
 
 
