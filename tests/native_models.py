@@ -3,10 +3,17 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import strategies as st
 
+from attendo.decoding.native.library import NoLibrary, library
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, build_model
+
+try:
+    library()
+except NoLibrary as reason:
+    pytest.skip(f"nothing is compiled here: {reason}", allow_module_level=True)
 
 VOCAB = 37
 
@@ -58,3 +65,16 @@ def model_of(config: ModelConfig, seed: int = 0) -> EncoderDecoder | DecoderLM:
 def sources(n: int, seed: int = 1) -> list[list[int]]:
     rng = np.random.default_rng(seed)
     return [rng.integers(3, VOCAB, rng.integers(1, 9)).tolist() for _ in range(n)]
+
+
+def translator(**options: Any) -> EncoderDecoder:
+    sizes: dict[str, Any] = {
+        "d_model": 32,
+        "d_ff": 48,
+        "n_heads": 2,
+        "n_encoder_layers": 1,
+        "n_decoder_layers": 2,
+    }
+    model = model_of(ModelConfig(vocab_size=VOCAB, dropout=0.1, **sizes | options))
+    assert isinstance(model, EncoderDecoder)
+    return model

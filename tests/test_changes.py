@@ -1,30 +1,22 @@
 """A compiled model with edits is the view with the same edits, and the model that it was made of stays as it was."""
 
 import math
-from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_models import VOCAB, configs, model_of, sources
+from native_models import VOCAB, configs, model_of, sources, translator
 
 from attendo.decoding.members import as_it_is, fastest
 from attendo.decoding.native.compiled import CompiledModel
-from attendo.decoding.native.library import NoLibrary, library
 from attendo.decoding.shortlist import Shortlist
 from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.changes import changes_of
-from attendo.models import EncoderDecoder, ModelConfig
+from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward
-
-try:
-    library()
-except NoLibrary as reason:
-    pytest.skip(f"nothing is compiled here: {reason}", allow_module_level=True)
 
 
 @st.composite
@@ -79,21 +71,8 @@ def test_a_changed_compiled_model_is_the_edited_view(config, int8, data):
         assert (eight - wanted).abs().max() <= 0.25 * wanted.abs().max()
 
 
-def tiny(**options: Any) -> EncoderDecoder:
-    sizes: dict[str, Any] = {
-        "d_model": 16,
-        "d_ff": 24,
-        "n_heads": 2,
-        "n_encoder_layers": 1,
-        "n_decoder_layers": 1,
-    }
-    model = model_of(ModelConfig(vocab_size=VOCAB, dropout=0.0, **sizes | options))
-    assert isinstance(model, EncoderDecoder)
-    return model
-
-
 def test_what_a_compiled_model_cannot_be_told_is_left_to_the_view():
-    path, model = "encoder.blocks.0.self_attention", tiny()
+    path, model = "encoder.blocks.0.self_attention", translator()
     for edit in (
         Temper("*", math.inf),
         Temper(path, math.inf, (1,)),
@@ -105,7 +84,7 @@ def test_what_a_compiled_model_cannot_be_told_is_left_to_the_view():
 
 
 def test_a_layer_that_stands_in_two_blocks_is_changed_in_both():
-    model = tiny(n_decoder_layers=2)
+    model = translator()
     first, second = model.decoder.blocks
     second.self_attention, second.feed_forward = first.self_attention, first.feed_forward
     tokens = torch.tensor([[4, 5, 6]])
@@ -120,7 +99,7 @@ def test_a_layer_that_stands_in_two_blocks_is_changed_in_both():
 
 
 def test_an_inverse_temperature_may_be_a_whole_number_and_too_large_for_a_float():
-    model = tiny()
+    model = translator()
     tokens, edits = torch.tensor([[4, 5, 6]]), [Temper("decoder.*", 0.5, (0,))]
 
     def at(inverse_temperature):
@@ -139,10 +118,10 @@ def test_an_inverse_temperature_may_be_a_whole_number_and_too_large_for_a_float(
 
 
 def test_a_search_is_changed_where_it_is_compiled_and_has_no_shortlist():
-    model = tiny()
+    model = translator()
     assert as_it_is(model, 0).changed is None
     assert fastest(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
-    member = fastest(tiny(positions="rotary", max_len=24), 0)
+    member = fastest(translator(positions="rotary", max_len=24), 0)
     assert member.changed is not None
     again = member.changed({})
     assert again.changed is not None and again.best is member.best

@@ -1,43 +1,23 @@
 """The compiled functions are the modules: equal numbers, and the same bits whatever else is in a batch."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from native_models import VOCAB, configs, model_of, sources
+from native_models import VOCAB, configs, model_of, sources, translator
 
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import best_tokens
 from attendo.decoding.engine import decode
 from attendo.decoding.members import as_it_is, fastest, in_bfloat16
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
-from attendo.decoding.native.library import NoLibrary, library
+from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.prepare import prepared
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
-from attendo.models import EncoderDecoder, ModelConfig
+from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend
-
-try:
-    library()
-except NoLibrary as reason:
-    pytest.skip(f"nothing is compiled here: {reason}", allow_module_level=True)
-
-
-def translator(**options: Any) -> EncoderDecoder:
-    sizes: dict[str, Any] = {
-        "d_model": 32,
-        "d_ff": 48,
-        "n_heads": 2,
-        "n_encoder_layers": 1,
-        "n_decoder_layers": 2,
-    }
-    model = model_of(ModelConfig(vocab_size=VOCAB, dropout=0.1, **sizes | options))
-    assert isinstance(model, EncoderDecoder)
-    return model
 
 
 def stepped(compiled: CompiledModel, rows: list[list[int]], tokens: torch.Tensor) -> torch.Tensor:

@@ -25,13 +25,13 @@ from attendo.tasks.writing import special_ids
 AHEAD = 16
 """Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""
 
-FormT = TypeVar("FormT", Member, Reader)
-
 PASSED_OVER = 3
 """Candidates without a place that a step's trace keeps, the likeliest."""
 
 Found = tuple[list[Hypothesis], SearchTrace]
 """What a search found, the best first, and its whole tree."""
+
+FormT = TypeVar("FormT", Member, Reader)
 
 
 def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
