@@ -45,7 +45,9 @@ def attendo_texts(run, form):
     )
     if form != "plain":
         translator.prepare(int8=form == "int8")
-    return lambda lines, beam: [found.text for found in translator.translate(lines, beam=beam)]
+    return lambda lines, beam: [
+        found.text for found in translator.translate(lines, beam=beam, segment="none")
+    ]
 
 
 def ctranslate2_texts(run, file, form, threads):

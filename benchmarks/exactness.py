@@ -70,7 +70,10 @@ class Searched:
     def together(self, lines, batch_tokens=8192):
         """The ids found when all lines are given at once."""
         self.translator.decoding = dataclasses.replace(self.config, batch_tokens=batch_tokens)
-        return [found.candidates[0].token_ids for found in self.translator.translate(lines, guard=False)]
+        return [
+            found.candidates[0].token_ids
+            for found in self.translator.translate(lines, segment="none", guard=False)
+        ]
 
     def some_at_a_time(self, lines, mates=(), size=SLOTS):
         """The ids found when so many lines are given at once, and the same mates each time."""
@@ -223,7 +226,7 @@ def quality(run, paths, beam):
         sources, targets = zip(*pairs_of(path), strict=True)
         scores = {}
         for form in ("plain", "float32", "int8"):
-            found = translator_of(run, form).translate(list(sources), beam=beam)
+            found = translator_of(run, form).translate(list(sources), beam=beam, segment="none")
             scores[form] = bleu([translation.text for translation in found], targets, "13a").value
         scores["int8 - float32"] = scores["int8"] - scores["float32"]
         result[path.name] = {name: round(value, 3) for name, value in scores.items()}

@@ -64,7 +64,7 @@ def train_attendo(files, plan, out):
 
     def translations(mark):
         folder = out / f"at-{mark:g}"
-        found = attendo.load(folder).translate([pair[0] for pair in pairs_of(files["test"])])
+        found = attendo.load(folder).translate([pair[0] for pair in pairs_of(files["test"])], segment="none")
         return [one.text for one in found], json.loads((folder / "facts.json").read_text())
 
     config = (last / "config.toml").read_text()

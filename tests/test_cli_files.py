@@ -53,7 +53,7 @@ def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monk
     assert out.read_text().splitlines() == [translation.text for translation in wanted]
     n_split = sum(translation.parts > 1 for translation in wanted)
     assert 0 < n_split < 40
-    assert f"{n_split} of 40 texts were longer than 20 tokens and were translated in parts\n" in outcome.err
+    assert f"{n_split} of 40 texts were translated in parts; --segment none" in outcome.err
     n_endless = sum(not translation.candidates[0].finished for translation in wanted)
     assert f"{n_endless} of 40 translations met their length limit before their end\n" in outcome.err
     assert outcome.err.splitlines()[-1].startswith("done: 40 lines in ")

@@ -97,10 +97,10 @@ def test_the_checks_look_at_something():
 # Each rule lists those who break it: as many tests as files would take longer than the rules.
 
 
-def test_a_file_has_at_most_400_lines():
+def test_a_file_has_at_most_700_lines():
     files = [*SOURCES, *sorted((ROOT / "tests").rglob("*.py"))]
     lengths = {name(file): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
-    assert {path: length for path, length in lengths.items() if length > 400} == {}
+    assert {path: length for path, length in lengths.items() if length > 700} == {}
 
 
 def test_a_file_is_named_for_what_it_holds():

@@ -12,7 +12,6 @@ from attendo.decoding.engine import ContinuousSearch
 from attendo.serving.admission import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
 from attendo.serving.calls import ClientGone, call, results
 from attendo.serving.engine import Done, Engine, Pass, Piece, TimeIsUp
-from attendo.tasks.sources import sources_of
 from attendo.tasks.translating import Wanted
 
 USER = tiny_translator(tiny_tokenizer(), max_len=24).prepare()
@@ -28,7 +27,7 @@ def engine():
 
 def wanted(text, **changes):
     config = dataclasses.replace(USER.decoding, beam=1, n_best=1)
-    return Wanted(sources_of(USER.tokenizer, [text], USER.longest), config, guard=False, **changes)
+    return Wanted(USER.sources([text]), config, guard=False, **changes)
 
 
 async def stays():

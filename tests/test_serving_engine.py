@@ -16,7 +16,6 @@ from attendo.decoding.engine import ContinuousSearch
 from attendo.errors import AttendoError
 from attendo.serving.engine import Done, Engine, Failed, Job, Pass, Piece, Stopped, TimeIsUp, Writes
 from attendo.tasks import Generator
-from attendo.tasks.sources import sources_of
 from attendo.tasks.translating import Wanted
 
 TOKENIZER = tiny_tokenizer()
@@ -40,7 +39,7 @@ def generator() -> Generator:
 def wanted(*lines, **changes):
     stream = changes.pop("stream", False)
     config = dataclasses.replace(USER.decoding, **changes)
-    return Wanted(sources_of(TOKENIZER, lines, USER.longest), config, guard=not stream, stream=stream)
+    return Wanted(USER.sources(lines), config, guard=not stream, stream=stream)
 
 
 def run(engine, work, **options):

@@ -11,7 +11,6 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
-from attendo.tasks.sources import sources_of
 from attendo.tasks.translating import Translating, Wanted
 
 TOKENIZER = tiny_tokenizer()
@@ -31,7 +30,7 @@ requests = st.fixed_dictionaries(
 
 
 def sources(lines):
-    return sources_of(TOKENIZER, lines, USER.longest)
+    return USER.sources(lines)
 
 
 def finished(translating, leaving=()):

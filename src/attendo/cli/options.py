@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -10,6 +10,14 @@ from attendo.words import Language
 
 Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Segmented = Annotated[
+    Literal["sentence", "paragraph", "none"],
+    typer.Option(
+        "--segment",
+        metavar="UNIT",
+        help="Translate by sentence, by paragraph (a line), or none: a text whole.",
+    ),
+]
 OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Spoken = Annotated[Language, typer.Option(metavar="en|ja", help="Of the words.")]
 

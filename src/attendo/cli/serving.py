@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from attendo.cli.options import Device, Threads
+from attendo.cli.options import Device, Segmented, Threads
 from attendo.cli.using_options import chosen_device
 from attendo.errors import AttendoError
 
@@ -51,6 +51,7 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="A page elsewhere that may ask, as https://a.org; repeatable."),
     ] = None,
+    segment: Segmented = "sentence",
     int8: Annotated[
         bool, typer.Option("--int8", help="Compute in 8-bit numbers: faster, a little less exact.")
     ] = False,
@@ -143,6 +144,7 @@ def serve(
         source=source,
         target=target,
         int8=int8,
+        segment=segment,
     )
     state = State(models, config, keys, look, page, origins, names_of(host), Log(log_format))
     return _left(serve_models(state, host, port, watch=watch, ready=_tell))

@@ -14,6 +14,7 @@ from attendo.cli.lines import one_line
 from attendo.cli.reporting import Counter, say
 
 if TYPE_CHECKING:
+    from attendo.data.segments import Segment
     from attendo.decoding.options import DecodingConfig
     from attendo.tasks import Candidate, Translation
     from attendo.tasks.translator import Translator
@@ -26,6 +27,7 @@ class TranslationLines:
     translator: Translator
     config: DecodingConfig
     longest: int | None
+    segment: Segment
     n_best: int
     as_json: bool
     prefix: str
@@ -40,6 +42,7 @@ class TranslationLines:
         for line, translation in enumerate(found, number):
             counts["split"] += translation.parts > 1
             counts[translation.loop] += 1
+            counts[translation.omission] += 1
             if not translation.candidates[0].finished:
                 counts["endless"] += 1
                 if counter is not None:
@@ -55,6 +58,7 @@ class TranslationLines:
                 self.drawing.configs(number, len(texts)),
                 config.length_penalty,
                 longest=self.longest,
+                segment=self.segment,
                 prefixes=prefixes,
                 alignments=self.alignments,
             )
@@ -64,6 +68,7 @@ class TranslationLines:
             n_best=config.n_best,
             length_penalty=config.length_penalty,
             longest=self.longest,
+            segment=self.segment,
             prefixes=prefixes,
             alignments=self.alignments,
         )
@@ -73,7 +78,7 @@ class TranslationLines:
         from attendo.files import sha256_file
 
         models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
-        own = {"model": models[0], "with": models[1:], "longest": self.longest or self.translator.longest}
+        own = {"model": models[0], "with": models[1:], "longest": self.longest, "segment": self.segment}
         if shortlist is not None:
             own["shortlist"] = sha256_file(shortlist)
         shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
@@ -82,9 +87,10 @@ class TranslationLines:
 
     def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
         """What to say at the end; `counts` are those of all lines."""
-        longest = self.longest or self.translator.longest
         said = {
-            "split": f"texts were longer than {longest:,} tokens and were translated in parts",
+            "split": "texts were translated in parts; --segment none translates each whole",
+            "short": "translations are far shorter than usual for their sources; --json marks them",
+            "unaligned": "translations leave many source words unaligned; --json marks them",
             "mended": "translations repeated themselves and were searched again",
             "left": "translations repeat themselves or come to no end"
             + (", and another search did not help" if self.drawing is None else ""),
@@ -96,7 +102,7 @@ class TranslationLines:
         if self.as_json:
             found = {"line": number, "source": translation.source}
             found |= {"translations": [candidate_json(c) for c in translation.candidates]}
-            found |= {"parts": translation.parts, "loop": translation.loop}
+            found |= {"parts": translation.parts, "loop": translation.loop, "omission": translation.omission}
             if self.translator.shortlist is not None:
                 found["shortlist"] = True
             found |= {} if translation.seed is None else {"seed": translation.seed}

@@ -22,7 +22,7 @@ from attendo.cli.lines import (
     refuse_file_name,
     stdin_bytes,
 )
-from attendo.cli.options import Device, OneJson, Threads
+from attendo.cli.options import Device, OneJson, Segmented, Threads
 from attendo.cli.reporting import Counter, say
 from attendo.cli.translation_lines import TranslationLines, candidate_json
 from attendo.cli.using_options import (
@@ -67,8 +67,10 @@ def translate(
     ] = None,
     length_penalty: Penalty = None,
     longest: Annotated[
-        int | None, typer.Option(metavar="N", help="Split texts of more tokens; else the model's most.")
+        int | None,
+        typer.Option(metavar="N", help="The most tokens of a piece (default: as seen in training)."),
     ] = None,
+    segment: Segmented = "sentence",
     others: With = None,
     int8: Annotated[
         bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
@@ -115,6 +117,9 @@ def translate(
     threads: Threads = None,
 ) -> int:
     """Translate texts, each line of stdin, or a file: one output line for each input line, in order.
+
+    A line is translated sentence by sentence, since most models are trained on sentences; --segment none translates it
+    as one piece. --json marks a translation in which text is probably missing: "omission" is then short or unaligned.
 
     A line break in a translation is written as a space, and an empty line gives an empty line. With --n-best N
     above 1 each input line gives up to N lines, best first, of three fields between tabs: its number from 1, the
@@ -167,12 +172,12 @@ def translate(
             "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
         )
     work = TranslationLines(
-        translator, config, longest, n_best or 1, as_json, prefix or "", alignments, drawing
+        translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )
     make_ready(translator, int8=int8)
     if texts and stream:
         [(_, [text])] = arguments_as_lines(texts)
-        show(translator.stream(text, longest=longest, prefix=prefix or None))
+        show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
         return 0
     if files:
         request = work.request(folder, others or [], shortlist) | {"int8": int8}

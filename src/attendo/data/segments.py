@@ -1,19 +1,23 @@
 """Long texts in parts: paragraphs to sentences, sentences to clauses, and back again without loss.
 
-Where a sentence ends is a matter of marks and of what stands around them; no model, no language code. What cannot be
-told for sure (an abbreviation, a mark inside brackets, "he said" behind a question) is no end, unless a text is so long
-that it must be cut somewhere.
+The end of a sentence is decided by punctuation and its context, without a model and without a language code. An
+uncertain end (an abbreviation, a mark inside brackets, "he said" after a question) is not used, unless a text is so
+long that it must be cut somewhere. docs/decisions/0012 compares these rules with libraries.
 """
 
 import math
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from attendo.data.tokenizers import is_spaced
+
+Segment = Literal["sentence", "paragraph", "none"]
+"""What is translated as one piece: a sentence, a line, or the whole text."""
 
 Rank = Literal[0, 1, 2, 3]
 SENTENCE, DOUBTFUL, PAUSE, SPACE = 0, 1, 2, 3
@@ -25,13 +29,19 @@ _OPENING, _CLOSING = "「『（([{［｛【〈《〔〖｢", "」』）)\\]}］�
 _QUOTES: Final = "\"'”’»›“‘«‹„‚"
 _PAUSES: Final = ",;:–—"  # with a space behind them
 _FULL_PAUSES: Final = "、，､；：،؛፣፤༌།―"
-_LINE_BREAKS: Final = frozenset("\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029")
+_BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_LINE_BREAKS: Final = frozenset(_BREAKS)
+_SPACES: Final = re.compile(r"\s+")
+_MAYBE_ENDS: Final = re.compile(
+    rf"[{_STOPS}{_BREAKS}][^{_STOPS}{_BREAKS}]*[^{_STOPS}{_BREAKS}{_CLOSING}{_QUOTES}\s]"
+)
 _MARKS: Final = re.compile(
     rf"(?P<stop>[{_STOPS}]+)(?P<closed>[{_CLOSING}{_QUOTES}*_]*)"
     rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
 )
 _GAP: Final = re.compile(r"\s*")
 _BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?P<first>.?)", re.DOTALL)
+_TOKENIZED: Final = 0.2  # the share of spaces above which a text has them between words, whatever its script
 _HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # what a sentence goes on with behind a quotation
 _WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
 _INITIALS: Final = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]|\d{1,2}")
@@ -107,33 +117,81 @@ def split_sentences(text: str) -> Segments:
     >>> split_sentences("「雨だ。」と彼は言った。本当か？そうだ。").pieces
     ('「雨だ。」と彼は言った。', '本当か？', 'そうだ。')
     """
-    return _segments(text, [cut for cut in cuts(text) if cut.rank == SENTENCE])
+    return _segments(text, _sentence_cuts(text))
 
 
-def split_text(text: str, limit: int, n_tokens: Callable[[str], int]) -> Segments:
-    """The sentences of a text, those of more than `limit` tokens in parts of about equal size, none above the limit.
+def split_text(
+    text: str,
+    limit: int,
+    n_tokens: Callable[[str], int],
+    segment: Segment = "sentence",
+    beginnings: tuple[str, ...] = (),
+) -> Segments:
+    """Split a text into sentences, into lines or not at all, and pieces of more than `limit` tokens further.
 
-    Such a sentence is cut where it does least harm: at a possible end of a sentence, at a comma, at a space, else
-    anywhere between two characters. `n_tokens` counts the tokens of a text. Only a single character
-    that has more tokens than the limit is a piece above it. Raises ValueError for a limit below 1.
+    A line or a whole text above the limit is split into its sentences. A sentence above the limit is split into parts
+    of about equal size, where it does least harm: at a possible end of a sentence, at a comma, at a space, otherwise
+    between two characters. Only a single character that has more tokens than the limit is a piece above the limit.
+
+    Args:
+        text: Any text.
+        limit: The most tokens of a piece, at least 1.
+        n_tokens: Counts the tokens of a text.
+        segment: The unit to split into.
+        beginnings: Words that begin a sentence also where no mark ends the one before (`Usual.beginnings`).
+
+    Raises:
+        ValueError: The limit is below 1.
 
     >>> split_text("a b, c d e f", 4, n_tokens=lambda piece: len(piece.split())).pieces
     ('a b,', 'c d e f')
     >>> split_text("雪が山に積もった", 3, n_tokens=len).pieces
     ('雪が山', 'に積も', 'った')
+    >>> split_text("One. Two.\\nThree.", 20, len, "paragraph").pieces
+    ('One. Two.', 'Three.')
     """
     if limit < 1:
         raise ValueError(f"limit is {limit}; it must be at least 1")
-    sentences = split_sentences(text)
-    places, position = [], len(sentences.separators[0])
-    for piece, gap in zip(sentences.pieces, sentences.separators[1:], strict=True):
-        places += [
-            Cut(position + cut.end, position + cut.start, cut.rank) for cut in _fitted(piece, limit, n_tokens)
-        ]
+    found = _segments(text, _line_cuts(text) if segment == "paragraph" else ())
+    found = _finer(
+        found,
+        lambda unit: (
+            _sentence_cuts(unit, beginnings) if segment == "sentence" or n_tokens(unit) > limit else ()
+        ),
+    )
+    return _finer(found, lambda sentence: _fitted(sentence, limit, n_tokens))
+
+
+def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segments:
+    """The same text with each piece cut at its own places."""
+    places, position = [], len(segments.separators[0])
+    for piece, gap in zip(segments.pieces, segments.separators[1:], strict=True):
+        places += [Cut(position + cut.end, position + cut.start, cut.rank) for cut in cuts_of(piece)]
         end = position + len(piece)
         position = end + len(gap)
         places.append(Cut(end, position, SENTENCE))
-    return _segments(text, places[:-1])
+    return _segments(segments.text, places[:-1])
+
+
+def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
+    """The sure ends of sentences. Most texts are one sentence with one mark at its end: a quick search shows that."""
+    found = [cut for cut in cuts(text) if cut.rank == SENTENCE] if _MAYBE_ENDS.search(text) else []
+    if beginnings:
+        found += [Cut(*gap.span(), SENTENCE) for gap in _before(beginnings).finditer(text)]
+        found.sort()
+    return found
+
+
+@lru_cache(maxsize=8)
+def _before(beginnings: tuple[str, ...]) -> re.Pattern[str]:
+    """The white space between a word and one of these words."""
+    return re.compile(rf"(?<=\w)\s+(?=(?:{'|'.join(map(re.escape, beginnings))})\s)")
+
+
+def _line_cuts(text: str) -> list[Cut]:
+    body = text.rstrip()
+    gaps = _SPACES.finditer(body, len(body) - len(body.lstrip()))
+    return [Cut(*gap.span(), SENTENCE) for gap in gaps if not _LINE_BREAKS.isdisjoint(gap[0])]
 
 
 def cuts(text: str) -> list[Cut]:
@@ -148,6 +206,7 @@ def cuts(text: str) -> list[Cut]:
 
 def _marked(text: str) -> Iterator[Cut]:
     depth, done = 0, 0  # of brackets; a space that belongs to a mark is no place of its own
+    uncased = text.islower()  # then a small letter may begin a sentence
     for mark in _MARKS.finditer(text):
         if mark.start() < done:
             continue
@@ -157,7 +216,7 @@ def _marked(text: str) -> Iterator[Cut]:
         gap = _GAP.match(text, end)
         assert gap is not None  # it matches nothing, too
         start = gap.end()
-        rank = _rank(text, mark, start)
+        rank = _rank(text, mark, start, uncased)
         if not _LINE_BREAKS.isdisjoint(gap[0]):
             rank, depth = SENTENCE, 0
         elif rank == SENTENCE and depth:
@@ -167,20 +226,20 @@ def _marked(text: str) -> Iterator[Cut]:
             yield Cut(end, start, rank)
 
 
-def _rank(text: str, mark: re.Match[str], start: int) -> Rank | None:
-    """How good a place is behind this mark, where the text goes on at `start`; None: it is none."""
+def _rank(text: str, mark: re.Match[str], start: int, uncased: bool) -> Rank | None:
+    """How good a place is after this mark, where the text continues at `start`; None: no place for a cut."""
     gap = start > mark.end() or mark["space"]
     beginning = _BEGINNING.match(text, start)
     first = beginning["first"] if beginning else ""
     if mark["stop"]:
-        return _stop_rank(text, mark, bool(gap), first)
+        return _stop_rank(text, mark, bool(gap), first, uncased)
     if mark["pause"]:
         wide = mark["pause"] in _FULL_PAUSES
         return PAUSE if gap or (wide and not text[start : start + 1].isdigit()) else None
     return SPACE if gap else None
 
 
-def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str) -> Rank | None:
+def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str, uncased: bool) -> Rank | None:
     stop, closed = mark["stop"], mark["closed"]
     full = any(c in _FULL_STOPS for c in stop)
     if not gap and not full and not (stop[-1] in "!?" and _is_unspaced(first)):
@@ -189,7 +248,7 @@ def _stop_rank(text: str, mark: re.Match[str], gap: bool, first: str) -> Rank | 
         return None
     if closed and not gap and _HIRAGANA.match(text, mark.end()):
         return DOUBTFUL
-    if not full and first.islower():
+    if not full and first.islower() and (closed or not uncased):
         return DOUBTFUL
     return DOUBTFUL if stop == "." and _is_abbreviation(text, mark.start(), first) else SENTENCE
 
@@ -281,10 +340,11 @@ def _belongs_to_the_last(text: str, at: int) -> bool:
 
 
 def _spaced(texts: Sequence[str]) -> bool | None:
-    """Whether these texts have spaces between words; None where they have no letters."""
+    """Whether these texts have spaces between words, by script or because they are tokenized; None without letters."""
     if not any(c.isalpha() for text in texts for c in text):
         return None
-    return is_spaced(texts)
+    n_spaces = sum(text.count(" ") for text in texts)
+    return is_spaced(texts) or n_spaces > _TOKENIZED * sum(map(len, texts))
 
 
 def _unspaced(gap: str) -> str:

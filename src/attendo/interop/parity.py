@@ -117,7 +117,10 @@ def _translations(
     read = [i for i, text in enumerate(examples.texts) if _fits(translator, text)]
     texts = [examples.texts[i] for i in read]
     own = translator.decoding
-    translator.decoding = dataclasses.replace(own, n_best=1, **foreign.same_search)
+    translator.decoding, translator.segment = (
+        dataclasses.replace(own, n_best=1, **foreign.same_search),
+        "none",
+    )
     here = [found.candidates[0] for found in translator.translate(texts, guard=False)]
     there = foreign.translate(texts, own.beam)
     entries = bundle.tokenizer.entries

@@ -242,7 +242,9 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Word
 
 def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Words:
     texts = [shown_sentence("bat", kind).english for kind in KINDS]
-    found = [translation.text for translation in Translator(model, tokens).translate(texts, beam=1)]
+    found = [
+        translation.text for translation in Translator(model, tokens, segment="none").translate(texts, beam=1)
+    ]
     lines = "\n".join(f"{text} → {target}" for text, target in zip(texts, found, strict=True))
     return Words(lines, lines)
 

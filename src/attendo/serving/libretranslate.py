@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from attendo.data.language_names import UNKNOWN, name_of
+from attendo.data.segments import Segment
 from attendo.serving.asking import chosen, limits_of, state_of, with_chosen
 from attendo.serving.bodies import (
     FORM,
@@ -31,6 +32,7 @@ from attendo.serving.faults import Refused
 from attendo.serving.served import Served
 from attendo.serving.state import State
 from attendo.serving.translations import How, details, text_of, translations
+from attendo.tasks.translations import Omission
 
 router = APIRouter(tags=["LibreTranslate"])
 FAMILY = ("translation",)
@@ -41,8 +43,9 @@ Code = Annotated[str, Field(max_length=50)]
 class TranslateBody(Body):
     """What to translate. q: a text or a list of them; "" gives "". source: a code, or "auto" where there is one only.
 
-    Ours: model, instead of source and target; beam; prefix, what the translation begins with, one for all texts or one
-    for each; details. Other fields are ignored, as LibreTranslate does.
+    Ours: model, instead of source and target; beam; segment, what is translated as one piece; prefix, what the
+    translation begins with, one for all texts or one for each; details. Other fields are ignored, as LibreTranslate
+    does.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -55,6 +58,7 @@ class TranslateBody(Body):
     api_key: str | None = None
     model: Name | None = None
     beam: Annotated[int, Field(ge=1, le=1000), WHOLE] | None = None
+    segment: Segment | None = None
     prefix: str | Annotated[list[str], Field(max_length=10_000)] | None = None
     details: bool = False
 
@@ -76,9 +80,10 @@ class Detected(BaseModel):
 
 
 class TranslateAnswer(BaseModel):
-    """A text for a text, lists for a list."""
+    """A text for a text, lists for a list. omission: only where text is probably missing in a translation."""
 
     translatedText: str | list[str]
+    omission: Omission | list[Omission] | None = None
     alternatives: list[str] | list[list[str]] | None = None
     detectedLanguage: Detected | list[Detected] | None = None
     details: dict[str, Any] | list[dict[str, Any]] | None = None
@@ -98,7 +103,7 @@ class Language(BaseModel):
     openapi_extra=documented(TranslateBody, JSON, FORM),
 )
 async def translate(request: Request) -> Response:
-    """Translate a text, or a list. A line is translated by itself; breaks and white space around it are kept."""
+    """Translate a text, or a list of texts, by sentences; line breaks and white space between them are kept."""
     asked = await _question(request)
     state = state_of(request)
     if asked.format == "html":
@@ -111,11 +116,13 @@ async def translate(request: Request) -> Response:
     prefixes = [asked.prefix] * len(texts) if isinstance(asked.prefix, str) else asked.prefix
     if prefixes is not None and len(prefixes) != len(texts):
         raise Refused(400, f"{len(prefixes)} prefixes for {len(texts)} texts; give one, or one for each text")
-    how = How(beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details)
+    how = How(beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details, segment=asked.segment)
 
     async def work(served: Served) -> Response:
         ready, found = await translations(request, served, texts, how)
         told: dict[str, Any] = {"translatedText": [text_of(one) for one in found]}
+        if any(one.omission != "none" for one in found):
+            told["omission"] = [one.omission for one in found]
         if n > 1:
             told["alternatives"] = [[other.text for other in one.candidates[1:]] for one in found]
         if asked.source == AUTO:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attendo.data.segments import Segment
 from attendo.errors import AttendoError
 from attendo.microscope.reading import family_name
 from attendo.microscope.seen import Family
@@ -64,6 +65,7 @@ class Models:
         source: str | None = None,
         target: str | None = None,
         int8: bool = False,
+        segment: Segment = "sentence",
     ) -> None:
         """Loads nothing yet. Raises AttendoError for two folders of one name."""
         self.folders: dict[str, Path] = {}
@@ -77,6 +79,7 @@ class Models:
                 )
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}
+        self._segment: Segment = segment
         self._served: dict[str, Served] = {}
         self._swapping = threading.Lock()
 
@@ -123,6 +126,8 @@ class Models:
         user = load(folder, options["device"])
         if isinstance(user, Translator | Generator):
             user.prepare(int8=options["int8"])
+        if isinstance(user, Translator):
+            user.segment = self._segment
         languages = getattr(user, "card", {}).get("languages", {}) if isinstance(user, Translator) else {}
         created = int((folder / "model.safetensors").stat().st_mtime)
         source = languages.get("source") or options["source"]

@@ -11,11 +11,11 @@ from typing import Any
 
 from starlette.requests import Request
 
+from attendo.data.segments import Segment
 from attendo.decoding.options import DecodingConfig
 from attendo.serving.asking import asked, check_most, check_texts, limits_of, off_loop, passed
 from attendo.serving.faults import Refused
 from attendo.serving.logs import noted
-from attendo.serving.paragraphs import sources_of_lines
 from attendo.serving.scoring import Stretch, TokenScore, pair_scores, token_text
 from attendo.serving.served import Served
 from attendo.tasks import Candidate, Translation, Translator
@@ -30,7 +30,7 @@ ALTERNATIVES = 5
 class How:
     """How texts are to be translated; what is left out is the run's own. n: candidates of each.
 
-    prefixes: what each translation begins with. max_tokens: of each translation, or of each part of a long one.
+    prefixes: what each translation begins with. max_tokens: of each part of a translation. segment: what is one part.
     """
 
     beam: int | None = None
@@ -38,6 +38,7 @@ class How:
     prefixes: Sequence[str] | None = None
     alignments: bool = False
     max_tokens: int | None = None
+    segment: Segment | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ async def prepared(request: Request, served: Served, texts: Sequence[str], how: 
     n_characters = sum(map(len, texts))
     prefixes = None if how.prefixes is None or not any(how.prefixes) else how.prefixes
     sources = await off_loop(
-        n_characters, lambda: sources_of_lines(translator.tokenizer, texts, translator.longest, prefixes)
+        n_characters, lambda: translator.sources(texts, segment=how.segment, prefixes=prefixes)
     )
     if how.max_tokens is not None:
         config = _at_most(config, how.max_tokens, sources)
@@ -160,7 +161,9 @@ async def details(
         for at, (token, place) in enumerate(zip(candidates[0]["tokens"], places, strict=True)):
             before = ids[:at] if at < n_first else None
             token["alternatives"] = others(translator, place, before)
-        told.append({"candidates": candidates, "parts": one.parts, "loop": one.loop})
+        told.append(
+            {"candidates": candidates, "parts": one.parts, "loop": one.loop, "omission": one.omission}
+        )
     return told
 
 

@@ -94,7 +94,7 @@ def translation_sums(
 ) -> dict[str, RowSums]:
     """The scores of `Translator.evaluate` by pairs; tokenize: of BLEU, chosen as there if None."""
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
-    texts = [found.text for found in translator.translate(sources, beam=beam, guard=False)]
+    texts = [found.text for found in translator.translate(sources, beam=beam, segment="none", guard=False)]
     found: dict[str, RowSums] = {}
     for metric in metrics:
         match metric:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attendo.data.segments import Segments, split_text
+from attendo.data.segments import Segment, Segments, split_text
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.usual import Usual
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.tasks.alignment import Looks
@@ -16,15 +17,16 @@ from attendo.tasks.translations import Loop, Translation, translation_of
 
 @dataclass(frozen=True)
 class Sources:
-    """The parts of texts, those of all texts in one row.
+    """The parts of texts, those of all texts in one list.
 
-    texts: each in its parts. rows: the ids of each part, its specials among them. starts: the first ids of each part's
-    translation; None where none has any.
+    texts: each in its parts. rows: the ids of each part, special tokens included. starts: the first ids of each part's
+    translation; None where none has any. fewest: of usual translations, target tokens per source token.
     """
 
     texts: list[Segments]
     rows: list[list[int]]
     starts: list[list[int]] | None
+    fewest: float = 0.0
 
     @property
     def n_parts(self) -> list[int]:
@@ -39,7 +41,7 @@ class Sources:
         looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
     ) -> list[Translation]:
         """The texts put together again from what was found for their parts; looks: as in `translation_of`."""
-        left, seen = iter(found), iter(looks or ())
+        left, seen, rows = iter(found), iter(looks or ()), iter(self.rows)
         return [
             translation_of(
                 segments,
@@ -47,38 +49,60 @@ class Sources:
                 tokenizer,
                 n_best,
                 None if looks is None else [next(seen) for _ in segments.pieces],
+                [len(next(rows)) - tokenizer.specials.n_around_source for _ in segments.pieces],
+                self.fewest,
             )
             for segments in self.texts
         ]
 
 
 def sources_of(
-    tokenizer: Tokenizer, texts: Sequence[str], longest: int, prefixes: str | Sequence[str] | None = None
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    longest: int,
+    prefixes: str | Sequence[str] | None = None,
+    segment: Segment = "none",
+    usual: Usual | None = None,
 ) -> Sources:
-    """Texts in pieces of at most `longest` tokens, mostly one; an empty text has none.
+    """Split texts into pieces of at most `longest` tokens, as `split_text` does; an empty text has no pieces.
 
-    prefixes: what each translation begins with, or one for all; of a text in parts the first part's. Raises
-    AttendoError for a bare text, for another number of prefixes than texts, and for a prefix with a word that the
-    tokenizer does not know.
+    Args:
+        tokenizer: The model's.
+        texts: Any texts.
+        longest: The most tokens of a piece.
+        prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
+        segment: The unit to split into.
+        usual: What training saw; None if that is not known.
+
+    Raises:
+        AttendoError: `texts` is a single text, the number of prefixes is not the number of texts, or a prefix has a
+            word that the tokenizer does not know.
     """
     require_list(texts)
-    split = [_pieces(tokenizer, text, longest) for text in texts]
+    known = usual or Usual(longest)
+    split = [_pieces(tokenizer, text, longest, segment, known.beginnings) for text in texts]
     starts = None
     if prefixes is not None:
         each = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
         starts = _starts(tokenizer, each, [len(rows) for _, rows in split])
-    return Sources([segments for segments, _ in split], [row for _, rows in split for row in rows], starts)
+    return Sources(
+        [segments for segments, _ in split], [row for _, rows in split for row in rows], starts, known.fewest
+    )
 
 
-def _pieces(tokenizer: Tokenizer, text: str, longest: int) -> tuple[Segments, list[list[int]]]:
-    ids = tokenizer.encode(text) if text.strip() else []
+def _pieces(
+    tokenizer: Tokenizer, text: str, longest: int, segment: Segment, beginnings: tuple[str, ...]
+) -> tuple[Segments, list[list[int]]]:
+    whole = text.strip()
+    ids = tokenizer.encode(whole) if whole else []
     if not ids:
         return Segments((), (text,)), []
-    framed = tokenizer.specials.source
-    if len(ids) <= longest:
-        return Segments((text,), ("", "")), [framed(ids)]
-    segments = split_text(text, longest, lambda piece: len(tokenizer.encode(piece)))
-    return segments, [framed(tokenizer.encode(piece)) for piece in segments.pieces]
+
+    def encoded(piece: str) -> list[int]:
+        return ids if piece == whole else tokenizer.encode(piece)  # most texts are one piece
+
+    segments = split_text(text, longest, lambda piece: len(encoded(piece)), segment, beginnings)
+    return segments, [tokenizer.specials.source(encoded(piece)) for piece in segments.pieces]
 
 
 def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -> list[list[int]]:

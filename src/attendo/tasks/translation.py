@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from attendo.data.batches import EpochBatches, padding_share
+from attendo.data.usual import usual_of
 from attendo.tasks.pair_corpus import PairMaterial
 from attendo.tasks.translator import Translator
+from attendo.tasks.usual import ROWS
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 
@@ -51,6 +53,9 @@ class TranslationTask:
     def describe(self) -> dict[str, Any]:
         """Rows, tokens and padding of the training data."""
         store, first = self.material.store, self.batches(0, 0, 0).rows
+        lengths = zip(store.source_lengths.pieces(), store.target_lengths.pieces(), strict=True)
+        decode, n = self.translator.tokenizer.decode, min(len(store), ROWS)
+        sources = (decode(store.source(i).tolist()) for i in range(n))
         return {
             "pairs": len(store),
             "source_tokens": int(store.source_lengths.sum()) + len(store),
@@ -58,4 +63,5 @@ class TranslationTask:
             "batches_per_epoch": len(first),
             "padding_share": round(padding_share(first, store.source_lengths, store.target_lengths), 4),
             "validation_pairs": len(self.validation),
+            "usual": usual_of(lengths, sources)._asdict(),
         }

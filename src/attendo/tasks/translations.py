@@ -8,6 +8,7 @@ from typing import Literal
 
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.usual import LEAST_TOKENS
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.metrics import Score
@@ -15,6 +16,13 @@ from attendo.tasks.alignment import Link, Looks, links_of
 
 Loop = Literal["none", "mended", "left"]
 """Of a translation: it does not repeat itself; it did, and was searched again without repetition; that did not help."""
+
+
+Omission = Literal["none", "short", "unaligned"]
+"""Of a translation: nothing speaks for missing text; a piece is far shorter than usual; source words are unaligned."""
+
+MOST_UNALIGNED = 0.65
+"""The share of a piece's source tokens that no target token looks at, above which the piece is marked."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +48,15 @@ class Translation:
     """A source and the candidates found for it, best first.
 
     parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate; of a
-    draw, which is not searched again, "left" if one did. seed: draws it again; None where it was searched for.
+    draw, which is not searched again, "left" if one did. omission: whether text is probably missing in the best
+    candidate; "unaligned" only where alignments were asked for. seed: draws it again; None where it was searched for.
     """
 
     source: str
     candidates: tuple[Candidate, ...]
     parts: int = 1
     loop: Loop = "none"
+    omission: Omission = "none"
     seed: int | None = None
 
     @property
@@ -78,10 +88,14 @@ def translation_of(
     tokenizer: Tokenizer,
     n_best: int,
     looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
+    lengths: Sequence[int] = (),
+    fewest: float = 0.0,
 ) -> Translation:
     """A text put together again from what was found for its parts, which may be none, one or more.
 
-    looks: for each part where the tokens of its hypotheses look, by their ids; None for no alignment.
+    looks: for each part where the tokens of its hypotheses look, by their ids; None for no alignment. lengths: of each
+    part, in source tokens; none: omissions are not looked for. fewest: of usual translations, target tokens per
+    source token.
     """
     if not found:
         nothing = Candidate("", (), 0.0, 0.0, (), True, None if looks is None else ())
@@ -95,7 +109,21 @@ def translation_of(
     loops = {loop for _, loop in found}
     worst: Loop = "left" if "left" in loops else "mended" if "mended" in loops else "none"
     candidates = tuple(_candidate(segments, parts, tokenizer, looks) for parts in best)
-    return Translation(segments.text, candidates, len(found), worst)
+    ids = [hypotheses[0].token_ids for hypotheses, _ in found]
+    omission: Omission = "none"
+    if any(len(row) < fewest * n for row, n in zip(ids, lengths, strict=False) if n >= LEAST_TOKENS):
+        omission = "short"
+    elif looks is not None and any(
+        _unaligned(look[row], n) for look, row, n in zip(looks, ids, lengths, strict=False)
+    ):
+        omission = "unaligned"
+    return Translation(segments.text, candidates, len(found), worst, omission)
+
+
+def _unaligned(looks: Looks, length: int) -> bool:
+    """Whether no target token looks at most of the source."""
+    n_seen = len({source for source, _ in looks})
+    return length >= LEAST_TOKENS and length - n_seen > MOST_UNALIGNED * length
 
 
 def _candidate(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,9 @@ import torch
 from attendo.bundle import Bundle, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
+from attendo.data.segments import Segment
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.usual import Usual
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.coverage import AttendingStep
@@ -38,6 +40,7 @@ from attendo.tasks.seeds import of_parts, of_texts
 from attendo.tasks.sources import Sources, sources_of
 from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, require_pairs
+from attendo.tasks.usual import usual_of_run
 from attendo.training.distributed import ALONE, Ranks
 
 
@@ -47,7 +50,7 @@ class Translator:
 
     companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
     step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder:
-    that it was loaded from.
+    that it was loaded from. segment: how texts are split where a call does not say.
     """
 
     model: EncoderDecoder
@@ -57,6 +60,7 @@ class Translator:
     companions: tuple[EncoderDecoder, ...] = ()
     shortlist: Shortlist | None = None
     folder: Path | None = None
+    segment: Segment = "sentence"
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
     _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
@@ -109,8 +113,27 @@ class Translator:
 
     @property
     def longest(self) -> int:
-        """The most tokens of a text that is translated in one piece: what all models have positions for."""
+        """The most tokens that all models have positions for."""
         return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
+
+    @cached_property
+    def usual(self) -> Usual:
+        """What training saw; of an imported model, or where an older run's data are gone, only what positions allow."""
+        return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
+
+    def sources(
+        self,
+        texts: Sequence[str],
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        prefixes: str | Sequence[str] | None = None,
+    ) -> Sources:
+        """Texts as `translate` splits and encodes them. Raises AttendoError as it does."""
+        chosen = segment or self.segment
+        if longest is None and chosen != "none":
+            longest = max(min(self.usual.longest, self.longest), min(8, self.longest))
+        return sources_of(self.tokenizer, texts, self._longest(longest), prefixes, chosen, self.usual)
 
     def translate(
         self,
@@ -120,21 +143,36 @@ class Translator:
         length_penalty: float | None = None,
         *,
         longest: int | None = None,
+        segment: Segment | None = None,
         guard: bool = True,
         prefixes: str | Sequence[str] | None = None,
         alignments: bool = False,
     ) -> list[Translation]:
-        """One Translation a text, in order; an empty text gives an empty translation.
+        """Translate texts, each in pieces that are joined again with the white space between them (`split_text`).
 
-        Options left out are the run's own. longest: texts of more tokens are translated in parts, by sentences
-        (`split_text`), and joined again; else the property of that name. guard: a text that runs away (`runs_away`)
-        is searched once more without repeated n-grams. prefixes: what each translation begins with, or one for all;
-        of a text in parts the first part's. alignments: gives each candidate its `alignment`, by one pass more over
-        the models as they were trained. Raises AttendoError for an option out of range, and for a prefix that leaves
-        no room or has a word that the tokenizer does not know.
+        Options left out are the run's own; an empty text gives an empty translation.
+
+        Args:
+            texts: Any texts.
+            beam: Hypotheses per piece.
+            n_best: Candidates per text, at most the beam.
+            length_penalty: Exponent of the length norm.
+            longest: The most tokens of a piece. Defaults to the source length seen in training, or with segment "none"
+                to the positions that the model has.
+            segment: What is one piece: a "sentence", a "paragraph" (a line), or "none" for the whole text.
+            guard: Search a piece that runs away (`runs_away`) once more without repeated n-grams.
+            prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
+            alignments: Give each candidate its `alignment`, by one more pass over the models as they were trained.
+
+        Returns:
+            One Translation per text, in order.
+
+        Raises:
+            AttendoError: An option is out of range, or a prefix leaves no room or has a word that the tokenizer does
+                not know.
         """
         config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
-        sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
         return self.translate_sources(sources, config, guard=guard, alignments=alignments)
 
     def translate_sources(
@@ -144,13 +182,21 @@ class Translator:
         found = self._search(sources.rows, config, guard, sources.starts)
         return self._told(sources, found, config, alignments)
 
-    def stream(self, text: str, *, longest: int | None = None, prefix: str | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        text: str,
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        prefix: str | None = None,
+    ) -> Iterator[str]:
         """The greedy translation of a text as it is found, in pieces of whole characters, none of them empty.
 
-        Together they are `translate([text], beam=1, guard=False)[0].text`; longest, prefix: as there. For what stands
-        between the parts of a long text see `text_as_found`. Raises AttendoError as `translate` does, at once.
+        Together they are `translate([text], beam=1, guard=False)[0].text`; the options are those of `translate`. For
+        the white space between the parts of a text see `text_as_found`. Raises AttendoError as `translate` does, at
+        once.
         """
-        sources = sources_of(self.tokenizer, [text], self._longest(longest), prefix)
+        sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         start, step, best = self._together(sources.starts)
         search = self.decoding, self.special_ids, self.longest + 1, self.device
         found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
@@ -163,6 +209,7 @@ class Translator:
         length_penalty: float | None = None,
         *,
         longest: int | None = None,
+        segment: Segment | None = None,
         prefixes: str | Sequence[str] | None = None,
         alignments: bool = False,
     ) -> list[Translation]:
@@ -174,7 +221,7 @@ class Translator:
         that do not fit the texts.
         """
         search = self.config(length_penalty=length_penalty)
-        sources = sources_of(self.tokenizer, texts, self._longest(longest), prefixes)
+        sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
         each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
         parts = [
             part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
@@ -216,14 +263,16 @@ class Translator:
     ) -> Assessment:
         """Translates the sources and compares with the targets; the loss is that of the given targets.
 
-        The search is not guarded against loops: these are the model's own texts. tokenize: sacreBLEU's for BLEU; if
-        None, "13a", or "char" where words are not written apart. ranks: each does its share, and all get all.
+        A source is one piece, and the search is not guarded against loops: these are the model's own texts. tokenize:
+        sacreBLEU's for BLEU; if None, "13a", or "char" where words are not written apart. ranks: each does its share,
+        and all get all.
         """
         require_pairs(pairs)
 
         def worked(part: Sequence[tuple[str, str]]) -> list[tuple[str, float, int]]:
             sources = [source for source, _ in part]
-            found = self.translate(sources, beam=beam, length_penalty=length_penalty, guard=False)
+            options = {"beam": beam, "length_penalty": length_penalty}
+            found = self.translate(sources, **options, segment="none", guard=False)
             given = [(candidate.log_prob, len(candidate.token_log_probs)) for candidate in self.score(part)]
             return [(f.text, log_prob, n) for f, (log_prob, n) in zip(found, given, strict=True)]
 

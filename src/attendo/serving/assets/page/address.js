@@ -5,6 +5,7 @@ const SETTINGS = {
   model: "", // the first
   text: "",
   beam: "", // the model's own
+  segment: "", // the server's own
   max_tokens: "60",
   temperature: "0.8",
   top_p: "0.95",

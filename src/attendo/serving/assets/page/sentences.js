@@ -33,6 +33,19 @@ export function addSentences() {
     beam: ["Search width", "探索の幅"],
     "beam-own": ["the model's own", "モデルの既定"],
     "beam-1": ["1 (fastest)", "1（最速）"],
+    segment: ["Translate by", "翻訳の単位"],
+    "segment-own": ["the server's setting", "サーバーの設定"],
+    "segment-sentence": ["sentence", "文"],
+    "segment-paragraph": ["line", "行"],
+    "segment-none": ["whole text", "全文"],
+    "omission-short": [
+      "Text may be missing: this translation is far shorter than usual.",
+      "訳抜けの可能性があります。訳文が通常よりかなり短くなっています。",
+    ],
+    "omission-unaligned": [
+      "Text may be missing: many source words have no counterpart here.",
+      "訳抜けの可能性があります。原文の多くの単語に対応する訳語がありません。",
+    ],
     options: ["Options", "設定"],
     translating: ["Translating…", "翻訳中…"],
     "words-hint": [
@@ -51,8 +64,8 @@ export function addSentences() {
     "own-words": ["or go on with your own word", "または自分の言葉で続ける"],
     "go-on": ["Go on", "続ける"],
     "long-text": [
-      "In a text this long, only the words of its first part can be exchanged.",
-      "長い文では、最初の部分の単語だけを入れ替えられます。",
+      "In a line of several sentences, only the words of the first sentence can be exchanged.",
+      "一行に複数の文があるときは、最初の文の単語だけを入れ替えられます。",
     ],
     "back-to-best": ["Back to the model's best", "モデルの最良の訳に戻す"],
     close: ["Close", "閉じる"],

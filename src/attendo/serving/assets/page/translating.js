@@ -22,11 +22,12 @@ const taken = makeKept(100);
 function makeAnswers(app, model) {
   const languages = { source: model.source, target: model.target };
   const beam = () => Number(app.settings.get("beam")) || undefined;
-  const keyOf = (text) => JSON.stringify([model.id, beam(), text]);
+  const segment = () => app.settings.get("segment") || undefined;
+  const keyOf = (text) => JSON.stringify([model.id, beam(), segment(), text]);
   const bestOf = (text) => answers.get(keyOf(text))?.candidates[0];
 
   async function found(texts, more, signal) {
-    const body = { model: model.id, q: texts, beam: beam(), details: true, ...more };
+    const body = { model: model.id, q: texts, beam: beam(), segment: segment(), details: true, ...more };
     return (await app.server.ask("translate", body, signal)).details;
   }
   return {
@@ -49,7 +50,9 @@ function makeAnswers(app, model) {
       const own = taken.get(keyOf(text));
       const candidate = own?.candidate ?? bestOf(text);
       if (!candidate) return null;
-      return { candidate, chosen: own?.chosen ?? EMPTY.chosen, words: wordsOf(candidate, text, languages) };
+      const omission = own ? "none" : answers.get(keyOf(text)).omission;
+      const words = wordsOf(candidate, text, languages);
+      return { candidate, chosen: own?.chosen ?? EMPTY.chosen, words, omission };
     },
   };
 }
@@ -180,6 +183,13 @@ export function makeTranslating(app, model) {
   const beam = select(beams, settings.get("beam"), (n) => (settings.set({ beam: n }), begin()), {
     id: "beam",
   });
+  const segments = [["", "segment-own"], ...["sentence", "paragraph", "none"].map((n) => [n, `segment-${n}`])];
+  const segment = select(
+    segments.map(([value, key]) => [value, say(key)]),
+    settings.get("segment"),
+    (value) => (settings.set({ segment: value }), begin()),
+    { id: "segment" },
+  );
   const title = (name, ...more) => el("div", { class: "bar" }, el("h2", {}, name), ...more);
   const root = el(
     "div",
@@ -198,7 +208,13 @@ export function makeTranslating(app, model) {
       target,
       ...around.foot,
     ),
-    el("details", { class: "options" }, el("summary", {}, say("options")), field(say("beam"), beam)),
+    el(
+      "details",
+      { class: "options" },
+      el("summary", {}, say("options")),
+      field(say("beam"), beam),
+      field(say("segment"), segment),
+    ),
     others.root,
   );
   reading.text = settings.get("text");
