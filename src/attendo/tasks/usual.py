@@ -29,7 +29,7 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokeni
     if stored is None:
         return _counted(folder, tokenizer) if data and folder is not None else None
     match stored:
-        case {"longest": int(longest), "fewest": int() | float() as fewest, "beginnings": list(words)} if (
+        case {"longest": int(longest), "fewest": int() | float() as fewest, "beginnings": [*words]} if (
             longest > 0 and 0 <= fewest < 100 and all(isinstance(word, str) for word in words)
         ):
             return Usual(longest, fewest, tuple(words))
