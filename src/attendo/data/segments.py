@@ -36,11 +36,11 @@ _MAYBE_ENDS: Final = re.compile(
     rf"[{_STOPS}{_BREAKS}][^{_STOPS}{_BREAKS}]*[^{_STOPS}{_BREAKS}{_CLOSING}{_QUOTES}\s]"
 )
 _MARKS: Final = re.compile(
-    rf"(?P<stop>[{_STOPS}]+)(?P<closed>[{_CLOSING}{_QUOTES}*_]*)"
+    rf"(?P<stop>[{_STOPS}]+)(?P<closed>(?:[{_CLOSING}{_QUOTES}*_]|\s»)*)"
     rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
 )
 _GAP: Final = re.compile(r"\s*")
-_BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?P<first>.?)", re.DOTALL)
+_BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL)
 _TOKENIZED: Final = 0.2  # the share of spaces above which a text has them between words, whatever its script
 _HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # what a sentence goes on with behind a quotation
 _WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
