@@ -164,9 +164,12 @@ def split_text(
 
 def _finer(segments: Segments, cuts_of: Callable[[str], Iterable[Cut]]) -> Segments:
     """The same text with each piece cut at its own places."""
+    each = [list(cuts_of(piece)) for piece in segments.pieces]
+    if not any(each):
+        return segments
     places, position = [], len(segments.separators[0])
-    for piece, gap in zip(segments.pieces, segments.separators[1:], strict=True):
-        places += [Cut(position + cut.end, position + cut.start, cut.rank) for cut in cuts_of(piece)]
+    for piece, own, gap in zip(segments.pieces, each, segments.separators[1:], strict=True):
+        places += [Cut(position + cut.end, position + cut.start, cut.rank) for cut in own]
         end = position + len(piece)
         position = end + len(gap)
         places.append(Cut(end, position, SENTENCE))
