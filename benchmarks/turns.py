@@ -44,9 +44,10 @@ def clock(threads):
 def contenders(commands, threads):
     """Starts a process for each command by name; gives the processes and what each says first, by name.
 
-    Idle threads sleep in attendo, as its command line has it, and do in its peers what they do by default.
+    Idle threads sleep in all of them: attendo's command line sets this for itself, and on a shared machine the peers are
+    several times slower where theirs spin, as they do by default.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     workers = {}
     try:
         for name, command in commands.items():
@@ -55,7 +56,7 @@ def contenders(commands, threads):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment | ({"OMP_WAIT_POLICY": "PASSIVE"} if name.startswith("attendo") else {}),
+                env=environment,
             )
         yield workers, {name: hear(name, worker) for name, worker in workers.items()}
     finally:
