@@ -44,8 +44,8 @@ def clock(threads):
 def contenders(commands, threads):
     """Starts a process for each command by name; gives the processes and what each says first, by name.
 
-    Idle threads sleep in all of them: attendo's command line sets this for itself, and on a shared machine the peers are
-    several times slower where theirs spin, as they do by default.
+    Idle threads sleep in all of them: attendo's command line sets this for itself, and on a shared machine a peer whose
+    idle threads spin, the default, is several times slower.
     """
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     workers = {}

@@ -12,8 +12,8 @@ Around = tuple[tuple[int, ...], tuple[int, ...]]
 class SpecialTokens:
     """The special ids of a tokenizer; unless given, those of attendo's own.
 
-    unk_id, mask_id: -1 where there is none. bos_id: where before_prompt is empty, the first id of an empty prompt and of
-    a whole document.
+    unk_id, mask_id: -1 where there is none. bos_id: where before_prompt is empty, the first id of an empty prompt and
+    of a whole document.
     no_target: stands in a batch's targets where nothing is to be predicted; no id of a text. around_source: of what a
     translator's encoder reads; around_text: of what an encoder that stands alone reads. begin: what a translator's
     decoder starts with, the last of them the first that is followed by text. before_prompt: what the tokenizer puts
