@@ -133,6 +133,13 @@ def growth():
     return table(["", *heads, "largest rest over least", "over a cold step's"], rows)
 
 
+def lm_eval():
+    """Differences of log-likelihoods by kind."""
+    kinds = result("lm-eval-2026-11-23.json")["kinds"]
+    rows = [[kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()]
+    return table(["kind", "continuations", "whole texts"], rows)
+
+
 def embeddings():
     """Sentence embeddings beside transformers."""
     run = result("embeddings-2026-11-22.json")
