@@ -129,7 +129,7 @@ def one_case(options, case, workers, size, threads):
         for name, worker in workers.items():
             if name == "joeynmt" and number > options.joey_rounds:
                 continue
-            repeats = 1 if name == "joeynmt" else REPEATS.get(sources, 1)
+            repeats = 1 if name == "joeynmt" else options.tries * REPEATS.get(sources, 1)
             answer = asked(name, worker, [sources, beam, repeats, number == 0])
             if number:
                 speeds[name].append(tokens / answer["seconds"])
@@ -168,6 +168,7 @@ def options_of():
     )
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--joey-rounds", type=int, default=2, help="JoeyNMT is slow (default: 2 rounds)")
+    parser.add_argument("--tries", type=int, default=1, help="times as many tries, on a busy machine")
     parser.add_argument("--sizes", type=listed(), default=list(SIZES), help="small,base")
     parser.add_argument("--threads", type=listed(int), default=[1], help="1,2 is both")
     parser.add_argument("--cases", type=listed(), default=CASES, help="sources x beam, as 1x1,64x4")
@@ -200,6 +201,8 @@ def main():
     result = {
         "rounds": options.rounds,
         "joey_rounds": options.joey_rounds,
+        "tries": {sources: options.tries * repeats for sources, repeats in REPEATS.items()},
+        "idle threads": "sleep (OMP_WAIT_POLICY=PASSIVE), in all contenders",
         "sizes": {size: SIZES[size] for size in options.sizes},
         "vocabulary": VOCABULARY,
         "source_tokens": SOURCE_TOKENS,

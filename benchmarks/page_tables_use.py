@@ -136,7 +136,9 @@ def growth():
 def lm_eval():
     """Differences of log-likelihoods by kind."""
     kinds = result("lm-eval-2026-11-23.json")["kinds"]
-    rows = [[kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()]
+    rows = [
+        [kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()
+    ]
     return table(["kind", "continuations", "whole texts"], rows)
 
 
