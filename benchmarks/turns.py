@@ -35,9 +35,10 @@ def listed(kind=str):
     return lambda text: [kind(part) for part in text.split(",")]
 
 
-def clock(threads):
+def clock(threads, name=None):
     """(its name, the function): CPU seconds of all threads for one thread, seconds on the wall for more."""
-    return ("CPU", time.process_time) if threads == 1 else ("wall", time.perf_counter)
+    name = name or ("CPU" if threads == 1 else "wall")
+    return name, time.process_time if name == "CPU" else time.perf_counter
 
 
 @contextmanager
