@@ -7,7 +7,9 @@
 The peers' python has ctranslate2, transformers and torch; JoeyNMT has one of its own. A random model (norm last, a
 vocabulary of 8,000, 20 source tokens, 24 forced steps: the end is forbidden) is run on 1, 8 and 64 sources, greedily
 and with 4 beams. A round gives each contender the same case, one contender after the other; the result is the median
-over the rounds of each ratio of output tokens per second: CPU seconds with one thread, seconds on the wall with more.
+over the rounds of each ratio of output tokens per second: CPU seconds with one thread, seconds on the wall with more
+(--clock has it otherwise). Idle threads sleep in all contenders: on a shared machine CTranslate2's 8 bits are slower
+with two threads where idle ones spin, its default.
 
 Encoder and tokenizer are outside of the clock. What is timed is a search of 25 steps less one of 1 step, of several
 tries the shortest each; JoeyNMT takes what its encoder made, so its search of 24 steps is timed as it is.
@@ -87,7 +89,7 @@ def work(options):
     peer, _ = peer_of(options.work)
     search = search_of(options.work, options.file, threads)
     tell({"versions": {package: version(package) for package in PACKAGES[peer]}})
-    _, now = clock(threads)
+    _, now = clock(threads, options.clock)
     rows_of = {sources: random_sources()[:sources] for sources in (1, 8, 64)}
     for sources, beam, repeats, first in orders():
         rows = rows_of[sources]
@@ -114,6 +116,7 @@ def compare(options, size, threads, names, where):
         file = Path(folder) / "model.npz"
         save_weights(random_model(size), file)
         rest = ["--file", file, "--threads", threads]
+        rest += ["--clock", options.clock] if options.clock else []
         commands = {name: [where[peer_of(name)[0]], __file__, "--work", name, *rest] for name in names}
         with contenders(commands, threads) as (workers, facts):
             grid = [one_case(options, case, workers, size, threads) for case in options.cases]
@@ -144,7 +147,7 @@ def one_case(options, case, workers, size, threads):
         "threads": threads,
         "sources": sources,
         "beam": beam,
-        "clock": clock(threads)[0],
+        "clock": clock(threads, options.clock)[0],
         "tokens_per_second": medians,
         "ratio_quartiles": {
             f"{mine} / {peer}": ratios(speeds[mine][: len(speeds[peer])], speeds[peer])
@@ -168,6 +171,9 @@ def options_of():
     )
     parser.add_argument("--joey-python", help="python of an environment with joeynmt")
     parser.add_argument("--joey-rounds", type=int, default=2, help="JoeyNMT is slow (default: 2 rounds)")
+    parser.add_argument(
+        "--clock", choices=["CPU", "wall"], help="CPU for several threads, too, on a busy machine"
+    )
     parser.add_argument("--sizes", type=listed(), default=list(SIZES), help="small,base")
     parser.add_argument("--threads", type=listed(int), default=[1], help="1,2 is both")
     parser.add_argument("--cases", type=listed(), default=CASES, help="sources x beam, as 1x1,64x4")
@@ -200,6 +206,7 @@ def main():
     result = {
         "rounds": options.rounds,
         "joey_rounds": options.joey_rounds,
+        "idle threads": "sleep (OMP_WAIT_POLICY=PASSIVE), in all contenders",
         "sizes": {size: SIZES[size] for size in options.sizes},
         "vocabulary": VOCABULARY,
         "source_tokens": SOURCE_TOKENS,

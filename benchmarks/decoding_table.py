@@ -45,14 +45,20 @@ def verdict(ratio, asked, aim):
 
 
 def cases_of(results):
-    """Every (size, threads, sources, beam) with its speeds and ratios; of one measured twice the later result's."""
+    """Every (size, threads, clock, sources, beam) with its speeds and ratios; of one measured twice the later result's.
+
+    8 bits with several threads count only where the result says that idle threads slept: CTranslate2's lost most of its
+    time where they spun.
+    """
     cases = {}
     for result in results:
         for case in result["grid"]:
-            key = case["size"], case["threads"], case["sources"], case["beam"]
-            place = cases.setdefault(key, {"clock": case["clock"], "speeds": {}, "ratios": {}})
-            place["speeds"] |= case["tokens_per_second"]
-            place["ratios"] |= {name: middle for name, (_, middle, _) in case["ratio_quartiles"].items()}
+            key = tuple(case[name] for name in ("size", "threads", "clock", "sources", "beam"))
+            place = cases.setdefault(key, {"speeds": {}, "ratios": {}})
+            spun = case["threads"] > 1 and "idle threads" not in result
+            middles = {name: middle for name, (_, middle, _) in case["ratio_quartiles"].items()}
+            for kind, values in (("speeds", case["tokens_per_second"]), ("ratios", middles)):
+                place[kind] |= {name: x for name, x in values.items() if not (spun and "int8" in name)}
     return cases
 
 
@@ -61,9 +67,9 @@ def table(results):
     cases = cases_of(results)
     text = []
     order = {"small": 0, "base": 1}
-    for size, threads in sorted({key[:2] for key in cases}, key=lambda key: (order[key[0]], key[1])):
-        rows = {key[2:]: case for key, case in sorted(cases.items()) if key[:2] == (size, threads)}
-        clock = next(iter(rows.values()))["clock"]
+    for group in sorted({key[:3] for key in cases}, key=lambda key: (order[key[0]], *key[1:])):
+        size, threads, clock = group
+        rows = {key[3:]: case for key, case in sorted(cases.items()) if key[:3] == group}
         text += [
             one_table(f"{size}, {threads} thread{'s' * (threads > 1)}, tokens per {clock} second", size, rows)
         ]
@@ -95,7 +101,7 @@ def met(cases):
     for peer, (mine, name) in PEERS.items():
         found = [
             (case["ratios"][f"{mine} / {peer}"], *bar(peer, size, sources))
-            for (size, _, sources, _), case in cases.items()
+            for (size, _, _, sources, _), case in cases.items()
             if f"{mine} / {peer}" in case["ratios"]
         ]
         for kind, number in (("asked", 1), ("aim", 2)):

@@ -5,7 +5,7 @@ from decoding_table import table as grids
 from figure_list import result
 from page_tables import table
 
-GRID = ("decoding-2026-11-21.json", "decoding-2026-11-21-2.json")
+GRID = ("decoding-2026-11-21.json", "decoding-2026-11-21-2.json", "decoding-2026-11-23.json")
 JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
 
 
@@ -15,7 +15,7 @@ def decoding():
 
 
 def decoding_ranges(language):
-    """The least and the largest ratio to each peer, one source and more; 8 bits with one thread."""
+    """The least and the largest ratio to each peer, one source and more."""
     cases = cases_of([result(name) for name in GRID + JOEY])
     rows = []
     for peer, (mine, name) in PEERS.items():
@@ -23,10 +23,8 @@ def decoding_ranges(language):
         for many in (False, True):
             ratios = [
                 case["ratios"][f"{mine} / {peer}"]
-                for (_, threads, sources, _), case in cases.items()
-                if (sources > 1) == many
-                and f"{mine} / {peer}" in case["ratios"]
-                and (threads == 1 or mine != "attendo-int8")
+                for (*_, sources, _), case in cases.items()
+                if (sources > 1) == many and f"{mine} / {peer}" in case["ratios"]
             ]
             low, high = (
                 f"{of(ratios):.1f}" if peer == "joeynmt" else f"{of(ratios):.2f}" for of in (min, max)
@@ -45,7 +43,7 @@ def decoding_joeynmt():
             *(f"{case['speeds'][name]:,}" for name in ("attendo-float32", "joeynmt")),
             f"{case['ratios']['attendo-float32 / joeynmt']:.1f}",
         ]
-        for (size, _, sources, beam), case in cases.items()
+        for (size, _, _, sources, beam), case in cases.items()
     ]
     return [*table(["", "attendo", "JoeyNMT", "ratio"], rows), "", met(cases)]
 
@@ -131,6 +129,15 @@ def growth():
         for length in ("64", "512", "2,048")
     ]
     return table(["", *heads, "largest rest over least", "over a cold step's"], rows)
+
+
+def lm_eval():
+    """Differences of log-likelihoods by kind."""
+    kinds = result("lm-eval-2026-11-23.json")["kinds"]
+    rows = [
+        [kind, *(f"{of['largest_difference']:.1e}" for of in tasks.values())] for kind, tasks in kinds.items()
+    ]
+    return table(["kind", "continuations", "whole texts"], rows)
 
 
 def embeddings():

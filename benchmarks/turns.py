@@ -35,18 +35,20 @@ def listed(kind=str):
     return lambda text: [kind(part) for part in text.split(",")]
 
 
-def clock(threads):
+def clock(threads, name=None):
     """(its name, the function): CPU seconds of all threads for one thread, seconds on the wall for more."""
-    return ("CPU", time.process_time) if threads == 1 else ("wall", time.perf_counter)
+    name = name or ("CPU" if threads == 1 else "wall")
+    return name, time.process_time if name == "CPU" else time.perf_counter
 
 
 @contextmanager
 def contenders(commands, threads):
     """Starts a process for each command by name; gives the processes and what each says first, by name.
 
-    Idle threads sleep in attendo, as its command line has it, and do in its peers what they do by default.
+    Idle threads sleep in all of them: attendo's command line sets this for itself, and on a shared machine a peer whose
+    idle threads spin, the default, is several times slower.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
     workers = {}
     try:
         for name, command in commands.items():
@@ -55,7 +57,7 @@ def contenders(commands, threads):
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=environment | ({"OMP_WAIT_POLICY": "PASSIVE"} if name.startswith("attendo") else {}),
+                env=environment,
             )
         yield workers, {name: hear(name, worker) for name, worker in workers.items()}
     finally:

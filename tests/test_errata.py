@@ -1,11 +1,11 @@
-"""The errata: all 50, and what each says its two forms give is what they give here."""
+"""The errata: all 47, and what each says its two forms give is what they give here."""
 
 import pytest
 import torch
 
 from attendo.theory.errata import ERRATA
 
-NUMBERS = range(1, 51)
+NUMBERS = [number for number in range(1, 51) if number not in (39, 40, 43)]  # withdrawn
 BY_NUMBER = {erratum.number: erratum for erratum in ERRATA}
 
 
@@ -24,8 +24,8 @@ def outcome(snippet):
     return found.pop()
 
 
-def test_all_50_are_there_in_order():
-    assert [erratum.number for erratum in ERRATA] == list(NUMBERS)
+def test_all_47_are_there_in_order():
+    assert [erratum.number for erratum in ERRATA] == NUMBERS
 
 
 def test_at_least_38_are_run():

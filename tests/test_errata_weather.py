@@ -1,4 +1,4 @@
-"""What errata 21 to 43, 49 and 50 say in words (weather post, exercises, papers), checked by numbers."""
+"""What errata 21 to 42, 49 and 50 say in words (weather post, exercises, papers), checked by numbers."""
 
 import math
 
@@ -20,7 +20,7 @@ CODES = torch.tensor([-1.0, 0.0, 1.0]).double()  # of rain, cloud, sun
 
 
 def test_the_modules_hold_their_numbers():
-    assert list(ERRATA) == [*range(21, 44), 49, 50]
+    assert list(ERRATA) == [*range(21, 39), 41, 42, 49, 50]
     assert {n for n, erratum in ERRATA.items() if erratum.mark != "run"} == {21, 22}  # Equinox is imitated
 
 

@@ -79,12 +79,20 @@ def test_n_texts_have_n_seeds_and_prompts_are_numbered_through(client):
     assert len({completed(client, n=2).choices[i].text for i in (0, 1)}) == 2
 
 
-def test_a_prompt_of_ids_is_the_same_prompt(client):
-    ids = TOKENIZER.encode("It will rain")
+def test_a_prompt_of_ids_is_read_as_it_is(client):
+    ids = TOKENIZER.specials.prompt(TOKENIZER.encode("It will rain"))
     text = completed(client, prompt="It will rain", seed=2).choices[0].text
     both = completed(client, prompt=[ids, ids], seed=2, echo=True).choices
     assert completed(client, prompt=ids, seed=2).choices[0].text == text
     assert [choice.text for choice in both] == ["It will rain" + text] * 2
+    told = completed(client, prompt=ids, echo=True, logprobs=1, max_tokens=0).choices[0].logprobs
+    of_text = (
+        completed(client, prompt="It will rain", echo=True, logprobs=1, max_tokens=0).choices[0].logprobs
+    )
+    assert told.token_logprobs == [None, *of_text.token_logprobs] and told.top_logprobs[0] is None
+    assert (
+        completed(client, prompt=ids[1:], echo=True, logprobs=1).choices[0].logprobs.token_logprobs[0] is None
+    )
 
 
 def test_log_probabilities_are_those_of_the_draw_and_of_the_likeliest(client):

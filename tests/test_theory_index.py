@@ -21,7 +21,7 @@ EXPECTED = [
     *("T01", "T02", "T03", "T11"),
     *(f"A{n}" for n in range(1, 16)),
     *(f"C{n:02}" for n in range(1, 28)),
-    *(f"E{n:02}" for n in range(1, 51)),
+    *(f"E{n:02}" for n in range(1, 51) if n not in (39, 40, 43)),
 ]
 
 
@@ -46,8 +46,7 @@ def home(fact):
         case "C":
             return [claim.compute for claim in CLAIMS if claim.id == fact]
         case _:
-            erratum = ERRATA[int(fact[1:]) - 1]
-            assert erratum.number == int(fact[1:])
+            [erratum] = (one for one in ERRATA if one.number == int(fact[1:]))
             return [erratum.right_code if erratum.mark != "words only" else erratum.right]
 
 

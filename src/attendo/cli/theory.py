@@ -107,7 +107,7 @@ def errata(
 ) -> int:
     """Show the mistakes of the Transformer's sources: the wrong form, the right one, and both run.
 
-    Without N the list of all 50: the source of each, both forms in words, and whether they can be run here; with one or
+    Without N the list of all: the source of each, both forms in words, and whether they can be run here; with one or
     more also the code of both forms, what it really gives here, and whether that is what it must give. The exit code is
     1 if one gives something else.
 

@@ -12,11 +12,12 @@ Around = tuple[tuple[int, ...], tuple[int, ...]]
 class SpecialTokens:
     """The special ids of a tokenizer; unless given, those of attendo's own.
 
-    unk_id, mask_id: -1 where there is none. bos_id: the document's begin to a language model, where one is wanted.
+    unk_id, mask_id: -1 where there is none. bos_id: where before_prompt is empty, the first id of an empty prompt and
+    of a whole document.
     no_target: stands in a batch's targets where nothing is to be predicted; no id of a text. around_source: of what a
     translator's encoder reads; around_text: of what an encoder that stands alone reads. begin: what a translator's
-    decoder starts with, the last of them the first that is followed by text. before_prompt: what a language model's
-    prompt begins with.
+    decoder starts with, the last of them the first that is followed by text. before_prompt: what the tokenizer puts
+    before a language model's prompt; nothing for GPT-2, SmolLM and Qwen.
 
     >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
     ([7, 8, 3], [2, 7, 8], [2, 7, 8])
@@ -50,6 +51,11 @@ class SpecialTokens:
         ([9], [7])
         """
         return [*self.before_prompt, *ids] or [self.bos_id]
+
+    @property
+    def opening(self) -> int:
+        """The id before a whole document in training and scoring, so that its first token has a probability, too."""
+        return self.prompt(())[-1]
 
     @property
     def n_around_source(self) -> int:

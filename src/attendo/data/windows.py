@@ -104,7 +104,7 @@ def window_batch(
     documents = stream.documents_at(positions)
     places = positions - documents  # of the target among the ids; there is none for eos
     opens, closes = positions == stream.begins(documents), positions == stream.begins(documents + 1) - 1
-    token_ids = np.where(opens, specials.bos_id, _taken(stream, places - 1))
+    token_ids = np.where(opens, specials.opening, _taken(stream, places - 1))
     targets = np.where(closes, specials.eos_id, _taken(stream, places))
     inputs = {"token_ids": _padded(token_ids, real, specials.pad_id)}
     if (documents != documents[:, :1]).any():

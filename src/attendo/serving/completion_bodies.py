@@ -55,11 +55,14 @@ class CompletionBody(Body):
 
 
 class LogProbs(BaseModel):
-    """Of each token, in nats. top_logprobs: the likeliest of its place; null in a stream, or where 0 are asked for."""
+    """Of each token, in nats; null for the first that the model reads. top_logprobs: the likeliest of its place.
+
+    top_logprobs as a whole is null in a stream, or where 0 are asked for.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 

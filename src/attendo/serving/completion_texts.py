@@ -24,11 +24,15 @@ from attendo.tasks.writing import Generation, WrittenText
 
 @dataclass(frozen=True)
 class Prompted:
-    """The texts that are to be written, n of each prompt; ids: each prompt's own, without begin."""
+    """The texts that are to be written, n of each prompt.
+
+    ids: of each prompt, without what the tokenizer puts before a text. read: as the model reads them.
+    """
 
     generator: Generator
     body: CompletionBody
     ids: list[list[int]]
+    read: list[list[int]]
     texts: list[WrittenText]
     n: int
 
@@ -57,16 +61,20 @@ async def prompted(
         config = _config(generator, body, limits.max_tokens)
         texts = [tokenizer.decode(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
         ids = [prompt if isinstance(prompt, list) else tokenizer.encode(prompt) for prompt in prompts]
+        whole = tokenizer.specials.prompt  # ids are read as they are given
+        read = [
+            own if isinstance(prompt, list) else whole(own) for prompt, own in zip(prompts, ids, strict=True)
+        ]
         most, written = generator.model.config.max_len, []
         for prompt, text, own in zip(prompts, texts, ids, strict=True):
             for number in range(n):
                 seed = None if config.seed is None else config.seed + number
                 one = generator.text(text, dataclasses.replace(config, seed=seed))
                 if isinstance(prompt, list):  # those very ids, though the text may be spelled in others
-                    one.prompt_ids = tokenizer.specials.prompt(own)[-most:]
+                    one.prompt_ids = own[-most:]
                     one.cut = max(0, len(own) - most)
                 written.append(one)
-        return Prompted(generator, body, ids, written, n)
+        return Prompted(generator, body, ids, read, written, n)
 
     found = await off_loop(n_characters, made)
     noted(request).tokens_in += sum(map(len, found.ids))
@@ -90,7 +98,7 @@ async def texts_answer(
     body = ready.body
     found: Sequence[Generation] = await asked(request, served, Writes(ready.texts), ready.cost)
     noted(request).tokens_out += sum(len(one.log_probs) for one in found)
-    scores: list[list[TokenScore]] = [[] for _ in found]
+    scores: list[list[TokenScore | None]] = [[] for _ in found]
     if body.logprobs is not None and (body.echo or body.logprobs):
         scores = await _scores(request, served, ready, found)
     choices = []
@@ -108,16 +116,18 @@ def reason_of(found: Generation) -> str:
 
 async def _scores(
     request: Request, served: Served, ready: Prompted, found: Sequence[Generation]
-) -> list[list[TokenScore]]:
-    """Every token of each prompt and its text, by one pass more; a context at a time where they are longer."""
+) -> list[list[TokenScore | None]]:
+    """Every token of each prompt and its text, by one pass more; a context at a time where they are longer.
+
+    Of a token that nothing stands before there is no score.
+    """
     generator, n = ready.generator, ready.body.logprobs or 0
-    context = generator.model.config.max_len
-    windows = [
-        stretches(
-            [*ready.prompt_ids(index), *one.token_ids], context, generator.tokenizer.specials, ended=False
-        )
-        for index, one in enumerate(found)
-    ]
+    context, specials = generator.model.config.max_len, generator.tokenizer.specials
+    windows = []
+    for index, one in enumerate(found):
+        first, *rest = ready.read[index // ready.n]
+        opened = dataclasses.replace(specials, before_prompt=(first,))
+        windows.append(stretches([*rest, *_drawn(ready, one)], context, opened, ended=False))
 
     def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
         return text_scores(generator, some, n)
@@ -125,15 +135,22 @@ async def _scores(
     every = [part for parts in windows for part in parts]
     cost = sum(len(part.source) for part in every)
     scored = iter(await passed(request, served, ("texts", n), every, run, cost))
-    return [[score for _ in parts for score in next(scored)] for parts in windows]
+    every_one = [[None, *(score for _ in parts for score in next(scored))] for parts in windows]
+    n_before = [len(read) - len(own) for read, own in zip(ready.read, ready.ids, strict=True)]
+    return [scores[n_before[index // ready.n] :] for index, scores in enumerate(every_one)]
+
+
+def _drawn(ready: Prompted, found: Generation) -> list[int]:
+    """All that was drawn, the end token included."""
+    return [*found.token_ids, ready.generator.tokenizer.eos_id][: len(found.log_probs)]
 
 
 def _log_probs(
-    ready: Prompted, index: int, found: Generation, scores: Sequence[TokenScore]
+    ready: Prompted, index: int, found: Generation, scores: Sequence[TokenScore | None]
 ) -> dict[str, Any]:
     """OpenAI's table. With echo the prompt's tokens come first; tokens that a stop took back are left out."""
     tokenizer, body = ready.generator.tokenizer, ready.body
-    ids, values = list(found.token_ids), list(found.log_probs)
+    ids, values = _drawn(ready, found), list[float | None](found.log_probs)
     prompt = ready.prompt_ids(index)
     offsets = _offsets(tokenizer, ids, going_on=bool(prompt))
     if found.finished_by == "stop":
@@ -146,11 +163,13 @@ def _log_probs(
             *_offsets(tokenizer, prompt, going_on=False),
             *(len(found.prompt) + offset for offset in offsets),
         ]
-        ids, values, own = [*prompt, *ids], [*(s.log_prob for s in before), *values], [*before, *own]
+        ids, values, own = [*prompt, *ids], [*(s and s.log_prob for s in before), *values], [*before, *own]
     top = None
     if body.logprobs:
-        told = [(*score.likeliest, (score.token_id, score.log_prob)) for score in own]  # its own, too
-        top = [{token_text(tokenizer, token): value for token, value in each} for each in told]
+        told = [
+            score and (*score.likeliest, (score.token_id, score.log_prob)) for score in own
+        ]  # its own, too
+        top = [each and {token_text(tokenizer, token): value for token, value in each} for each in told]
     texts = [token_text(tokenizer, token) for token in ids]
     return {"tokens": texts, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
 
@@ -183,14 +202,16 @@ class Told:
         if isinstance(news, Piece):
             return told + self._piece(news)
         assert isinstance(news, Done)
-        told += [self._chunk(choice(i, "", reason_of(one))) for i, one in enumerate(news.results)]
+        for i, one in enumerate(news.results):
+            end = self._log_probs(i) if one.finished_by == "end" and self._kept[i] else None
+            told.append(self._chunk(choice(i, "", reason_of(one), end)))
         if self._usage:
             told.append(self._head | {"choices": [], "usage": self._ready.usage(news.results)})
         return told
 
     def _piece(self, news: Piece) -> list[dict[str, Any]]:
         index, token = news.text, news.token
-        if token is not None and token.token_id != self._ready.generator.tokenizer.eos_id:
+        if token is not None:
             self._kept[index].append((token.token_id, token.log_prob))
         if not news.piece:
             return []

@@ -103,7 +103,7 @@ def document_windows(
     for start in range(0, max(1, n - context + stride), stride):
         end = min(start + context, n)
         # only the window itself is read from the file
-        before = np.full(int(start == 0), specials.bos_id)
+        before = np.full(int(start == 0), specials.opening)
         behind = np.full(int(end > len(document.ids)), specials.eos_id)
         token_ids = np.concatenate([before, document.ids[max(start - 1, 0) : end - 1]], dtype=np.int64)
         targets = np.concatenate([document.ids[start:end], behind], dtype=np.int64)

@@ -15,7 +15,6 @@ IN_JAPANESE = (
     (r"(\w+)'s 実装", r"\1 の実装"),
     (r"solutions to Kikuta 2025, (.*)", r"菊田 2025 の解答、\1"),
     (r"solutions to (Bishop & Bishop 2024)", r"\1 の解答"),
-    (r" and the support page", "とサポートページ"),
     (r"plot of the positional embedding", "位置埋め込みのプロット"),
     (r"reading of the plot", "プロットの読み取り"),
     (r"the context of attention", "アテンションの文脈"),

@@ -254,7 +254,8 @@ def _specials(
     forced = first(target_code, facts.id("forced_bos_token_id"))
     assert start is not None
     explicit = facts.own.get("add_bos_token")
-    if facts.writes and isinstance(explicit, bool):
+    has_document = (facts.folder / "tokenizer.json").is_file()  # what it adds counts, as to transformers
+    if facts.writes and isinstance(explicit, bool) and not has_document:
         before = (bos_id,) if explicit else ()
     return SpecialTokens(
         pad_id=pad_id,

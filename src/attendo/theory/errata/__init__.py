@@ -1,5 +1,6 @@
 """The mistakes of the sources, 1 to 50: wrong form, right form, and a demonstration of both.
 
+Numbers are never given again: 39, 40 and 43 were withdrawn, as their sources are right.
 `ERRATA` holds them all, ordered by number; it is gathered when it is first used.
 """
 
