@@ -71,9 +71,9 @@ export function makeWriting(root, on) {
       at = word.end;
     }
     made.append(shown ? shown.candidate.text.slice(at) : "…", after);
+    if (several && text && !stale) made.append(moreButton(entry));
     if (!stale && ["short", "unaligned"].includes(shown?.omission))
       made.append(el("span", { class: "note omission", role: "note" }, say(`omission-${shown.omission}`)));
-    if (several && text && !stale) made.append(moreButton(entry));
     entry.element = roving(
       made,
       entry.words.map(({ element }) => element),
