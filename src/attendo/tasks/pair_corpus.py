@@ -97,8 +97,8 @@ class PairCorpus:
 
     @property
     def _misfit(self) -> tuple[str, bool]:
-        """What speaks against the languages, and whether each side is in the script of the other one's."""
-        return self.data.script_warning((self._examined.source.script, self._examined.target.script))
+        """What speaks against the languages, and whether each side is in the other one's."""
+        return self.data.direction_warning(self._examined.seen) if any(self.data.languages) else ("", False)
 
     @property
     def embedded(self) -> bool:
@@ -149,7 +149,8 @@ class PairCorpus:
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of pairs. Raises AttendoError where the sides are in the wrong order: a run begins by this."""
+        """The number of pairs. A run begins by this: AttendoError for a wrong code, and sides in the wrong order."""
+        self.data.require_languages()
         if not self.embedded and self._misfit[1]:
             raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
