@@ -21,7 +21,7 @@ def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
     said = []
     found = corpus(pairs_file(tmp_path, 200), said=said)
     train = {source for _, source, _ in found.pairs()}
-    held = {source for source, _ in found.validation(1000)}
+    held = {source for source, _ in found.validation(1000)[0]}
     assert len(train) + len(held) == 200 and not train & held
     assert found.n_pairs == len(train) == 160
     assert any("40 of 200 pairs are split off" in line for line in said)
@@ -32,8 +32,8 @@ def test_a_validation_file_leaves_all_pairs_to_training(tmp_path):
     valid = pairs_file(tmp_path, 30, "valid.tsv")
     found = corpus(pairs_file(tmp_path, 120), valid=(str(valid),))
     assert found.n_pairs == len(list(found.pairs())) == 120
-    assert len(found.validation(1000)) == 30
-    assert len(found.validation(10)) == 10
+    assert len(found.validation(1000)[0]) == 30
+    assert list(map(len, found.validation(10))) == [10, 30]
 
 
 def test_dropped_rows_are_out_of_the_store(tmp_path):

@@ -93,6 +93,10 @@ class ArrayTask:
             if size < 1:
                 raise ValueError(f"{name} is {size}; it must be 1 or more")
 
+    @property
+    def final(self) -> None:
+        """None: what each evaluation is of decides at the end, too."""
+
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on: a pure function, made when read."""
         train, size = self.train, self.batch_rows

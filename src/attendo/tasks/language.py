@@ -46,6 +46,10 @@ class LanguageModelTask:
         if not len(self.validation):
             raise AttendoError("there is no validation document; give a file with at least one")
 
+    @property
+    def final(self) -> None:
+        """None: what each evaluation is of decides at the end, too."""
+
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
         return window_batches(

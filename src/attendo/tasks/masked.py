@@ -121,6 +121,10 @@ class MaskedTask:
     validation: MaskedMaterial
     batch_tokens: int
 
+    @property
+    def final(self) -> None:
+        """None: what each evaluation is of decides at the end, too."""
+
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
         return self.material.batches(self.batch_tokens, seed, epoch)[start:]

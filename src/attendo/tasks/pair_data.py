@@ -24,7 +24,8 @@ class PairData:
     train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
     without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
     for the card. drop: checks of the doctor whose rows are left out. against: test rows, to look for leaks as in those
-    of `valid`.
+    of `valid`. max_tokens: rows with more on a side are left out, and so are those with more than the model has
+    positions for; 0: none.
     """
 
     train: tuple[str, ...]
@@ -35,6 +36,7 @@ class PairData:
     strict: bool = False
     drop: str = ""
     against: tuple[str, ...] = ()
+    max_tokens: int = 0  # as before runs wrote it down; a new one has its family's
     source_language: str | None = None
     target_language: str | None = None
 
