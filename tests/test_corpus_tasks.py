@@ -179,6 +179,25 @@ def test_given_columns_are_those_of_the_direction_and_are_not_turned_again():
     assert (given.columns, given.reverse) == (("2", "1"), False)
 
 
+@pytest.mark.parametrize("bad", ["a" + " " * 20_000 + "b", "a" * 20_000, "e" + "\u0301" * 9_000])
+def test_a_row_without_end_neither_trains_nor_validates_and_is_said(tmp_path, bad):
+    """Attention over half a million tokens would not end for hours; the tokenizer reads them in a second."""
+    rows = [f"it rains in town {n}\tes regnet in {n}\n" for n in range(60)]
+    train = write(tmp_path / "train.tsv", "".join([*rows[:30], f"{bad}\tb\n", *rows[30:], f"a\t{bad}\n"]))
+    valid = write(tmp_path / "valid.tsv", "".join([*rows[:5], f"a\t{bad}\n"]))
+    said = []
+    found = corpus(train, said=said, valid=(str(valid),), max_tokens=100)
+    tokenizer = train_tokenizer(found.texts(), TokenizerConfig(vocab_size=600))
+    store = found.store(tokenizer, 100)
+    assert sorted({*range(1, 63)} - {*store.row_numbers.tolist()}) == [31, 62]
+    assert said[-1] == "2 pairs of more than 100 tokens left out (lines 31, 62)"
+    again = found.store(tokenizer, 100)  # from the cache
+    assert again.facts == store.facts and said[-1] == said[-2]
+    assert [len(part) for part in found.validation(10, tokenizer, 100)] == [5, 5]
+    assert said[-1] == "1 of 6 validation pairs have more than 100 tokens: they are left out"
+    assert len(found.store(tokenizer)) == 62  # an older run's
+
+
 def test_test_rows_are_looked_for_and_with_drop_left_out(tmp_path):
     file, test = pairs_file(tmp_path, 100), str(pairs_file(tmp_path, 8, "test.tsv"))
     valid = str(write(tmp_path / "valid.tsv", "".join(file.read_text("utf-8").splitlines(True)[90:95])))

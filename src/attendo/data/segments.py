@@ -170,10 +170,11 @@ def _marked(text: str) -> Iterator[Cut]:
 def _rank(text: str, mark: re.Match[str], start: int) -> Rank | None:
     """How good a place is behind this mark, where the text goes on at `start`; None: it is none."""
     gap = start > mark.end() or mark["space"]
-    beginning = _BEGINNING.match(text, start)
-    first = beginning["first"] if beginning else ""
     if mark["stop"]:
-        return _stop_rank(text, mark, bool(gap), first)
+        beginning = _BEGINNING.match(
+            text, start
+        )  # only here: of a row of brackets it would read the rest at each
+        return _stop_rank(text, mark, bool(gap), beginning["first"] if beginning else "")
     if mark["pause"]:
         wide = mark["pause"] in _FULL_PAUSES
         return PAUSE if gap or (wide and not text[start : start + 1].isdigit()) else None

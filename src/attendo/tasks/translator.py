@@ -40,6 +40,9 @@ from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, require_pairs
 from attendo.training.distributed import ALONE, Ranks
 
+LONGEST_SCORED = 8
+"""A text that is scored has at most so many times the tokens of one that is translated in one piece."""
+
 
 @dataclass
 class Translator:
@@ -286,9 +289,10 @@ class Translator:
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
         ids = tokenizer.encode(text)
-        if self.model.config.positions == "learned" and len(ids) > self.longest:
+        most = self.longest if self.model.config.positions == "learned" else LONGEST_SCORED * self.longest
+        if len(ids) > most:
             raise AttendoError(
-                f"a text has {len(ids)} tokens, the model's positions end at {self.longest}; split the text"
+                f"a text has {len(ids)} tokens, the model's positions end at {most}; split the text"
             )
         return ids
 
