@@ -127,12 +127,15 @@ class Account:
         if self.read == 0:
             raise AttendoError(f"{self.file} is empty; give a file with at least one row of data")
         encoded = self.skipped.get("invalid UTF-8", Skipped()).count
-        if self.used == 0 or (self.read >= MANY_ROWS and 2 * encoded > self.read):
+        if self.used and self.read >= MANY_ROWS and 2 * encoded > self.read:
+            raise AttendoError(
+                f"{self.file}: {encoded:,} of {plural(self.read, 'row')} are not UTF-8; save the file as UTF-8"
+            )
+        if self.used == 0:
             reason, worst = max(self.skipped.items(), key=lambda item: item[1].count)
             detail = f" ({worst.detail})" if worst.detail else ""
-            n_used = f"only {self.used:,}" if self.used else "none"
             raise AttendoError(
-                f"{self.file}: {n_used} of {plural(self.read, 'row')} can be used: "
+                f"{self.file}: none of {plural(self.read, 'row')} can be used: "
                 f"{self._reasons()}{detail}; {self._remedy(reason)}"
             )
 

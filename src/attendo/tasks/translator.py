@@ -40,8 +40,7 @@ from attendo.tasks.streaming import text_as_found
 from attendo.tasks.translations import Assessment, Candidate, Loop, Translation, require_pairs
 from attendo.training.distributed import ALONE, Ranks
 
-LONGEST_SCORED = 8
-"""A text that is scored has at most so many times the tokens of one that is translated in one piece."""
+LONGEST_SCORED = 8  # times the tokens of a text that is translated in one piece
 
 
 @dataclass
@@ -288,9 +287,8 @@ class Translator:
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
-        ids = tokenizer.encode(text)
-        most = self.longest if self.model.config.positions == "learned" else LONGEST_SCORED * self.longest
-        if len(ids) > most:
+        ids, learned = tokenizer.encode(text), self.model.config.positions == "learned"
+        if len(ids) > (most := self.longest * (1 if learned else LONGEST_SCORED)):
             raise AttendoError(
                 f"a text has {len(ids)} tokens, the model's positions end at {most}; split the text"
             )
