@@ -83,6 +83,7 @@ class ArrayTask:
     test: Examples
     batch_rows: int
     batches_per_epoch: int = 100
+    final: None = None
 
     def __post_init__(self):
         sizes = {"batch_rows": self.batch_rows, "batches_per_epoch": self.batches_per_epoch}
@@ -92,10 +93,6 @@ class ArrayTask:
         for name, size in sizes.items():
             if size < 1:
                 raise ValueError(f"{name} is {size}; it must be 1 or more")
-
-    @property
-    def final(self) -> None:
-        """None: what each evaluation is of decides at the end, too."""
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on: a pure function, made when read."""

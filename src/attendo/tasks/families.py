@@ -132,7 +132,7 @@ def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Windo
 def _language_task(
     corpus: TextCorpus, material: WindowMaterial, generator: Generator, training: TrainingConfig
 ) -> LanguageModelTask:
-    return LanguageModelTask(
+    task = LanguageModelTask(
         material.stream,
         corpus.stream(generator.tokenizer, "valid"),
         generator.tokenizer,
@@ -140,6 +140,10 @@ def _language_task(
         training.batch_tokens,
         go_on=lambda prompt: generator.generate(prompt, max_tokens=SAMPLE_TOKENS, temperature=0.0).text,
     )
+    n_scored, n_all = sum(d.n_targets for d in task.validation_documents), task.validation.n_positions
+    if n_scored < n_all:
+        corpus.say(f"{n_scored:,} of {n_all:,} validation tokens are used at each evaluation, at the end too")
+    return task
 
 
 LANGUAGE_MODEL = Family(

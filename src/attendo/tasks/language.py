@@ -40,15 +40,12 @@ class LanguageModelTask:
     evaluate_tokens: int = 100_000
     go_on: Callable[[str], str] | None = None
     name: str = "the training text"
+    final: None = None
 
     def __post_init__(self):
         require_window(self.stream, self.context, self.name)
         if not len(self.validation):
             raise AttendoError("there is no validation document; give a file with at least one")
-
-    @property
-    def final(self) -> None:
-        """None: what each evaluation is of decides at the end, too."""
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""

@@ -120,10 +120,7 @@ class MaskedTask:
     material: MaskedMaterial
     validation: MaskedMaterial
     batch_tokens: int
-
-    @property
-    def final(self) -> None:
-        """None: what each evaluation is of decides at the end, too."""
+    final: None = None
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""

@@ -106,7 +106,10 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                found = report.evaluation.measures | {"best": report.is_best, "note": report.note}
+                best = (
+                    report.is_best and progress.best_step == progress.step
+                )  # not an earlier one, chosen at the end
+                found = report.evaluation.measures | {"best": best, "note": report.note}
                 self._write(line | found | _clock(progress))
             case "checkpoint":
                 self._write(_checkpoint(progress, report.note))
