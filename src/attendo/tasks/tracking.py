@@ -106,9 +106,8 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                best = (
-                    report.is_best and progress.best_step == progress.step
-                )  # not an earlier one, chosen at the end
+                # a state that is chosen at the end, of an earlier step, has its own line
+                best = report.is_best and not 0 < progress.best_step < progress.step
                 found = report.evaluation.measures | {"best": best, "note": report.note}
                 self._write(line | found | _clock(progress))
             case "checkpoint":
