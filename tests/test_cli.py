@@ -166,6 +166,7 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
         "tokenizer.json",
         "card.json",
         "metrics.jsonl",
+        "trained_rows.safetensors",
         "checkpoints",
     }
     assert {path.name for path in folder.iterdir()} == names
@@ -354,7 +355,7 @@ def test_evaluating_reads_pairs_as_in_training(folder, tmp_path):
     for path, column in zip(sides, (1, 0), strict=True):
         path.write_text("".join(row[column] + "\n" for row in rows))
     wanted = sum(candidate.log_prob for candidate in library.load(folder).score(rows))
-    for files in ([csv], sides, [csv, "--columns", "target=en,source=ja"]):
+    for files in ([csv], sides, [csv, "--columns", "target=ja,source=en"]):
         lines = attendo("score", folder, *files).out.splitlines()
         assert sum(float(line.split("\t")[0]) for line in lines) == pytest.approx(wanted, abs=0.01)
 

@@ -6,7 +6,7 @@ import pytest
 from command_line import refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.cli.evaluating import warn_of_order
+from attendo.cli.directions import warn_of_order
 from attendo.data import forecasts
 from attendo.errors import AttendoError
 
@@ -32,10 +32,13 @@ def test_only_what_speaks_against_the_languages_is_told(capsys):
     for languages, pairs in ((ENGLISH, PAIRS), ({"source": None, "target": None}, swapped), ({}, swapped)):
         warn_of_order(languages, pairs, are_parallel=False)
     assert capsys.readouterr().err == ""
-    with pytest.raises(AttendoError, match=r": give --columns the other way round$"):
+    with pytest.raises(AttendoError, match=r": choose the columns with --columns SOURCE,TARGET$"):
         warn_of_order(ENGLISH, swapped, are_parallel=False)
     warn_of_order(ENGLISH | {"target": None}, swapped, are_parallel=False)
-    assert capsys.readouterr().err == f"warning: {SAID}Japanese: give --columns the other way round\n"
+    assert (
+        capsys.readouterr().err
+        == f"warning: {SAID}Japanese: choose the columns with --columns SOURCE,TARGET\n"
+    )
     warn_of_order(ENGLISH, [(source, source) for source, _ in PAIRS], are_parallel=True)
     said = capsys.readouterr().err
     assert said.startswith("warning: ") and said.endswith("the target is Latin: look at the rows\n")

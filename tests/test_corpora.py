@@ -151,6 +151,14 @@ def test_files_that_cannot_be_read(tmp_path):
     assert "--columns" in message
 
 
+def test_a_file_in_another_encoding_is_refused_and_says_so(tmp_path):
+    rows = "".join(f"東京{n}\t雨{n}\n" for n in range(30)) + "one\ttwo\n"
+    said = refusal(write(tmp_path / "a.tsv", rows.encode("cp932")))
+    assert said == f"{tmp_path / 'a.tsv'}: 30 of 31 rows are not UTF-8; save the file as UTF-8"
+    said = refusal(write(tmp_path / "a.csv", b"PK\x03\x04\x14\x00\n"))
+    assert said == f"{tmp_path / 'a.csv'} is a zip file, as a spreadsheet is; save it as text (CSV UTF-8)"
+
+
 def test_gzip_is_unpacked_and_a_cut_or_false_one_refused(tmp_path):
     packed = gzip.compress("".join(f"source {i}\ttarget {i}\n" for i in range(5_000)).encode())
     assert len(read(write(tmp_path / "a.tsv.gz", packed))[0]) == 5_000

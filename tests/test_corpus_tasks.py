@@ -21,7 +21,7 @@ def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
     said = []
     found = corpus(pairs_file(tmp_path, 200), said=said)
     train = {source for _, source, _ in found.pairs()}
-    held = {source for source, _ in found.validation(1000)}
+    held = {source for source, _ in found.validation(1000)[0]}
     assert len(train) + len(held) == 200 and not train & held
     assert found.n_pairs == len(train) == 160
     assert any("40 of 200 pairs are split off" in line for line in said)
@@ -32,8 +32,8 @@ def test_a_validation_file_leaves_all_pairs_to_training(tmp_path):
     valid = pairs_file(tmp_path, 30, "valid.tsv")
     found = corpus(pairs_file(tmp_path, 120), valid=(str(valid),))
     assert found.n_pairs == len(list(found.pairs())) == 120
-    assert len(found.validation(1000)) == 30
-    assert len(found.validation(10)) == 10
+    assert len(found.validation(1000)[0]) == 30
+    assert list(map(len, found.validation(10))) == [10, 30]
 
 
 def test_dropped_rows_are_out_of_the_store(tmp_path):
@@ -104,7 +104,7 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
 
     assert warned(*names, source="en", target="ja") == []
     assert warned(*names, source="ja", target="en", reverse=True) == []
-    assert warned(*names, source="sr", target=None) == []
+    assert warned(*names, source="kl", target=None) == []  # Greenlandic, whose script is not in the table
     assert warned(tmp_path / "pairs.tsv", source="ja", target=None) == [
         "warning: --from ja, but the source is Latin: give --reverse"
     ]
@@ -118,6 +118,84 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
     assert len(lines) == 1 and "warning" not in lines[0]
     with pytest.raises(AttendoError, match=r"leave out --reverse, or swap --from and --to$"):
         _ = corpus(*names, source_language="en", target_language="ja", reverse=True).size
+
+
+RAIN = {
+    "en": ("It rains in the north today, {}.", "She told us yesterday that nobody would come, {}."),
+    "fr": ("Il pleut aujourd'hui dans le nord, {}.", "Elle nous a dit hier que personne ne viendrait, {}."),
+    "de": ("Heute regnet es im Norden, {}.", "Sie hat uns gestern gesagt, dass niemand kommt, {}."),
+    "da": ("Jeg ved ikke, hvad hun lavede i går, {}.", "Nu er de hjemme hos os efter deres arbejde, {}."),
+    "nb": ("Jeg vet ikke hva hun gjorde i går, {}.", "Nå er de hjemme hos oss etter jobben sin, {}."),
+}
+
+
+def in_two_languages(tmp_path, source, target):
+    sides = [[RAIN[side][n % 2].format(n) for n in range(60)] for side in (source, target)]
+    return write(tmp_path / f"{source}{target}.tsv", "".join(map("{}\t{}\n".format, *sides)))
+
+
+@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("nb", "da"), ("de", "en")])
+def test_languages_of_one_script_in_the_wrong_order_end_a_new_run(tmp_path, source, target):
+    file = in_two_languages(tmp_path, source, target)
+    right, wrong = (
+        {"source_language": source, "target_language": target},
+        f"^--from {target}, but the source is ",
+    )
+    assert corpus(file, **right).size[0] > 0
+    turned = {"source_language": target, "target_language": source}
+    with pytest.raises(AttendoError, match=f"{wrong}.*: give --reverse$"):
+        _ = corpus(file, **turned).size
+    assert corpus(file, reverse=True, **turned).size[0] > 0
+    said = []
+    _ = corpus(file, said=said, **right | {"source_language": "it"}).size
+    assert said[1].startswith("warning: --from it, but the source is ") and "look at the data" in said[1]
+
+
+@pytest.mark.parametrize(
+    "row", ["{0:03}-11 {0}:30", "w{0} w{1} w{0}", "a b c d {1}", "{0} {1}", "No. {0}: X{1}Y"]
+)
+def test_what_is_in_no_language_raises_no_alarm(tmp_path, row):
+    file = write(tmp_path / "a.tsv", "".join(f"{row}\t{row}\n".format(n, n * n) for n in range(400)))
+    said = []
+    _ = corpus(file, said=said, source_language="en", target_language="fr").size
+    assert not any("warning" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("code", "likely"),
+    [("english", "did you mean en?"), ("jp", "did you mean ja?"), ("xx", "give one as en, ja")],
+)
+def test_what_is_no_language_code_begins_no_run(tmp_path, code, likely):
+    file = pairs_file(tmp_path, 60)
+    with pytest.raises(AttendoError, match=rf"^--to {code}: no such language code \(BCP 47\); {likely}"):
+        _ = corpus(file, target_language=code).size
+    assert corpus(file, target_language=code).n_pairs  # an older run goes on
+
+
+def test_given_columns_are_those_of_the_direction_and_are_not_turned_again():
+    data = PairData(train=("a.tsv",), columns="1,2", reverse=True)
+    assert data.source([Path("b.tsv")]).reverse
+    given = data.source([Path("b.tsv")], columns="2,1")
+    assert (given.columns, given.reverse) == (("2", "1"), False)
+
+
+@pytest.mark.parametrize("bad", ["a" + " " * 20_000 + "b", "a" * 20_000, "e" + "\u0301" * 9_000])
+def test_a_row_without_end_neither_trains_nor_validates_and_is_said(tmp_path, bad):
+    """Attention over half a million tokens would not end for hours; the tokenizer reads them in a second."""
+    rows = [f"it rains in town {n}\tes regnet in {n}\n" for n in range(60)]
+    train = write(tmp_path / "train.tsv", "".join([*rows[:30], f"{bad}\tb\n", *rows[30:], f"a\t{bad}\n"]))
+    valid = write(tmp_path / "valid.tsv", "".join([*rows[:5], f"a\t{bad}\n"]))
+    said = []
+    found = corpus(train, said=said, valid=(str(valid),), max_tokens=100)
+    tokenizer = train_tokenizer(found.texts(), TokenizerConfig(vocab_size=600))
+    store = found.store(tokenizer, 100)
+    assert sorted({*range(1, 63)} - {*store.row_numbers.tolist()}) == [31, 62]
+    assert said[-1] == "2 pairs of more than 100 tokens left out (lines 31, 62)"
+    again = found.store(tokenizer, 100)  # from the cache
+    assert again.facts == store.facts and said[-1] == said[-2]
+    assert [len(part) for part in found.validation(10, tokenizer, 100)] == [5, 5]
+    assert said[-1] == "1 of 6 validation pairs have more than 100 tokens: they are left out"
+    assert len(found.store(tokenizer)) == 62  # an older run's
 
 
 def test_test_rows_are_looked_for_and_with_drop_left_out(tmp_path):

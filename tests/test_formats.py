@@ -116,6 +116,17 @@ def test_a_long_record_is_not_parsed_anew_at_each_of_its_lines(tmp_path, monkeyp
     assert len(parsed) == 3  # the header, the first line of the record, the whole record
 
 
+def test_a_record_whose_quotes_never_end_is_not_parsed_anew_at_each_line(tmp_path, monkeypatch):
+    """An odd quote inside a plain field, and a field that is opened behind it: at each line the quotes are even."""
+    parses = []
+    parse = formats._parse_record
+    monkeypatch.setattr(formats, "_parse_record", lambda *args: parses.append(1) or parse(*args))
+    text = 'source,target\na"b,"open\n' + '""\n' * 2000 + "one,two\n"
+    pairs, skipped = read(write(tmp_path / "a.csv", text))
+    assert pairs == [(2003, "one", "two")] and len(parses) < 2500
+    assert skipped["broken quoting"] == (1, [2])
+
+
 @given(st.lists(st.tuples(st.text('ab",\n\r\t é', max_size=6), st.text('xy",\n\r ', max_size=6)), min_size=1))
 def test_csv_round_trip(tmp_path_factory, rows):
     def quoted(field: str) -> str:

@@ -129,6 +129,27 @@ def test_the_average_is_kept_only_if_it_is_the_best(tmp_path, better):
     assert same != better
 
 
+@pytest.mark.parametrize(("final", "kept"), [([1.0, 2.0], 8), ([2.0, 1.0], 12)])
+@pytest.mark.parametrize("ema_decay", [0.0, 0.5])
+def test_the_last_choice_is_made_on_all_validation_rows(tmp_path, final, kept, ema_decay):
+    """Of the last state and the best so far, by other values than those that made it the best so far."""
+    task = TinyTask(values=[1.0, 3.0, 2.0], final=TinyTask(values=[*final]))
+    run = tiny_run(tmp_path, task, steps=12, ema_decay=ema_decay)
+    shown = {}
+    for report in train(run):
+        if report.is_best:
+            with run.shown():
+                shown[report.progress.step, report.note] = [p.clone() for p in run.model.parameters()]
+    ends = [p.clone() for p in run.model.parameters()]
+    note = f"all validation rows: step {kept} is kept"
+    assert run.progress.best_step == kept and list(shown) == [(4, ""), (8, ""), (12, note)]
+    same = all(map(torch.equal, shown[8, ""], shown[12, note]))
+    assert same == (kept == 8)
+    alone = tiny_run(tmp_path / "alone", TinyTask(), steps=12, ema_decay=ema_decay)
+    list(train(alone))
+    assert all(map(torch.equal, ends, alone.model.parameters()))  # the run's own weights are as they were
+
+
 def test_an_evaluation_changes_no_random_number(tmp_path):
     often = tiny_run(tmp_path / "a", evaluate_every=1)
     list(train(often))

@@ -99,7 +99,7 @@ def test_the_file_is_short_and_its_own_tests_pass():
 def test_training_says_what_the_command_says(within):
     lines = (within / "said.txt").read_text(encoding="utf-8").splitlines()
     evaluated = [line for line in lines if re.match(r"step [48]: BLEU .*  loss \d", line)]
-    assert len(evaluated) == 2 and any(line.startswith("    → ") for line in lines)
+    assert len(evaluated) == 3 and any(line.startswith("    → ") for line in lines)
     assert re.match(r"done: .*; 8 steps in .* CPU-seconds\)$", lines[-2])
     assert re.match(r"kept: step [48], chrF \d", lines[-1])
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendo.data import segments
 from attendo.data.segments import SENTENCE, Segments, cuts, split_sentences, split_text
 
 PARTS = (
@@ -194,3 +195,18 @@ def test_a_megabyte_without_a_mark_is_no_trouble():
     assert seen < 40 * len(text)
     assert len(cuts("a. " * 3_000)) == 2_999
     assert all(cut.rank == SENTENCE for cut in cuts("雨。" * 3_000))
+
+
+def test_a_row_of_brackets_is_read_once(monkeypatch):
+    """What follows each of them would be read to its end: minutes for 50,000."""
+    asked, beginning = [], segments._BEGINNING
+
+    class Counted:
+        def match(self, text, start):
+            asked.append(start)
+            return beginning.match(text, start)
+
+    monkeypatch.setattr(segments, "_BEGINNING", Counted())
+    pieces = split_text("(" * 1000, 100, len).pieces
+    assert max(map(len, pieces)) <= 100 and "".join(pieces) == "(" * 1000
+    assert not asked and len(cuts("It rains. It pours.")) == 3 and len(asked) == 2

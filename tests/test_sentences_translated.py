@@ -105,7 +105,9 @@ def test_what_is_usual_is_counted_in_the_training_pairs():
     texts = ["A dog saw Rome"] * 90 + ["Rome saw A dog"] + ["In a dog"] * 9
     usual = usual_of([lengths], texts)
     assert usual.longest == 9000 and usual.fewest == 0.0
-    assert usual_of_run({"data": {"usual": usual._asdict()}}, None, TOKENIZER) == usual  # as the run in memory has it
+    assert (
+        usual_of_run({"data": {"usual": usual._asdict()}}, None, TOKENIZER) == usual
+    )  # as the run in memory has it
     assert usual.beginnings == ("In",)  # "A" is inside a text, too, more often than once in a hundred
 
 

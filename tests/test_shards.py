@@ -170,7 +170,7 @@ def test_labelled_texts_in_many_files(tmp_path):
     text = "".join(f"{'ab'[i % 2]}\ttext {i}\n" for i in range(40))
     folder = shards(tmp_path / "s", {"1.tsv": text, "2.tsv": text.replace("text", "other")})
     corpus = LabelledCorpus(LabelledData(train=(str(folder),)), silent)
-    assert corpus.size[0] + len(corpus.validation(0)) == 80
+    assert corpus.size[0] + len(corpus.validation(0)[0]) == 80
     store = corpus.material(TOKENIZER).store
     files = {store.place(i)[0] for i in range(len(store))}
     assert files == {0, 1} and max(store.place(i)[1] for i in range(len(store))) <= 40

@@ -34,6 +34,7 @@ class TinyTask:
     rows_per_batch: int = 3
     values: list[float] = field(default_factory=lambda: [1.0])
     seen: list[tuple[int, ...]] = field(default_factory=list)
+    final: "TinyTask | None" = None
 
     def rows(self) -> list[tuple[list[int], list[int]]]:
         """The data."""

@@ -98,7 +98,7 @@ def test_more_steps_go_on_where_the_run_ended(ended):
     run = finished(resumed_run(folder, {"more_steps": 6}))
     assert run.run.progress.step == 18
     steps = [line["step"] for line in log(folder) if line["kind"] == "evaluation"]
-    assert steps == [5, 10, 12, 15, 18]
+    assert steps == [5, 10, 12, 15, 18, 18]  # the last one on all validation rows
     again = resumed_run(folder)
     assert again.run.progress.ended == "all 18 steps done"
 

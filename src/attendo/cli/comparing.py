@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attendo.cli.directions import warn_of_guessing, warn_of_order
 from attendo.cli.evaluating import NO_MEASURE, ONE_NAME, only, refuse_header, texts_of
 from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from attendo.tasks import Classifier, Generator, Translator
     from attendo.tasks.comparing import Verdict
 
+SCORED = 100
+"""So many given targets tell whether a model does worse than guessing."""
 Folders = tuple[Path, Path]
 Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
@@ -178,13 +181,23 @@ def _translations(
     read = [pairs_of(folder, files, given["--columns"], given["--header"]) for folder in folders]
     pairs = [[(source, target) for _, source, target in rows] for rows, _ in read]
     say(read[0][1].line())
+    languages = [user.card.get("languages") or {} for user in users]
+    ways = [(codes.get("source"), codes.get("target")) for codes in languages]
+    if all(ways[0]) and ways[0] == ways[1][::-1]:
+        raise AttendoError(
+            f"{folders[0]} translates from {ways[0][0]} to {ways[0][1]}, {folders[1]} from {ways[1][0]} to"
+            f" {ways[1][1]}; compare models of one direction"
+        )
     if pairs[0] != pairs[1]:
         raise AttendoError(
             f"{files[0]}: {folders[0]} and {folders[1]} read its columns differently; say with --columns which to take"
         )
     sums = []
+    warn_of_order(languages[0], pairs[0], len(files) == 2)
     for user, name in zip(users, "AB", strict=True):
         make_ready(user)
+        likely = [one for candidate in user.score(pairs[0][:SCORED]) for one in candidate.token_log_probs]
+        warn_of_guessing(user, sum(likely), len(likely), len(files) == 2)
         say(f"translating with {name}")
         sums.append(translation_sums(user, pairs[0], metrics, given["--beam"], given["--tokenize"]))
     return sums[0], sums[1]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from attendo.cli.directions import warn_of_guessing, warn_of_order
 from attendo.cli.lines import one_line
 from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
@@ -29,8 +30,6 @@ from attendo.cli.using_options import (
 from attendo.data.accounting import Account, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from attendo.data.labelled import LabelledRow, LabelledSource
     from attendo.data.texts import TextSource
     from attendo.tasks import Classifier, Generator, Translator
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from attendo.tasks.perplexity import TextLoss
     from attendo.tasks.text_corpus import TextData
 
-SCRIPT_PAIRS = 1000
-"""Pairs whose scripts are looked at, about."""
 ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
 NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
 
@@ -159,6 +156,7 @@ def _translations(
     result = translator.evaluate(
         pairs, beam=beam, length_penalty=given["--length-penalty"], tokenize=given["--tokenize"]
     )
+    warn_of_guessing(translator, -result.measures["loss"], 1, len(files) == 2)
     _keep(given["--out"], list(result.texts))
     scores = [dataclasses.asdict(found) for found in result.scores]
     beam = beam or translator.decoding.beam
@@ -167,31 +165,6 @@ def _translations(
     loss = f"loss {result.measures['loss']:.4f} nats a token"
     lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
     return facts, lines
-
-
-def warn_of_order(
-    languages: Mapping[str, str | None], pairs: list[tuple[str, str]], are_parallel: bool
-) -> None:
-    """A line where the scripts of some pairs speak against a run's languages; nothing where those are not known.
-
-    Raises AttendoError where each side is in the script of the other one's language.
-    """
-    from attendo.data.language_scripts import misfit
-    from attendo.data.scripts import script_name
-    from attendo.errors import AttendoError
-
-    sample = pairs[:: max(1, len(pairs) // SCRIPT_PAIRS)]
-    scripts = script_name([source for source, _ in sample]), script_name([target for _, target in sample])
-    found = misfit((languages.get("source") or "", languages.get("target") or ""), scripts)
-    if found is None:
-        return
-    remedy = "give the files in the other order" if are_parallel else "give --columns the other way round"
-    way = "from" if found.side == "source" else "to"
-    said = f"the run translates {way} {found.language}, but the {found.side} is {found.script}: "
-    said += remedy if found.swapped else "look at the rows"
-    if found.is_sure:
-        raise AttendoError(said)
-    say(f"warning: {said}")
 
 
 def _classifications(

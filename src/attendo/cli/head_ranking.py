@@ -50,6 +50,7 @@ def rank(
 
 def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     """The usable rows of a file, read as in training; says how many."""
+    from attendo.cli.directions import warn_of_order
     from attendo.cli.using import pairs_of
     from attendo.data.accounting import Account
     from attendo.data.corpora import read_lines
@@ -64,6 +65,7 @@ def _rows(user: User, folder: Path, file: Path) -> list[Any]:
         case Translator():
             numbered, account = pairs_of(folder, [file], None, None)
             rows: list[Any] = [(source, target) for _, source, target in numbered]
+            warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
         case Classifier():
             source = data_of(CLASSIFICATION, folder).source(file, None, None)
             account = Account(source.name)

@@ -107,6 +107,10 @@ def serve(
         raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
     if not host:
         raise typer.BadParameter("--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
+    from attendo.data.language_names import require_code
+
+    require_code("--from", source)
+    require_code("--to", target)
     origins = tuple(_origin(origin) for origin in cors or ())
     from attendo.serving.keys import Keys, read_keys
     from attendo.serving.logs import Log

@@ -83,8 +83,12 @@ def translation(
         str | None, typer.Option(metavar="C", help="source=en,target=ja, or 1,2 by number.")
     ] = None,
     header: Header = False,
-    from_: Annotated[str | None, typer.Option("--from", metavar="en", help="Source language.")] = None,
-    to: Annotated[str | None, typer.Option("--to", metavar="ja", help="Target language.")] = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", metavar="en", help="Code of the source language (BCP 47).")
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="ja", help="Code of the target language (BCP 47).")
+    ] = None,
     reverse: Annotated[
         bool, typer.Option("--reverse", help="Swap the sides of the data, not --from and --to.")
     ] = False,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from attendo.cli.card import card_lines
+from attendo.cli.directions import warn_of_guessing, warn_of_order
 from attendo.cli.drawing import OF_DRAWS, OF_STREAMS, drawing_of, refuse, show
 from attendo.cli.lines import (
     MOST_LINES,
@@ -225,9 +226,14 @@ def score(
     translator = Translator.load(folder, chosen_device(device, threads), others or ())
     make_ready(translator)
     pairs, account = pairs_of(folder, files, columns, header)
-    counter = Counter("pairs")
+    counter, log_prob, n_tokens, alone = Counter("pairs"), 0.0, 0, len(files) == 1
     while chunk := list(islice(pairs, MOST_LINES)):
-        found = translator.score([(source, target) for _, source, target in chunk], length_penalty)
+        texts = [(source, target) for _, source, target in chunk]
+        if not n_tokens:
+            warn_of_order(translator.card.get("languages") or {}, texts, not alone)
+        found = translator.score(texts, length_penalty)
+        log_prob += sum(candidate.log_prob for candidate in found)
+        n_tokens += sum(len(candidate.token_log_probs) for candidate in found)
         for (number, _, _), candidate in zip(chunk, found, strict=True):
             if as_json:
                 print(json.dumps({"line": number} | candidate_json(candidate), ensure_ascii=False))
@@ -236,6 +242,7 @@ def score(
         counter.show(account.used)
     counter.clear()
     say(account.line())
+    warn_of_guessing(translator, log_prob, n_tokens, not alone)
     return 0
 
 

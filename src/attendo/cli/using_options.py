@@ -30,7 +30,10 @@ Penalty = Annotated[
     float | None, typer.Option(metavar="A", help="GNMT length penalty; 0 is none. Else the run's own.")
 ]
 Columns = Annotated[
-    str | None, typer.Option(metavar="C", help="source=en,target=ja, or 1,2. Else as in training.")
+    str | None,
+    typer.Option(
+        metavar="C", help="Source and target: source=en,target=ja or 1,2 (default: as in training)."
+    ),
 ]
 Header = Annotated[
     bool | None,

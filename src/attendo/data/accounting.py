@@ -9,6 +9,9 @@ from attendo.errors import AttendoError
 LINE_CAP = 1_048_576
 """Most bytes a line (a record, in CSV) may have; a longer one is skipped as "too long" and never held."""
 
+MANY_ROWS = 20
+"""From so many on, rows that are mostly in another encoding stop the reading."""
+
 REMEDIES = {
     "empty line": "delete the line",
     **{f"no {role}": "fill the field or delete the row" for role in ("source", "target", "label", "text")},
@@ -120,9 +123,14 @@ class Account:
         self.skip(number, Fault(reason))
 
     def require_used(self) -> None:
-        """Raise an AttendoError when the file gave no usable row at all."""
+        """Raise an AttendoError when the file gave no usable row at all, or most of many are in another encoding."""
         if self.read == 0:
             raise AttendoError(f"{self.file} is empty; give a file with at least one row of data")
+        encoded = self.skipped.get("invalid UTF-8", Skipped()).count
+        if self.used and self.read >= MANY_ROWS and 2 * encoded > self.read:
+            raise AttendoError(
+                f"{self.file}: {encoded:,} of {plural(self.read, 'row')} are not UTF-8; save the file as UTF-8"
+            )
         if self.used == 0:
             reason, worst = max(self.skipped.items(), key=lambda item: item[1].count)
             detail = f" ({worst.detail})" if worst.detail else ""

@@ -89,7 +89,8 @@ def examine(
         raise AttendoError(
             "--drop leaks: there is no other file to compare with; name one (doctor: --against F)"
         )
-    profile = _learned_profile(read_pairs(source, strict))
+    sample = even_sample(read_pairs(source, strict), SAMPLE_ROWS)
+    profile = _learned_profile(sample)
     with RowTable() as table, RowTable() as compared:
         account, statistics = _read(source, strict, profile, table)
         read = [_read(other, strict, profile, compared) for other in others]
@@ -115,6 +116,7 @@ def examine(
         like_labels=_like_labels(source, statistics),
         against_reversed=is_reversed,
         taken_off=taken_off(source.paths()),
+        sample=tuple(sample),
     )
 
 
@@ -174,13 +176,12 @@ def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | Non
     return statistics.like_labels((second, first) if source.reverse else (first, second))
 
 
-def _learned_profile(pairs: Iterable[Pair]) -> np.ndarray | None:
+def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
     """Weights that tell source from target texts; None if there are too few rows, or columns too alike.
 
     Half of the sample is learned from and the other half asked, so that a small sample does not flatter
     itself.
     """
-    sample = even_sample(pairs, SAMPLE_ROWS)
     if len(sample) < FEWEST_FOR_PROFILE:
         return None
     learned, asked = sample[::2], sample[1::2]

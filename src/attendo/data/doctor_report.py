@@ -2,9 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from attendo.data.accounting import Account, plural
+from attendo.data.language_identification import language_of
+from attendo.data.language_names import name_of
+from attendo.data.language_scripts import Seen
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Report:
     `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
     says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
     `against_reversed` says that the rows to compare with have source and target the other way round, `taken_off` what
-    reading takes off the files.
+    reading takes off the files. sample: pairs of texts by which their languages are told.
     """
 
     account: Account
@@ -145,6 +149,13 @@ class Report:
     like_labels: LikeLabels | None = None
     against_reversed: bool = False
     taken_off: str = ""
+    sample: tuple[tuple[str, str], ...] = ()
+
+    @cached_property
+    def seen(self) -> tuple[Seen, Seen]:
+        """The scripts and languages of source and target."""
+        languages = [language_of(texts) for texts in zip(*self.sample, strict=True)]
+        return Seen(self.source.script, languages[0]), Seen(self.target.script, languages[1])
 
     @property
     def found(self) -> bool:
@@ -170,6 +181,9 @@ class Report:
                 f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
                 f"longest {side.longest:,} ({account.places([side.longest_line], 1)})"
             )
+        told = zip(("source", "target"), self.seen, strict=True)
+        if languages := [f"{name} {name_of(seen.language)}" for name, seen in told if seen.language]:
+            out.append(f"  languages: {', '.join(languages)}")
         out.append(
             f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"
         )
@@ -188,8 +202,8 @@ class Report:
             "account": self.account.as_json(),
             "against": None if self.against is None else self.against.as_json(),
             "taken_off": self.taken_off,
-            "source": self._side_json(self.source),
-            "target": self._side_json(self.target),
+            "source": self._side_json(self.source, self.seen[0]),
+            "target": self._side_json(self.target, self.seen[1]),
             "like_labels": None if self.like_labels is None else vars(self.like_labels),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
@@ -198,8 +212,11 @@ class Report:
             },
         }
 
-    def _side_json(self, side: Side) -> dict[str, Any]:
-        return vars(side) | {"longest_line": self.account.places_json([side.longest_line])[0]}
+    def _side_json(self, side: Side, seen: Seen) -> dict[str, Any]:
+        return vars(side) | {
+            "language": seen.language,
+            "longest_line": self.account.places_json([side.longest_line])[0],
+        }
 
     def _dropped(self, finding: Finding) -> str:
         return " (dropped)" if finding.check.name in self.drop else ""

@@ -19,6 +19,7 @@ from attendo.data.accounting import LINE_CAP, Fault, plural
 from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
 from attendo.errors import AttendoError
 
+_MOST_TRIES = 100  # to find the end of a record whose quotes are odd: each reads it again
 Fields = tuple[str, ...]
 RawRow = tuple[int, Fields | Fault]
 
@@ -153,18 +154,19 @@ def csv_records(path: Path) -> Iterator[tuple[int, list[str] | Fault]]:
         fields = _parse_record(line, number)
         held: list[tuple[int, bytes | None]] = []
         record, quotes = [line], line.count(b'"')
-        size = len(line)
+        size, tries = len(line), _MOST_TRIES
         while fields is None:
             item = waiting.popleft() if waiting else next(lines, None)
             if item is not None:
                 held.append(item)
                 size += len(item[1] or b"")
-            if item is None or item[1] is None or size > LINE_CAP:
+            if item is None or item[1] is None or size > LINE_CAP or not tries:
                 fields = Fault("broken quoting", f"a quote opened on line {number} is not closed")
                 break
             record.append(item[1])
             quotes += item[1].count(b'"')
             if quotes % 2 == 0 and b'"' in item[1]:
+                tries -= 1
                 fields = _parse_record(b"".join(record), number)
         if isinstance(fields, Fault) and fields.reason == "broken quoting":
             waiting.extendleft(reversed(held))

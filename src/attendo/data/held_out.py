@@ -2,7 +2,7 @@
 
 import hashlib
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from attendo.errors import AttendoError
@@ -35,12 +35,19 @@ def source_hash(source: str) -> int:
     )
 
 
-def held_out(sources: Iterable[str], name: str = "the training data", share: float = 0.01) -> HeldOut:
+def held_out(
+    sources: Iterable[str],
+    name: str = "the training data",
+    share: float = 0.01,
+    trained: Callable[[int], bool] = lambda key: False,
+) -> HeldOut:
     """Choose a share of the rows, 100 at least and 2,000 at most but never over a fifth of them, for validation.
 
     Rows with the same source fall on the same side. In the order of their hashes, sources are taken while
     their rows fit into the number wanted, so the number held out is met exactly unless many rows share a
-    source; where not one source fits, the one with fewest rows is taken.
+    source; where not one source fits, the one with fewest rows is taken. trained: whether another run, which this one
+    starts from, was trained on a source of this hash; it is not held out, and half of the new rows at least train; with
+    fewer than 20 new ones nothing is held out.
     Memory is constant: only the 2,000 smallest hashes seen so far are kept.
 
     Raises AttendoError, naming `name`, for fewer than 20 rows or when there is only one source.
@@ -49,20 +56,23 @@ def held_out(sources: Iterable[str], name: str = "the training data", share: flo
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
     (100, 100)
     """
-    n_rows, rows_of, largest_first = _smallest_hashes(sources)
+    n_rows, n_new, rows_of, largest_first = _smallest_hashes(sources, trained)
     if n_rows < FEWEST_ROWS:
         raise AttendoError(
             f"{name}: {n_rows} usable rows are too few to split off validation rows, "
             f"which takes {FEWEST_ROWS}; give more rows, or a validation file with --valid"
         )
     wanted = min(max(LEAST, int(round(n_rows * share, 6))), MOST, n_rows // 5)
+    wanted = wanted if n_new == n_rows else min(wanted, n_new // 2)
+    if n_new < min(n_rows, FEWEST_ROWS):
+        return HeldOut(frozenset(), n_rows, 0)
     taken: list[int] = []
     n_held_out = 0
     for negative in sorted(largest_first, reverse=True):
         if n_held_out + rows_of[-negative] <= wanted:
             taken.append(-negative)
             n_held_out += rows_of[-negative]
-    if len(rows_of) == 1:
+    if len(rows_of) < 2:
         raise AttendoError(
             f"{name}: all of its {n_rows:,} rows share one source, so no validation rows can be split off; "
             "give a validation file with --valid"
@@ -73,18 +83,24 @@ def held_out(sources: Iterable[str], name: str = "the training data", share: flo
     return HeldOut(frozenset(taken), n_rows, n_held_out)
 
 
-def _smallest_hashes(sources: Iterable[str]) -> tuple[int, dict[int, int], list[int]]:
-    """Number of rows, rows per hash for the MOST smallest hashes, and those hashes, negated, as a heap.
+def _smallest_hashes(
+    sources: Iterable[str], trained: Callable[[int], bool]
+) -> tuple[int, int, dict[int, int], list[int]]:
+    """Number of rows, and of new ones; of these, rows per hash for the MOST smallest hashes, and those, negated, as a
+    heap.
 
     A hash that falls out of the heap can never come back, because the largest one kept only ever shrinks; so
     the row counts of those kept are exact.
     """
-    n_rows = 0
+    n_rows = n_new = 0
     rows_of: dict[int, int] = {}
     heap: list[int] = []
     for source in sources:
         n_rows += 1
         key = source_hash(source)
+        if trained(key):
+            continue
+        n_new += 1
         if key in rows_of:
             rows_of[key] += 1
         elif len(heap) < MOST:
@@ -93,4 +109,4 @@ def _smallest_hashes(sources: Iterable[str]) -> tuple[int, dict[int, int], list[
         elif key < -heap[0]:
             rows_of[key] = 1
             del rows_of[-heapq.heappushpop(heap, -key)]
-    return n_rows, rows_of, heap
+    return n_rows, n_new, rows_of, heap

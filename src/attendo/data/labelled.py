@@ -155,22 +155,30 @@ def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...
     return tuple(sum(counts) / (len(counts) * count) for count in counts)
 
 
-def held_out_texts(read: Callable[[], Iterable[LabelledRow]], name: str, share: float = 0.01) -> HeldOut:
+def held_out_texts(
+    read: Callable[[], Iterable[LabelledRow]],
+    name: str,
+    share: float = 0.01,
+    trained: Callable[[int], bool] = lambda key: False,
+) -> HeldOut:
     """Which texts are held out for validation, by their hashes, as `held_out` does; `read` is called twice.
 
-    Every class with two or more different texts is on both sides: where it would not be, one text of it changes
-    over. Raises AttendoError, naming `name`, where nothing can be split off.
+    Every class with two or more different new texts is on both sides: where it would not be, one text of it changes
+    over. trained: as there. Raises AttendoError, naming `name`, where nothing can be split off.
     """
     extremes: dict[str, tuple[int, int]] = {}
 
     def texts() -> Iterator[str]:
         for row in read():
             key = source_hash(row.text)
-            low, high = extremes.get(row.label, (key, key))
-            extremes[row.label] = min(low, key), max(high, key)
+            if not trained(key):
+                low, high = extremes.get(row.label, (key, key))
+                extremes[row.label] = min(low, key), max(high, key)
             yield row.text
 
-    held = held_out(texts(), name, share)
+    held = held_out(texts(), name, share, trained)
+    if not held.n_held_out:
+        return held
     several = [(low, high) for low, high in extremes.values() if low != high]
     # held_out takes the smallest hashes: a class's smallest is the first to be held out, its largest the last
     hashes = held.hashes - {high for _, high in several} | {low for low, _ in several}

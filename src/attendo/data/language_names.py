@@ -1,6 +1,10 @@
-"""English names of languages by their codes (ISO 639-1), for clients that show a list."""
+"""Codes of languages (BCP 47), and English names of the usual ones (ISO 639-1), for clients that show a list."""
 
 from __future__ import annotations
+
+from difflib import get_close_matches
+
+from attendo.errors import AttendoError
 
 UNKNOWN = "und"
 """The code of a language that nobody has told (ISO 639-2, undetermined)."""
@@ -29,3 +33,25 @@ def name_of(code: str) -> str:
     language, _, rest = code.replace("_", "-").partition("-")
     name = NAMES.get(language.lower())
     return code if name is None else f"{name} ({rest})" if rest else name
+
+
+def require_code(option: str, code: str | None) -> None:
+    """Raises AttendoError, naming the likely one, for what is no code of a language; None is not told.
+
+    >>> require_code("--to", "jp")
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: --to jp: no such language code (BCP 47); did you mean ja?
+    """
+    if code is None:
+        return
+    from langcodes import tag_is_valid
+    from langcodes.data_dicts import LIKELY_SUBTAGS
+
+    if tag_is_valid(code):
+        return
+    codes = {name.lower(): code for code, name in NAMES.items()}
+    near = get_close_matches(code.lower(), codes, 1, 0.7)
+    # the code of a country is taken for that of the language spoken there
+    likely = codes[near[0]] if near else LIKELY_SUBTAGS.get(f"und-{code.upper()}", "").partition("-")[0]
+    remedy = f"did you mean {likely}?" if likely else "give one as en, ja or pt-BR"
+    raise AttendoError(f"{option} {code}: no such language code (BCP 47); {remedy}")

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+from attendo.data.language_identification import may_be
+from attendo.data.language_names import name_of
+
 _BY_SCRIPT = {
     "Latin": (
         "af bs ca cs cy da de en eo es et eu fi fr ga gl hr hu id is it la lt lv nb nl nn no pl pt ro sk sl sq sv sw"
@@ -36,7 +39,7 @@ UNSPACED = ("Han", "Japanese", "Thai", "Lao", "Myanmar", "Khmer")
 """Scripts whose languages write no spaces between words; between phrases or sentences some do."""
 
 Sides = tuple[str, str]
-"""What is said of the source, and of the target; "" where nothing is."""
+"""The languages of the source, and of the target; "" where one is not told."""
 
 
 def scripts_of(language: str) -> frozenset[str]:
@@ -51,45 +54,57 @@ def scripts_of(language: str) -> frozenset[str]:
     return frozenset(script for script, names in _BY_SCRIPT.items() if name in names.split())
 
 
-def fits(language: str, script: str) -> bool:
-    """Whether a text in a script may be of a language; so it may be where one of them is not known.
+class Seen(NamedTuple):
+    """What the texts of a side are in: their script, and the code of their language; "" where it is not clear."""
 
-    >>> fits("ja", "Latin"), fits("en", "Latin"), fits("", "Latin"), fits("ja", "")
-    (False, True, True, True)
+    script: str = ""
+    language: str = ""
+
+
+def fits(language: str, seen: Seen) -> bool:
+    """Whether texts may be of a language; so they may where it is not known, or not what they are in.
+
+    >>> fits("ja", Seen("Latin")), fits("en", Seen("Latin", "fr")), fits("", Seen("Latin")), fits("ja", Seen())
+    (False, False, True, True)
     """
+    return _in_script(language, seen) and may_be(language, seen.language)
+
+
+def _in_script(language: str, seen: Seen) -> bool:
     wanted = scripts_of(language)
-    return not wanted or not script or script in wanted
+    return not wanted or not seen.script or seen.script in wanted
 
 
 class Misfit(NamedTuple):
-    """The first side whose script is not its language's.
+    """The first side that is not in its language; what: the script or the language that it is in, for people.
 
     swapped: whether both sides fit once they change places; both: whether neither does as they are.
     """
 
     side: str
     language: str
-    script: str
+    what: str
     swapped: bool
     both: bool
 
     @property
     def is_sure(self) -> bool:
-        """Whether each side is in the script of the other one's language: no accident, but the wrong order."""
+        """Whether each side is in the language, or the script, of the other: no accident, but the wrong order."""
         return self.swapped and self.both
 
 
-def misfit(languages: Sides, scripts: Sides) -> Misfit | None:
-    """What does not fit the scripts of source and target; None if nothing is known to.
+def misfit(languages: Sides, seen: tuple[Seen, Seen]) -> Misfit | None:
+    """What does not fit that which source and target are in; None if nothing is known to.
 
-    >>> found = misfit(("ja", "en"), ("Latin", "Japanese"))
-    >>> found.side, found.language, found.script, found.is_sure
+    >>> found = misfit(("ja", "en"), (Seen("Latin"), Seen("Japanese")))
+    >>> found.side, found.language, found.what, found.is_sure
     ('source', 'ja', 'Latin', True)
-    >>> misfit(("en", "ja"), ("Latin", "Latin"))
-    Misfit(side='target', language='ja', script='Latin', swapped=False, both=False)
+    >>> misfit(("fr", "en"), (Seen("Latin", "en"), Seen("Latin", "fr")))
+    Misfit(side='source', language='fr', what='English', swapped=True, both=True)
     """
-    sides = list(zip(("source", "target"), languages, scripts, strict=True))
-    wrong = [side for side in sides if not fits(*side[1:])]
+    wrong = [side for side in zip(("source", "target"), languages, seen, strict=True) if not fits(*side[1:])]
     if not wrong:
         return None
-    return Misfit(*wrong[0], all(map(fits, languages, reversed(scripts))), len(wrong) == 2)
+    side, language, found = wrong[0]
+    what = name_of(found.language) if _in_script(language, found) else found.script
+    return Misfit(side, language, what, all(map(fits, languages, reversed(seen))), len(wrong) == 2)

@@ -62,6 +62,10 @@ def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, b
             if number == 1:
                 if chunk.startswith((b"\xff\xfe", b"\xfe\xff")):
                     raise AttendoError(f"{path} is UTF-16; save it as UTF-8")
+                if chunk.startswith(b"PK\x03\x04"):
+                    raise AttendoError(
+                        f"{path} is a zip file, as a spreadsheet is; save it as text (CSV UTF-8)"
+                    )
                 chunk = chunk.removeprefix(_BOM)
             if chunk.endswith(b"\n"):
                 line = chunk[:-2] if chunk.endswith(b"\r\n") else chunk[:-1]

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attendo.data.language_scripts import UNSPACED
+from attendo.data.language_identification import language_of
+from attendo.data.language_scripts import UNSPACED, Seen
 
 # Blocks of letters per script, first and last code point; digits, punctuation and spaces are in none.
 _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -168,6 +169,11 @@ def script_name(texts: Sequence[str]) -> str:
     codes, _, _ = scripts_and_controls(code_points(texts))
     code, _ = usual_script(np.bincount(codes, minlength=len(SCRIPTS)))
     return SCRIPTS[code] if code else ""
+
+
+def seen_in(texts: Sequence[str]) -> Seen:
+    """The script and the language of some texts."""
+    return Seen(script_name(texts), language_of(texts))
 
 
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:

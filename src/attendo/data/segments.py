@@ -40,7 +40,9 @@ _MARKS: Final = re.compile(
     rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
 )
 _GAP: Final = re.compile(r"\s*")
-_BEGINNING: Final = re.compile(rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL)
+_BEGINNING: Final = re.compile(
+    rf"[{re.escape(_OPENING)}{_QUOTES}¿¡*_–—-]*(?:(?<=[–—-])\s)?(?P<first>.?)", re.DOTALL
+)
 _TOKENIZED: Final = 0.2  # the share of spaces above which a text has them between words, whatever its script
 _HIRAGANA: Final = re.compile("[\u3041-\u309f、，,]")  # what a sentence goes on with behind a quotation
 _WORD: Final = re.compile(r"[^\s(\[{\"'“‘«„/–—-]*\Z")
@@ -232,10 +234,9 @@ def _marked(text: str) -> Iterator[Cut]:
 def _rank(text: str, mark: re.Match[str], start: int, uncased: bool) -> Rank | None:
     """How good a place is after this mark, where the text continues at `start`; None: no place for a cut."""
     gap = start > mark.end() or mark["space"]
-    beginning = _BEGINNING.match(text, start)
-    first = beginning["first"] if beginning else ""
     if mark["stop"]:
-        return _stop_rank(text, mark, bool(gap), first, uncased)
+        beginning = _BEGINNING.match(text, start)  # only here: in a row of brackets each would read the rest
+        return _stop_rank(text, mark, bool(gap), beginning["first"] if beginning else "", uncased)
     if mark["pause"]:
         wide = mark["pause"] in _FULL_PAUSES
         return PAUSE if gap or (wide and not text[start : start + 1].isdigit()) else None

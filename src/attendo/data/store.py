@@ -42,12 +42,16 @@ S = TypeVar("S")
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What a store says of itself. key: of what it was made from; content: a SHA-256 over what it holds."""
+    """What a store says of itself. key: of what it was made from; content: a SHA-256 over what it holds.
+
+    left_out: numbers of the rows that had too many tokens, the first three, and how many they are.
+    """
 
     folder: Path
     key: str
     dtype: str
     content: str
+    left_out: tuple[list[int], int] = ([], 0)
 
     def discard(self) -> None:
         """Takes the store out of the cache; asked for again, it is made anew."""
@@ -114,14 +118,18 @@ def pair_store(
     key: str,
     cache: Path | None = None,
     account: Account | None = None,
+    max_tokens: int | None = None,
 ) -> PairStore:
     """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
 
-    account: that of the pairs, which knows their files once they are read. It is built in constant memory. Raises
-    AttendoError if the cache can't be written to.
+    account: that of the pairs, which knows their files once they are read. max_tokens: pairs with more on a side are
+    left out; it belongs into the key. It is built in constant memory. Raises AttendoError if the cache can't be written
+    to.
     """
     folder = (cache or cache_folder()) / f"pairs-{key}"
-    return opened_or_built(folder, PairStore, lambda new: _build(new, pairs, tokenizer, key, account))
+    return opened_or_built(
+        folder, PairStore, lambda new: _build(new, pairs, tokenizer, key, account, max_tokens)
+    )
 
 
 def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
@@ -160,7 +168,8 @@ def verified_facts(folder: Path, wanted: int) -> StoreFacts:
     facts = verify_manifest(folder)
     if facts.get("format") != wanted:
         raise DamagedFile(f"{folder} has format {facts.get('format')}, not {wanted}")
-    return StoreFacts(folder, facts["key"], facts["dtype"], manifest_hash(folder))
+    left_out = facts.get("left_out", ([], 0))
+    return StoreFacts(folder, facts["key"], facts["dtype"], manifest_hash(folder), tuple(left_out))
 
 
 def id_type(vocab_size: int) -> str:
@@ -196,9 +205,14 @@ def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
 
 
 def _build(
-    folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, key: str, account: Account | None
+    folder: Path,
+    pairs: Iterable[Pair],
+    tokenizer: Tokenizer,
+    key: str,
+    account: Account | None,
+    max_tokens: int | None,
 ) -> None:
-    dtype = id_type(tokenizer.vocab_size)
+    dtype, left_out, n_left_out = id_type(tokenizer.vocab_size), [], 0
     remaining = iter(pairs)
     ends = dict.fromkeys(_SIDES, 0)
     with (
@@ -215,17 +229,31 @@ def _build(
         for _, offsets in files.values():
             offsets.write(np.zeros(1, "<i8").tobytes())
         while chunk := list(itertools.islice(remaining, _CHUNK)):
-            numbers, *texts = zip(*chunk, strict=True)
+            _, *texts = zip(*chunk, strict=True)
+            encoded = tokenizer.encode_batch(texts[0]), tokenizer.target.encode_batch(texts[1])
+            kept = [
+                (n, *ids) for (n, *_), *ids in zip(chunk, *encoded, strict=True) if _fits(ids, max_tokens)
+            ]
+            if len(kept) < len(chunk):
+                n_left_out += len(chunk) - len(kept)
+                left_out += sorted({n for n, *_ in chunk} - {n for n, *_ in kept})[: 3 - len(left_out)]
+            if not kept:
+                continue
+            numbers, *columns = zip(*kept, strict=True)
             rows.write(np.array(numbers, "<i8").tobytes())
-            for side, column in zip(_SIDES, texts, strict=True):
+            for side, found in zip(_SIDES, columns, strict=True):
                 ids, offsets = files[side]
-                found = (tokenizer if side == "source" else tokenizer.target).encode_batch(column)
                 positions = ends[side] + np.cumsum([len(row) for row in found], dtype="<i8")
                 ends[side] = int(positions[-1])
                 ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
                 offsets.write(positions.tobytes())
+    facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
     save_row_starts(folder, account)
-    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype})
+    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype, **facts})
+
+
+def _fits(sides: Iterable[Sequence[int]], max_tokens: int | None) -> bool:
+    return max_tokens is None or all(len(ids) <= max_tokens for ids in sides)
 
 
 def mapped(path: Path, dtype: str) -> NDArray[Any]:

@@ -61,13 +61,13 @@ def _read(bundle: Bundle, table: dict[str, Any], most: int, what: str) -> Exampl
     references = None
     match corpus:
         case PairCorpus():
-            pairs = corpus.validation(most)
+            pairs, _ = corpus.validation(most)
             texts, references = tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
         case LabelledCorpus() if data.valid:  # the labels don't matter here, nor do the training rows
             rows = islice(read_labelled(data.source(Path(data.valid[0]))), most)
             texts = tuple(row.text for row in rows)
         case LabelledCorpus():
-            texts = tuple(row.text for row in corpus.validation(most))
+            texts = tuple(row.text for row in corpus.validation(most)[0])
         case _:
             texts = tuple(chunk.text for chunk in islice(corpus.chunks("valid"), most))
     return Examples(f"{len(texts)} {what}", texts, references)

@@ -83,6 +83,7 @@ class ArrayTask:
     test: Examples
     batch_rows: int
     batches_per_epoch: int = 100
+    final: None = None
 
     def __post_init__(self):
         sizes = {"batch_rows": self.batch_rows, "batches_per_epoch": self.batches_per_epoch}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -139,7 +139,8 @@ class LabelledMaterial:
 class ClassificationTask:
     """Batches from a token store; evaluation by classifying validation texts.
 
-    name: where the validation rows come from, for messages.
+    name: where the validation rows come from, for messages. all_validation: those that decide at the end, if they are
+    more.
     """
 
     material: LabelledMaterial
@@ -147,11 +148,18 @@ class ClassificationTask:
     validation: Sequence[LabelledRow]
     batch_tokens: int
     name: str = "validation"
+    all_validation: Sequence[LabelledRow] = ()
 
     def __post_init__(self) -> None:
-        self.classifier.ids_of(
-            self.validation, self.name
-        )  # an unseen label is told before anything is trained
+        for rows in (self.validation, self.all_validation):
+            self.classifier.ids_of(rows, self.name)  # an unseen label is told before anything is trained
+
+    @property
+    def final(self) -> ClassificationTask | None:
+        """The task with all validation texts; None where it has them."""
+        if len(self.all_validation) <= len(self.validation):
+            return None
+        return replace(self, validation=self.all_validation)
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
@@ -224,5 +232,5 @@ class ClassificationTask:
             "class_weights": material.weights,
             "batches_per_epoch": len(batches),
             "padding_share": round(padding_share(batches, material.lengths), 4),
-            "validation_texts": len(self.validation),
+            "validation_texts": max(len(self.validation), len(self.all_validation)),
         }

@@ -12,7 +12,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.model_config import Architecture
+from attendo.model_config import Architecture, ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.tasks.classification import ClassificationTask, LabelledMaterial
 from attendo.tasks.classifier import Classifier
@@ -43,14 +43,18 @@ def _translator(bundle: Bundle, model: Model) -> Translator:
 
 
 def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairMaterial:
-    return PairMaterial(corpus.store(tokenizer), tokenizer.specials)
+    most = corpus.data.max_tokens
+    if most:
+        max_len = tables.get("model", {}).get("max_len", ModelConfig.max_len)
+        most = min(most, max_len - tokenizer.specials.n_reserved)
+    return PairMaterial(corpus.store(tokenizer, most), tokenizer.specials, most)
 
 
 def _translation_task(
     corpus: PairCorpus, material: PairMaterial, translator: Translator, training: TrainingConfig
 ) -> TranslationTask:
-    validation = corpus.validation(training.evaluate_rows)
-    return TranslationTask(material, translator, validation, training.batch_tokens)
+    each, final = corpus.validation(training.evaluate_rows, translator.tokenizer, material.max_tokens)
+    return TranslationTask(material, translator, each, training.batch_tokens, final)
 
 
 TRANSLATION = Family(
@@ -72,6 +76,7 @@ TRANSLATION = Family(
     material=_pairs,
     user=_translator,
     task=_translation_task,
+    data_keys={"max_tokens": 1000},
 )
 
 # ---- classification
@@ -89,9 +94,9 @@ def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> 
 def _classification_task(
     corpus: LabelledCorpus, material: LabelledMaterial, classifier: Classifier, training: TrainingConfig
 ) -> ClassificationTask:
-    validation = corpus.validation(training.evaluate_rows)
+    each, final = corpus.validation(training.evaluate_rows)
     name = corpus.validation_name
-    task = ClassificationTask(material, classifier, validation, training.batch_tokens, name)
+    task = ClassificationTask(material, classifier, each, training.batch_tokens, name, final)
     corpus.say(task.what_to_beat)
     return task
 
@@ -127,7 +132,7 @@ def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Windo
 def _language_task(
     corpus: TextCorpus, material: WindowMaterial, generator: Generator, training: TrainingConfig
 ) -> LanguageModelTask:
-    return LanguageModelTask(
+    task = LanguageModelTask(
         material.stream,
         corpus.stream(generator.tokenizer, "valid"),
         generator.tokenizer,
@@ -135,6 +140,10 @@ def _language_task(
         training.batch_tokens,
         go_on=lambda prompt: generator.generate(prompt, max_tokens=SAMPLE_TOKENS, temperature=0.0).text,
     )
+    n_scored, n_all = sum(d.n_targets for d in task.validation_documents), task.validation.n_positions
+    if n_scored < n_all:
+        corpus.say(f"{n_scored:,} of {n_all:,} validation tokens are used at each evaluation, at the end too")
+    return task
 
 
 LANGUAGE_MODEL = Family(

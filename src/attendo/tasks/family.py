@@ -10,6 +10,7 @@ from attendo.bundle import Bundle
 from attendo.data.batches import Batch
 from attendo.data.store import StoreFacts
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows
 from attendo.model_config import Architecture
 from attendo.models import Model
 from attendo.training.optimizer import TrainingConfig
@@ -43,7 +44,12 @@ class Material(Protocol):
 
 
 class Corpus(Protocol):
-    """The files of a run, read in streams as often as needed, with every row accounted for."""
+    """The files of a run, read in streams as often as needed, with every row accounted for.
+
+    trained: rows that the run's start was trained on, which therefore do not validate.
+    """
+
+    trained: TrainedRows
 
     @property
     def size(self) -> tuple[int, str]:
@@ -52,6 +58,10 @@ class Corpus(Protocol):
 
     def texts(self) -> Iterator[str]:
         """The training texts that a tokenizer is learned from: all, or the first of very many."""
+        ...
+
+    def told_apart(self) -> Iterator[str]:
+        """The text of each training row by which it is known again in another run; none where nothing is compared."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from attendo.data.lines import require_file
 from attendo.data.long_texts import Long, LongTexts
 from attendo.data.store import store_key
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
 from attendo.errors import AttendoError
 from attendo.tasks.classification import LabelledMaterial
 from attendo.tasks.family import Say
@@ -112,6 +113,7 @@ class LabelledCorpus:
 
     data: LabelledData
     say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
 
     @cached_property
     def held(self) -> HeldOut | None:
@@ -119,7 +121,13 @@ class LabelledCorpus:
         if self.data.valid:
             return None
         data, source = self.data, self._source
-        held = held_out_texts(lambda: read_labelled(source, data.strict), source.name, data.valid_share)
+
+        def split(trained: Callable[[int], bool]) -> HeldOut:
+            return held_out_texts(
+                lambda: read_labelled(source, data.strict), source.name, data.valid_share, trained
+            )
+
+        held = split_of_new(split, self.trained, self.say)
         self.say(
             f"{held.n_held_out:,} of {held.n_rows:,} texts are split off for validation (by a hash of the text)"
         )
@@ -151,21 +159,21 @@ class LabelledCorpus:
             if held is None or row.text not in held:
                 yield row
 
-    def validation(self, most: int) -> Sequence[LabelledRow]:
-        """At most `most` validation rows, at equal distances over all there are; 0: all.
+    def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
+        """The rows of each evaluation, at most `most` (0: all), and those of the last choice: see `validation_rows`.
 
         Says how many of their texts are training texts too.
         """
+        left_out = {}
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())
             n_rows = hashes.total()
             if n := sum(hashes[key] for key in known):
                 self.say(f"{n:,} of {n_rows:,} validation texts are training texts too: the scores flatter")
-        else:
-            n_rows = sum(1 for _ in self._all_validation())
-        step = max(1, -(-n_rows // most)) if most else 1
-        return list(itertools.islice(self._all_validation(), 0, None, step))
+            if len(self.trained):
+                left_out[KNOWN] = lambda row: row.text in self.trained
+        return validation_rows(self._all_validation, most, "text", self.say, left_out)
 
     @property
     def validation_name(self) -> str:
@@ -182,6 +190,10 @@ class LabelledCorpus:
         """The training texts, the first ones if there are very many."""
         return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
+    def told_apart(self) -> Iterator[str]:
+        """The training texts."""
+        return (row.text for row in self.rows())
+
     def material(self, tokenizer: Tokenizer) -> LabelledMaterial:
         """The training texts in ids, made once and cached."""
         data, labels = self.data, LabelSet(tuple(self.counts))
@@ -196,6 +208,8 @@ class LabelledCorpus:
             options["valid_share"] = data.valid_share
         if len(files) > 1:
             options["files"] = [len(files)]
+        if self.held is not None and len(self.trained):
+            options["trained"] = self.trained.sha256
         store = labelled_store(
             self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
         )

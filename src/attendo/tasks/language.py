@@ -40,6 +40,7 @@ class LanguageModelTask:
     evaluate_tokens: int = 100_000
     go_on: Callable[[str], str] | None = None
     name: str = "the training text"
+    final: None = None
 
     def __post_init__(self):
         require_window(self.stream, self.context, self.name)

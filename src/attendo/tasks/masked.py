@@ -120,6 +120,7 @@ class MaskedTask:
     material: MaskedMaterial
     validation: MaskedMaterial
     batch_tokens: int
+    final: None = None
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.data.accounting import Account
+from attendo.data.accounting import Account, line_list, plural
 from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
@@ -19,6 +19,7 @@ from attendo.data.held_out import HeldOut, held_out
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
 from attendo.tasks.pair_data import FORECASTS, PairData
@@ -32,10 +33,11 @@ FORECAST_VALIDATION_PAIRS = 500
 
 @dataclass(frozen=True, eq=False)
 class PairMaterial:
-    """A token store of pairs as training sees it."""
+    """A token store of pairs as training sees it. max_tokens: the most on a side; 0: any number."""
 
     store: PairStore
     specials: SpecialTokens = OWN
+    max_tokens: int = 0
 
     @property
     def facts(self) -> StoreFacts:
@@ -75,6 +77,7 @@ class PairCorpus:
 
     data: PairData
     say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
 
     @cached_property
     def report(self) -> Report | None:
@@ -97,8 +100,8 @@ class PairCorpus:
 
     @property
     def _misfit(self) -> tuple[str, bool]:
-        """What speaks against the languages, and whether each side is in the script of the other one's."""
-        return self.data.script_warning((self._examined.source.script, self._examined.target.script))
+        """What speaks against the languages, and whether each side is in the other one's."""
+        return self.data.direction_warning(self._examined.seen) if any(self.data.languages) else ("", False)
 
     @property
     def embedded(self) -> bool:
@@ -110,7 +113,12 @@ class PairCorpus:
         """The sources split off for validation, where no validation file is given."""
         if self.embedded or self.data.valid:
             return None
-        held = held_out((source for _, source, _ in self._usable()), self.data.training_source().name)
+
+        def split(trained: Callable[[int], bool]) -> HeldOut:
+            name = self.data.training_source().name
+            return held_out((source for _, source, _ in self._usable()), name, trained=trained)
+
+        held = split_of_new(split, self.trained, self.say)
         self.say(
             f"{held.n_held_out:,} of {held.n_rows:,} pairs are split off for validation (by a hash of the source)"
         )
@@ -134,12 +142,26 @@ class PairCorpus:
             if held is None or source not in held:
                 yield number, source, target
 
-    def validation(self, most: int) -> list[tuple[str, str]]:
-        """At most `most` validation pairs, at equal distances over all there are."""
-        n_rows = sum(1 for _ in self._all_validation())
-        if not n_rows:
+    def validation(
+        self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
+    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """The pairs of each evaluation, at most `most`, and those of the last choice: see `validation_rows`.
+
+        max_tokens: pairs with more on a side are left out.
+        """
+
+        def is_long(pair: tuple[str, str]) -> bool:
+            if tokenizer is None or max(len(text.encode()) for text in pair) < max_tokens:
+                return False  # no token is shorter than a byte
+            return max(len(tokenizer.encode(pair[0])), len(tokenizer.target.encode(pair[1]))) > max_tokens
+
+        left_out = {f"have more than {max_tokens:,} tokens": is_long} if tokenizer and max_tokens else {}
+        if self.data.valid and len(self.trained):
+            left_out[KNOWN] = lambda pair: pair[0] in self.trained
+        found = validation_rows(self._all_validation, most, "pair", self.say, left_out)
+        if not found[0]:
             raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
-        return list(itertools.islice(self._all_validation(), 0, None, max(1, -(-n_rows // most))))
+        return found
 
     def texts(self) -> Iterator[str]:
         """Both sides of the training pairs, of the first ones if there are very many."""
@@ -149,10 +171,15 @@ class PairCorpus:
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of pairs. Raises AttendoError where the sides are in the wrong order: a run begins by this."""
+        """The number of pairs. A run begins by this: AttendoError for a wrong code, and sides in the wrong order."""
+        self.data.require_languages()
         if not self.embedded and self._misfit[1]:
             raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
+
+    def told_apart(self) -> Iterator[str]:
+        """The sources; none of the embedded corpus, whose validation pairs are of another part of the grammar."""
+        return (source for _, source, _ in (() if self.embedded else self.pairs()))
 
     def facts(self) -> dict[str, Any]:
         """The languages."""
@@ -164,8 +191,8 @@ class PairCorpus:
         """Nothing: a translator's shape is free."""
         return {}
 
-    def store(self, tokenizer: Tokenizer) -> PairStore:
-        """The training pairs as token ids, made once and cached."""
+    def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
+        """The training pairs as token ids, made once and cached; without those of more than max_tokens on a side."""
         data = self.data
         options = {"columns": data.columns, "header": data.header, "reverse": data.reverse, "drop": data.drop}
         if self.embedded:
@@ -181,10 +208,20 @@ class PairCorpus:
             if data.against and leaks:
                 options["against"] = [(len(source.files), len(source.paths())) for source in compared]
             files += leaks
-        account = Account(data.training_source().name)
-        return pair_store(
-            self.pairs(account), tokenizer, store_key(files, options, tokenizer), account=account
+        if max_tokens:
+            options["max_tokens"] = max_tokens
+        if self.held is not None and len(self.trained):
+            options["trained"] = self.trained.sha256
+        account, key = Account(data.training_source().name), store_key(files, options, tokenizer)
+        store = pair_store(
+            self.pairs(account), tokenizer, key, account=account, max_tokens=max_tokens or None
         )
+        if (left_out := store.facts.left_out)[1]:
+            lines = line_list(*left_out)
+            self.say(f"{plural(left_out[1], 'pair')} of more than {max_tokens:,} tokens left out ({lines})")
+        if not len(store):
+            raise AttendoError(f"{account.file}: no pair has {max_tokens:,} tokens or fewer; split the texts")
+        return store
 
     def _usable(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
         if self.embedded:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from attendo.data.corpora import AGAINST, PairSource, beside, parse_columns
 from attendo.data.doctor import parse_drop
-from attendo.data.language_scripts import misfit
+from attendo.data.language_names import require_code
+from attendo.data.language_scripts import Seen, misfit
 from attendo.data.lines import require_file
 from attendo.errors import AttendoError
 
@@ -23,7 +24,8 @@ class PairData:
     train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
     without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
     for the card. drop: checks of the doctor whose rows are left out. against: test rows, to look for leaks as in those
-    of `valid`.
+    of `valid`. max_tokens: rows with more on a side are left out, and so are those with more than the model has
+    positions for; 0: none.
     """
 
     train: tuple[str, ...]
@@ -34,6 +36,7 @@ class PairData:
     strict: bool = False
     drop: str = ""
     against: tuple[str, ...] = ()
+    max_tokens: int = 0  # as before runs wrote it down; a new one has its family's
     source_language: str | None = None
     target_language: str | None = None
 
@@ -60,11 +63,15 @@ class PairData:
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Where other pairs are read from in the run's direction; columns and header as in training unless given."""
+        """Where other pairs are read from in the run's direction; columns and header as in training unless given.
+
+        Columns that are given are those of source and target in that direction: `reverse` does not turn them.
+        """
         data = replace(
             self,
             columns=self.columns if columns is None else columns,
             header=self.header if header is None else header,
+            reverse=self.reverse and columns is None,
         )
         if len(files) == 2 and (columns or header):
             raise AttendoError("two parallel files have no columns; leave out --columns and --header")
@@ -75,12 +82,17 @@ class PairData:
         """The codes of source and target, "" where they are not told."""
         return self.source_language or "", self.target_language or ""
 
-    def script_warning(self, scripts: tuple[str, str]) -> tuple[str, bool]:
-        """A line where the training rows are in other scripts than their languages, "" where nothing speaks against.
+    def require_languages(self) -> None:
+        """Raises AttendoError where the code of a language is none."""
+        require_code("--from", self.source_language)
+        require_code("--to", self.target_language)
 
-        And whether each side is in the script of the other's language. scripts: the usual ones of source and target.
+    def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
+        """A line where the training rows are not in their languages, "" where nothing speaks against.
+
+        And whether each side is in the other's language. seen: what the source and the target are in.
         """
-        if (found := misfit(self.languages, scripts)) is None:
+        if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "--from" if found.side == "source" else "--to"
         if not found.swapped:
@@ -89,7 +101,7 @@ class PairData:
             remedy = "leave out --reverse, or swap --from and --to"
         else:
             remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
-        return f"{option} {found.language}, but the {found.side} is {found.script}: {remedy}", found.is_sure
+        return f"{option} {found.language}, but the {found.side} is {found.what}: {remedy}", found.is_sure
 
     def drops(self) -> frozenset[str]:
         """The checks of the doctor whose rows are left out."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.own_parts import RESUME, OwnParts
@@ -126,6 +127,7 @@ def restored(
     family = config.family
     with ranks.in_turn("store"):
         corpus = family.open(config.data, say)
+        corpus.trained = trained_rows(folder, "before") or TrainedRows()
         material = same_material(family, config, corpus, bundle, say)
     started = bundle if path is None else replace(bundle, card={})  # its weights are overwritten
     model = new_model(started, config, pick_device(device, ranks), say)

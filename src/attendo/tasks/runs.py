@@ -23,6 +23,7 @@ from attendo.bundle import (
     weights_hash,
 )
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows, save_trained_rows
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.models import Model, parameter_count
@@ -32,7 +33,7 @@ from attendo.tasks.choice import choose_tokenizer, choose_training
 from attendo.tasks.coaching import Coaching
 from attendo.tasks.family import Corpus, Family, Material, Say
 from attendo.tasks.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
-from attendo.tasks.starting import new_parts, shape_of, take_weights, trained_on_paper
+from attendo.tasks.starting import new_parts, rows_before, shape_of, take_weights, trained_on_paper
 from attendo.tasks.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock
@@ -151,13 +152,14 @@ class TrainingRun:
 
     def _save_best(self, report: Report) -> None:
         assert report.evaluation is not None
-        self.bundle.card["validation"] = {"step": report.progress.step, **report.evaluation.measures}
+        step = report.progress.best_step
+        self.bundle.card["validation"] = {"step": step, **report.evaluation.measures}
         with self.run.shown():
             trained = self.run.engine.trained() if self.run.lora.rank else {}
             if self.run.ranks.is_first:
-                save_weights(self.folder, self.run.model, self.bundle, report.progress.step)
+                save_weights(self.folder, self.run.model, self.bundle, step)
                 if trained:
-                    save_adapter(self.folder, trained, self.run.lora, self.bundle, report.progress.step)
+                    save_adapter(self.folder, trained, self.run.lora, self.bundle, step)
                 save_card(self.folder, self.bundle.card)
 
 
@@ -207,8 +209,11 @@ def new_run(
         **({} if n_trained is None else {"trained_parameters": n_trained}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
+    own = TrainedRows.of(corpus.told_apart())
     with ranks.in_turn("description", everywhere=True):
         save_description(folder, bundle)
+        if len(own):
+            save_trained_rows(folder, corpus.trained, own)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(
@@ -251,6 +256,8 @@ def chosen(
     data = section(family.data, tables, "data", "the settings")
     data.check()
     where, corpus = pick_device(device, ranks), family.open(data, say)
+    if init_from is not None:
+        corpus.trained = rows_before(init_from, family, say)
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
     else:

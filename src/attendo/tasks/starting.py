@@ -11,11 +11,12 @@ from torch import nn
 
 from attendo.bundle import load_bundle, load_model
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.errors import AttendoError
 from attendo.models import Model, ModelConfig
 from attendo.own_parts import OwnParts
-from attendo.tasks.family import Family
-from attendo.tasks.settings import Tables, joined
+from attendo.tasks.family import Family, Say
+from attendo.tasks.settings import Tables, joined, section
 from attendo.training.costs import on_paper
 from attendo.training.frozen import freeze
 from attendo.training.lora import LoraConfig, with_adapters
@@ -43,14 +44,14 @@ def shape_of(folder: Path, family: Family, tables: Tables) -> tuple[dict[str, di
         )
     chosen = {name: dict(table) for name, table in tables.items()}
     model, tokenizer = chosen.setdefault("model", {}), bundle.tables.get("tokenizer", {})
-    for section, wanted, there in (
+    for table, wanted, there in (
         ("model", model, shape),
         ("tokenizer", chosen.get("tokenizer", {}), tokenizer),
     ):
         for key in wanted.keys() & there.keys():
             if wanted[key] != there[key] and key != "max_len":
                 raise AttendoError(
-                    f"{section}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
+                    f"{table}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
                     " leave it out"
                 )
     chosen["model"] = shape | model
@@ -78,6 +79,27 @@ def take_weights(folder: Path, model: nn.Module, own_parts: OwnParts | None = No
     parts = {"from": _parts(shared), "new": _parts(own.keys() - set(shared))}
     text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(parts['from'])}"
     return f"{text}; new: {', '.join(parts['new'])}" if parts["new"] else text
+
+
+def rows_before(folder: Path, family: Family, say: Say) -> TrainedRows:
+    """The rows that a run of the same task, and those that it started from, were trained on; none of another task.
+
+    Of a run that keeps no list of them, those that are in its training files now; says so where these are gone.
+    """
+    bundle = load_bundle(folder)
+    data = bundle.tables.get("data", {})
+    if bundle.card.get("task") != family.name or not data.get("train"):
+        return TrainedRows()
+    if (found := trained_rows(folder, "all")) is not None:
+        return found
+    try:
+        corpus = family.open(section(family.data, {"data": data}, "data", "config.toml"), lambda line: None)
+        return TrainedRows.of(corpus.told_apart())
+    except AttendoError:
+        say(
+            f"warning: {folder} keeps no list of its training rows, and its files are gone: some may validate here"
+        )
+        return TrainedRows()
 
 
 def new_parts(folder: Path, config: ModelConfig) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from attendo.data.texts import (
 )
 from attendo.data.token_stream import TokenStream, token_stream
 from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows
 from attendo.data.windows import require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
@@ -113,6 +114,7 @@ class TextCorpus:
 
     data: TextData
     say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
 
     @cached_property
     def split(self) -> TextSplit | None:
@@ -168,6 +170,10 @@ class TextCorpus:
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self._train.name)
         return WindowMaterial(stream, context, tokenizer.specials)
+
+    def told_apart(self) -> Iterator[str]:
+        """Nothing: documents are not compared with those of another run."""
+        return iter(())
 
     def facts(self) -> dict[str, Any]:
         """Nothing: a language model's users need the tokenizer alone."""

@@ -106,7 +106,9 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                found = report.evaluation.measures | {"best": report.is_best, "note": report.note}
+                # a state that is chosen at the end, of an earlier step, has its own line
+                best = report.is_best and not 0 < progress.best_step < progress.step
+                found = report.evaluation.measures | {"best": best, "note": report.note}
                 self._write(line | found | _clock(progress))
             case "checkpoint":
                 self._write(_checkpoint(progress, report.note))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -24,14 +24,22 @@ N_SAMPLES = 32
 class TranslationTask:
     """Batches from a token store; evaluation by translating validation pairs greedily.
 
-    validation: (source, target) texts. The deciding measure is chrF, which needs no tokenizer and suits
-    languages without spaces as well.
+    validation: (source, target) texts; all_validation: those that decide at the end, if they are more. The deciding
+    measure is chrF, which needs no tokenizer and suits languages without spaces as well.
     """
 
     material: PairMaterial
     translator: Translator
     validation: Sequence[tuple[str, str]]
     batch_tokens: int
+    all_validation: Sequence[tuple[str, str]] = ()
+
+    @property
+    def final(self) -> TranslationTask | None:
+        """The task with all validation pairs; None where it has them."""
+        if len(self.all_validation) <= len(self.validation):
+            return None
+        return replace(self, validation=self.all_validation)
 
     def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
         """The batches of an epoch from number `start` on."""
@@ -62,6 +70,6 @@ class TranslationTask:
             "target_tokens": self.material.n_tokens,
             "batches_per_epoch": len(first),
             "padding_share": round(padding_share(first, store.source_lengths, store.target_lengths), 4),
-            "validation_pairs": len(self.validation),
+            "validation_pairs": max(len(self.validation), len(self.all_validation)),
             "usual": usual_of(lengths, sources)._asdict(),
         }

@@ -43,6 +43,8 @@ from attendo.tasks.translations import Assessment, Candidate, Loop, Translation,
 from attendo.tasks.usual import usual_of_run
 from attendo.training.distributed import ALONE, Ranks
 
+LONGEST_SCORED = 8  # times the tokens of a text that is translated in one piece
+
 
 @dataclass
 class Translator:
@@ -334,10 +336,10 @@ class Translator:
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
-        ids = tokenizer.encode(text)
-        if self.model.config.positions == "learned" and len(ids) > self.longest:
+        ids, learned = tokenizer.encode(text), self.model.config.positions == "learned"
+        if len(ids) > (most := self.longest * (1 if learned else LONGEST_SCORED)):
             raise AttendoError(
-                f"a text has {len(ids)} tokens, the model's positions end at {self.longest}; split the text"
+                f"a text has {len(ids)} tokens, the model's positions end at {most}; split the text"
             )
         return ids
 

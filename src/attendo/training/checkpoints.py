@@ -115,11 +115,8 @@ def load_checkpoint(path: Path, run: Run) -> str:
     Any number of ranks reads what any number has written; random numbers go on where they were at the same number.
     """
     model = run.engine.model
-    like = weights_of(model)
-    load_weights(model, Stored(path, WEIGHTS, like), str(path))
-    load_optimizer(model, run.optimizer, Stored(path, OPTIMIZER, like), str(path))
-    if run.average is not None:
-        run.average.load(Stored(path, AVERAGE, like))
+    load_state(path, run)
+    load_optimizer(model, run.optimizer, Stored(path, OPTIMIZER, weights_of(model)), str(path))
     run.progress = read_progress(path)
     if run.scaler is not None:
         run.scaler.load_state_dict(run.progress.notes[SCALER])
@@ -130,6 +127,14 @@ def load_checkpoint(path: Path, run: Run) -> str:
         return ""
     seed_rank(run.training.seed, run.progress.step, ranks.rank)
     return f"{ranks.world} processes instead of {before}: rows come in the same order, but dropout draws other numbers"
+
+
+def load_state(path: Path, run: Run) -> None:
+    """Puts the weights of a checkpoint, and their average, in place; nothing else."""
+    like = weights_of(run.engine.model)
+    load_weights(run.engine.model, Stored(path, WEIGHTS, like), str(path))
+    if run.average is not None:
+        run.average.load(Stored(path, AVERAGE, like))
 
 
 def read_progress(path: Path) -> Progress:

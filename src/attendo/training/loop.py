@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from attendo.data.batches import Batch
-from attendo.training.checkpoints import Saver, average_weights, place_of, regular_checkpoints, snapshot
+from attendo.training.checkpoints import (
+    Saver,
+    average_weights,
+    load_state,
+    place_of,
+    regular_checkpoints,
+    snapshot,
+)
 from attendo.training.distributed import Ranks
 from attendo.training.ending import due, plan_end, share_done
 from attendo.training.finite import require_finite
 from attendo.training.gradients import try_largest
 from attendo.training.loading import grouped, prefetched
-from attendo.training.run import Evaluation, Interrupted, Report, Run
+from attendo.training.run import Evaluation, Interrupted, Report, Run, Task
 from attendo.training.state import load_weights, random_states, set_random_states, weights_of
 from attendo.training.update import update
 
@@ -36,6 +44,8 @@ def train(run: Run) -> Iterator[Report]:
             yield from steps(run, saver)
             if run.progress.ended and run.folder and run.training.average_last > 1:
                 yield from evaluate_average(run, run.folder, saver)
+            if run.progress.ended and run.folder and (final := run.task.final) is not None:
+                yield from choose_finally(run, run.folder, saver, final)
         if run.progress.ended:
             yield Report("end", run.progress, note=run.progress.ended, done=1.0)
         elif saver is not None and saver.last != place_of(run.progress):
@@ -85,7 +95,7 @@ def what_is_due(run: Run, saver: Saver | None) -> Iterator[Report]:
 def evaluate(run: Run) -> Report:
     """Measures the model on the validation set and notes whether it is the best so far."""
     progress = run.progress
-    evaluation = measure(run)
+    evaluation = measure(run, run.task)
     progress.evaluation_due = False
     is_best = progress.best is None or run.task.better(evaluation.value, progress.best)
     if is_best:
@@ -96,8 +106,8 @@ def evaluate(run: Run) -> Report:
     return Report("evaluation", progress, evaluation=evaluation, is_best=is_best, done=share_done(run))
 
 
-def measure(run: Run) -> Evaluation:
-    """The task's evaluation of the model as it stands, dropout off; random states are untouched.
+def measure(run: Run, task: Task) -> Evaluation:
+    """A task's evaluation of the model as it stands, dropout off; random states are untouched.
 
     It can be interrupted. Raises AttendoError where a weight is not finite.
     """
@@ -106,7 +116,7 @@ def measure(run: Run) -> Evaluation:
     run.model.eval()
     try:
         with run.shown(), torch.inference_mode(), run.interruption():
-            return agreed(run.task.evaluate(run.model, run.ranks), run.ranks)
+            return agreed(task.evaluate(run.model, run.ranks), run.ranks)
     finally:
         set_random_states(before)
 
@@ -140,7 +150,7 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
     folders = regular_checkpoints(folder, run.save_every)[-run.training.average_last :]
     if len(folders) < 2:
         return
-    own = {name: tensor.clone() for name, tensor in weights_of(run.engine.model).items()}
+    own = _copies(weights_of(run.engine.model))
     load_weights(run.engine.model, average_weights(folders, own), "the averaged weights")
     try:
         report = evaluate(run)
@@ -154,3 +164,42 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
     )
     if not report.is_best:
         load_weights(run.engine.model, own, "the run's weights")
+
+
+def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> Iterator[Report]:
+    """Measures the last state, and the best so far, on all validation rows; the better one is reported, to be kept.
+
+    The model keeps its weights. Interrupted, the end is still to come.
+    """
+    if saver is not None:
+        saver.wait()
+    model, progress = run.engine.model, run.progress
+    own, average = _copies(weights_of(model)), _copies({} if run.average is None else run.average.tensors)
+    step, path = progress.step, folder / f"step-{progress.best_step}"
+    try:
+        chosen = measure(run, task)
+        if progress.best_step != step and path.is_dir():
+            load_state(path, run)
+            best = measure(run, task)
+            if task.better(chosen.value, best.value):
+                _put_back(run, own, average)
+            else:
+                step, chosen = progress.best_step, best
+        progress.best_step = step
+        note = f"all validation rows: step {step:,} is kept"
+        yield Report("evaluation", progress, evaluation=chosen, is_best=True, note=note, done=1.0)
+    except Interrupted:
+        progress.ended, progress.evaluation_due = None, True
+        raise
+    finally:
+        _put_back(run, own, average)
+
+
+def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def _put_back(run: Run, own: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
+    load_weights(run.engine.model, own, "the run's weights")
+    if run.average is not None:
+        run.average.load(average)

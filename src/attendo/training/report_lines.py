@@ -61,7 +61,11 @@ def evaluation_lines(report: Report) -> list[str]:
     first, *parts = measured(report.evaluation.measures)
     deciding = report.evaluation.deciding
     parts += [f"({report.note})"] if report.note else []
-    parts += [f"best {_NAMES.get(deciding, deciding)} so far"] if report.is_best else []
+    parts += (
+        [f"best {_NAMES.get(deciding, deciding)} so far"]
+        if report.is_best and not report.note.startswith("all")
+        else []
+    )
     lines = [f"step {report.progress.step:,}: {first}"]
     for part in parts:
         if len(lines[-1]) + 2 + len(part) <= WIDTH:

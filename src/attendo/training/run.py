@@ -43,6 +43,11 @@ class Task(Protocol):
         """Whether one value of the deciding metric beats another."""
         ...
 
+    @property
+    def final(self) -> Task | None:
+        """The task with all validation rows, which the last choice is made on; None where each evaluation has all."""
+        ...
+
     def describe(self) -> dict[str, Any]:
         """Facts for the card: rows, tokens, hashes."""
         ...
