@@ -125,7 +125,7 @@ def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
         return f"the body: {plain(first['msg'])}", None
     name = place[0]
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, known, 1) if len(place) == 1 else []
+        near = difflib.get_close_matches(name[:60], known, 1) if len(place) == 1 else []
         remedy = f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
         return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
     if first["type"] == "missing":

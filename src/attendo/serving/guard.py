@@ -168,10 +168,7 @@ def _check_sender(state: State, headers: Mapping[bytes, bytes], method: str, ori
 
 
 def _is_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a page of another site or port sends the request.
-
-    Plain HTTP to other names than localhost has no Sec-Fetch-Site. A balancer may change the port in Host.
-    """
+    """Whether a page of another site or port sends it. Plain HTTP to a name elsewhere has no Sec-Fetch-Site."""
     if (site := headers.get(b"sec-fetch-site")) is not None:
         return site not in (b"same-origin", b"none")
     origin, host = headers.get(b"origin"), headers.get(b"host", b"")
