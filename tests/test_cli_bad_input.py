@@ -194,6 +194,13 @@ def test_an_argument_that_is_not_utf_8(trained):
 # ---- settings
 
 
+def test_an_error_line_commands_no_terminal(tmp_path):
+    """The words of a file that somebody else wrote."""
+    file = tmp_path / "other.toml"
+    file.write_text('["\\u001b]0;title\\u0007\\u202e\\u009b2J"]\n', encoding="utf-8")
+    assert r"\u{1b}]0;title\u{7}\u{202e}\u{9b}2J" in train_refused("--config", file)
+
+
 def test_an_unknown_key_is_answered_with_the_nearest_right_one(tmp_path, pairs):
     config = write(tmp_path / "F.toml", "[model]\nd_modle = 64\n")
     said = train_refused("--train", pairs, "--out", tmp_path / "run", "--config", config)

@@ -1,5 +1,6 @@
 """The microscope's server: for this machine and its own page alone."""
 
+import contextlib
 import http.client
 import json
 import socket
@@ -74,6 +75,7 @@ def test_what_a_form_of_another_page_could_send_is_refused(server):
     ("path", "body", "message"),
     [
         ("/api/look", b"{", "not valid JSON"),
+        ("/api/look", b"[" * 99_999, "not valid JSON"),
         ("/api/look", b"[]", "not a JSON object"),
         ("/api/look", b"\xff\xfe", "not valid JSON"),
         ("/api/look", b'{"text": 3}', "look.text = 3"),
@@ -93,6 +95,37 @@ def test_a_question_without_end_is_not_read(server):
     assert answer.status == 400 and b"Content-Length" in data
     answer, _ = ask(server, "GET", "/etc/passwd", None)
     assert answer.status == 404
+
+
+@pytest.mark.parametrize("length", ["\xb2", "9" * 5000])
+def test_a_length_that_is_no_number_is_refused(server, length):
+    answer, data = ask(server, body=None, Content_Length=length)
+    assert answer.status == 400 and b"Content-Length" in data
+
+
+def test_a_connection_has_one_request(server):
+    """What is left of a body is not read as the next request."""
+    head = f"HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n"
+    hidden = f"POST /api/model {head}Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+    for first in (f"GET / {head}", f"POST / {head}Transfer-Encoding: chunked\r\n"):
+        with socket.create_connection(server.server_address) as connection:
+            connection.sendall(f"{first}Content-Length: 0\r\n\r\n{hidden}".encode())
+            got = b""
+            with contextlib.suppress(ConnectionError):
+                while data := connection.recv(1 << 16):
+                    got += data
+        assert got.count(b"HTTP/1.") <= 1
+
+
+def test_a_client_that_leaves_prints_nothing(server, capfd):
+    for _ in range(5):
+        with socket.create_connection(server.server_address) as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # a reset
+            connection.sendall(
+                f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_address[1]}\r\n\r\n".encode()
+            )
+    assert ask(server, "GET", "/", None)[0].status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_a_model_that_has_diverged_is_named_as_such():

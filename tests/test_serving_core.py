@@ -1,6 +1,7 @@
 """What goes out: hardened answers, errors in two shapes, a log and counts without a text; and how a server drains."""
 
 import asyncio
+import io
 import json
 import re
 import sys
@@ -13,10 +14,22 @@ from served_app import SECRET, bearer, lines, served
 from starlette.responses import Response, StreamingResponse
 
 from attendo.errors import AttendoError
-from attendo.serving import passage
+from attendo.serving import page, passage
+from attendo.serving.app import State, create_app
 from attendo.serving.engine import Counts
+from attendo.serving.keys import Keys
+from attendo.serving.logs import Log
 
 # ---- what goes out
+
+
+def test_the_page_is_made_once():
+    """It is given without a key."""
+    state = State(NoModels(), keys=Keys([KEY]), log=Log(stream=io.StringIO()))
+    app = create_app(state)
+    first, made = ask(app, "GET", "/"), page.document_of.cache_info().misses
+    second = ask(app, "GET", "/", {"If-None-Match": first["etag"]})
+    assert (first.status, second.status, page.document_of.cache_info().misses) == (200, 304, made)
 
 
 def test_every_answer_is_hardened():

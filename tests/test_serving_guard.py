@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import json
+import threading
 
 import pytest
 from asgi_client import KEY, ask, asked
@@ -11,7 +13,10 @@ from served_app import bearer, lines, served
 
 from attendo.errors import AttendoError
 from attendo.serving import guard
+from attendo.serving.bodies import parsed
+from attendo.serving.faults import Refused
 from attendo.serving.keys import read_keys
+from attendo.serving.text_bodies import TokenizeBody
 
 # ---- keys
 
@@ -278,3 +283,43 @@ def test_a_full_server_refuses_before_it_looks_into_a_body():
         assert (answer.status, int(answer["retry-after"]) >= 1, admission.refused) == (429, True, 1)
         assert ask(app, "GET", "/livez").status == 200
     assert ask(app, "POST", "/translate", {"Content-Type": "application/json"}, b"[" * 999).status == 400
+
+
+@pytest.mark.parametrize(
+    ("headers", "let"),
+    [
+        ({}, 1),  # no browser
+        ({"Sec-Fetch-Site": "same-origin", "Origin": "https://a.org"}, 1),  # a balancer may change Host
+        ({"Sec-Fetch-Site": "none"}, 1),
+        ({"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:9"}, 0),  # another port of this machine
+        ({"Sec-Fetch-Site": "cross-site"}, 0),
+        ({"Sec-Fetch-Site": ""}, 0),
+        ({"Origin": "http://localhost:8000"}, 1),  # a browser without Sec-Fetch-Site
+        ({"Origin": "http://a.org:8000"}, 0),
+        ({"Origin": "http://localhost.a.org"}, 0),
+        ({"Origin": "null"}, 0),
+    ],
+)
+def test_a_form_of_another_page_starts_no_work(headers, let):
+    app, _ = served(hosts=frozenset({"localhost"}))
+    answer = ask(app, "POST", "/test/echo", {"Host": "localhost:8000"} | headers, b"x")
+    assert answer.status == (200 if let else 403)
+    assert let or "--cors" in answer.error
+
+
+def test_mistakes_beyond_a_thousand_are_counted_and_not_listed():
+    body = json.dumps({"text": "a"} | dict.fromkeys(map(str, range(1001)), 1)).encode()
+    with pytest.raises(Refused) as refused:
+        parsed(body, TokenizeBody)
+    assert refused.value.message == "the body has 1,001 mistakes; the fields are text, model"
+
+
+def test_a_long_form_is_decoded_beside_the_event_loop(monkeypatch):
+    app, threads = served(keys=[KEY])[0], []
+    decode = lambda *form, **options: threads.append(threading.current_thread()) or [("api_key", KEY)]  # noqa: E731
+    monkeypatch.setattr("attendo.serving.bodies.parse_qsl", decode)
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for length in (10, 990):
+        monkeypatch.setattr("attendo.serving.bodies.SHORT_FORM", 500)
+        assert ask(app, "PUT", "/translate", form, b"%" * length).status == 405
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]

@@ -10,6 +10,7 @@ import time
 import httpx
 import openai
 import pytest
+from asgi_client import ask
 from looked_models import looked_model
 from served_models import TOKENIZER, client_of, live, serving
 from tiny_translator import tiny_translator
@@ -303,6 +304,19 @@ def test_a_client_that_goes_stops_the_computing(client, stream):
     assert steps - before < 1900
     time.sleep(0.05)
     assert engine.counts.steps == steps
+
+
+def test_a_client_that_goes_before_the_first_piece_is_no_fault():
+    body = json.dumps({"model": "writer", "prompt": "It", "max_tokens": 50, "stream": True}).encode()
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive():
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    headers = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    before = STATE.log.stream.getvalue().count("fault")
+    assert ask(APP, "POST", "/v1/completions", headers, receive=receive).status == 499
+    assert STATE.log.stream.getvalue().count("fault") == before
 
 
 def test_silence_is_pinged(monkeypatch):

@@ -119,3 +119,64 @@ def test_a_client_that_does_not_read_is_let_go(tmp_path):
         server.raw(b"GET /test/flood HTTP/1.1\r\nHost: localhost\r\n\r\n")
         until(lambda: [line["status"] for line in server.events("request")].count(499) == 1)
         until(lambda: files() == before)
+
+
+HEAD = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+SLOW = b"GET /test/slow?seconds=30 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"POST /test/slow HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "endless"),
+    [
+        (HEAD + b"\r\n" + SLOW + HEAD, b"a: b\r\n"),  # while an earlier request is answered
+        (SLOW + HEAD + b"a: ", b"b"),
+        (CHUNKED + b"1\r\nx\r\n0\r\n", b"a: b\r\n"),  # trailers
+        (CHUNKED + b"1\r\nx\r\n0\r\na: ", b"b"),
+        (CHUNKED + b"1;", b"e"),  # a chunk's extension
+        (SLOW, HEAD + b"\r\n"),  # requests that wait
+    ],
+)
+def test_nothing_that_comes_without_end_is_held(bounded, first, endless):
+    connection = bounded.raw(first)
+    with pytest.raises(ConnectionError):
+        for _ in range(100):
+            connection.sendall(endless * (60_000 // len(endless)))
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    with Server(tmp_path_factory.mktemp("bounded")) as server:
+        server.until_ready()
+        yield server
+        assert not server.events("fault")
+
+
+def test_a_head_has_a_hundred_headers_and_a_hundred_requests_may_wait(bounded):
+    last = b"Connection: close\r\n\r\n"
+    for n, status in ((98, b"200"), (99, b"431")):
+        answer = until_closed(bounded.raw(HEAD + b"a: b\r\n" * n + last))
+        assert answer.startswith(b"HTTP/1.1 " + status)
+    answers = until_closed(bounded.raw((HEAD + b"\r\n") * 100 + HEAD + last))
+    assert answers.count(b"HTTP/1.1 200") == 101
+
+
+def test_a_body_is_not_lost_to_an_upgrade(bounded):
+    """Java's HttpClient asks so for HTTP/2; httptools takes the body for the other protocol's."""
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    for kind in (b"Content-Length: 2\r\n\r\n{}", b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"):
+        head = b"POST /classify HTTP/1.1\r\nHost: localhost\r\n"
+        answer = until_closed(bounded.raw(head + upgrade + kind))
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert "without Upgrade" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+
+
+def test_a_client_that_leaves_with_a_request_waiting_is_missed(tmp_path):
+    with Server(tmp_path) as server:
+        stream = b"GET /test/stream?seconds=0.5 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        connection = server.raw(stream * 2)
+        assert connection.recv(100)
+        connection.close()
+        server.until_event("request")
+        assert [line["status"] for line in server.events("request")] == [499]
+        assert not server.events("fault")

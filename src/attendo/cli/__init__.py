@@ -136,7 +136,10 @@ def report(error: Exception) -> int:
         case _:
             text = f"{type(error).__name__}: {error}; this is a fault in attendo: run it again with --debug, report it"
             code = 1
-    print("error:", " ".join(text.split()), file=sys.stderr)
+    shown = (
+        c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in " ".join(text.split())
+    )  # a file's words, too
+    print("error:", "".join(shown), file=sys.stderr)
     return code
 
 

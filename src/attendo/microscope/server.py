@@ -28,6 +28,7 @@ class LookServer(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = 64
 
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
         self.session = session
@@ -58,6 +59,9 @@ class LookServer(ThreadingHTTPServer):
             self._closed = True
             self._questions.put(None)
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Prints nothing: a client has left."""
+
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:
             self._settle(*question)
@@ -77,7 +81,6 @@ class LookServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: LookServer  # pyright: ignore[reportIncompatibleVariableOverride]
-    protocol_version = "HTTP/1.1"
     server_version = "attendo"
     sys_version = ""
     timeout = 60
@@ -121,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _question(self) -> tuple[str, dict[str, Any]]:
         length = self.headers.get("Content-Length", "")
-        if not length.isdigit() or int(length) > LARGEST:
+        if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
             self.close_connection = True
             raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
         data = self.rfile.read(int(length))
@@ -132,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise AttendoError("questions go to /api/NAME")
         try:
             body = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise AttendoError("the question is not valid JSON") from None
         if not isinstance(body, dict):
             raise AttendoError("the question is not a JSON object")

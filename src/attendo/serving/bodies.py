@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import math
+from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -15,7 +17,10 @@ from attendo.microscope.session import json_of
 from attendo.serving.faults import Refused, plain
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
-MOST_FIELDS = 1000
+MOST_FIELDS, SHORT_FORM = 1000, 10_000
+"""Fields of a form, and bytes of a form that is decoded in the thread of the event loop."""
+MOST_MISTAKES = 1000
+"""In a body whose first mistake is named: pydantic lists all of them, 100,000 in 0.8 s."""
 LONGEST_SECONDS = 1_000_000
 """That a request may allow itself; the server's own limit is far below."""
 
@@ -108,9 +113,11 @@ def parsed(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
 
 def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
     """The first thing that is wrong, in a line without what was given, and the field."""
+    known = list(kind.model_fields)
+    if error.error_count() > MOST_MISTAKES:
+        return f"the body has {error.error_count():,} mistakes; the fields are {', '.join(known)}", None
     errors = error.errors(include_url=False, include_context=False, include_input=False)
     first = errors[0]
-    known = list(kind.model_fields)
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
     place = [str(part) for part in first["loc"]]
@@ -118,7 +125,7 @@ def said(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
         return f"the body: {plain(first['msg'])}", None
     name = place[0]
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(name, known, 1) if len(place) == 1 else []
+        near = difflib.get_close_matches(name[:60], known, 1) if len(place) == 1 else []
         remedy = f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
         return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
     if first["type"] == "missing":
@@ -142,15 +149,18 @@ async def form_of(request: Request) -> dict[str, str]:
     kind, data = media_type(request), await request.body()
     try:
         if kind == FORM:
-            pairs = parse_qsl(
-                data.decode(), keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS
-            )
-            return dict(pairs)
+            return await fields_of(data)
         if kind == "multipart/form-data":
             return parts_of(request.headers["content-type"], data)
     except ValueError:  # not UTF-8, among others
         raise Refused(400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields") from None
     raise Refused(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
+
+
+async def fields_of(form: bytes) -> dict[str, str]:
+    """The fields of a form, the last of each name; a long form is decoded in another thread. Raises ValueError."""
+    parse = partial(parse_qsl, form.decode(), True, errors="strict", max_num_fields=MOST_FIELDS)
+    return dict(parse() if len(form) < SHORT_FORM else await asyncio.to_thread(parse))
 
 
 def parts_of(content_type: str, data: bytes) -> dict[str, str]:

@@ -7,13 +7,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from attendo.serving.admission import Full
-from attendo.serving.bodies import parts_of
-from attendo.serving.faults import LOADING, NO_KEY, STOPPING, WRONG_KEY, answer, answer_to
+from attendo.serving.bodies import fields_of, parts_of
+from attendo.serving.faults import KNOWN, LOADING, NO_KEY, STOPPING, WRONG_KEY, answer, answer_to
 from attendo.serving.passage import Passage
 
 if TYPE_CHECKING:
@@ -74,7 +73,8 @@ class Guard:
         except Exception as error:
             if passage.stalled:
                 return
-            self.state.log.fault(passage.notes, error)
+            if passage.status or not isinstance(error, KNOWN):
+                self.state.log.fault(passage.notes, error)
             if passage.status:  # the answer is cut off, and the server has to close the connection
                 passage.status, passage.complete = 500, True
                 raise
@@ -101,7 +101,7 @@ class Guard:
             if has_body:
                 body = await self._body(passage, receive)
                 receive = _replayed(body, receive)
-            if not known and not state.keys.admit(within := _key_within(headers, body)):
+            if not known and not state.keys.admit(within := await _key_within(headers, body)):
                 raise _Refusal(401, WRONG_KEY if within or _keys_of(headers) else NO_KEY)
             if not early:
                 _check_ready(state)  # it may have been told to stop while the body came
@@ -163,8 +163,16 @@ def _check_sender(state: State, headers: Mapping[bytes, bytes], method: str, ori
     """Refuses a name that is not this machine's (DNS rebinding), and what a page elsewhere sends without being let."""
     if state.hosts is not None and _name_of(headers.get(b"host", b"")) not in state.hosts:
         raise _Refusal(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
-    if method not in READS and origin is None and headers.get(b"sec-fetch-site") == b"cross-site":
+    if method not in READS and origin is None and _is_elsewhere(headers):
         raise _Refusal(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
+
+
+def _is_elsewhere(headers: Mapping[bytes, bytes]) -> bool:
+    """Whether a page of another site or port sends it. Plain HTTP to a name elsewhere has no Sec-Fetch-Site."""
+    if (site := headers.get(b"sec-fetch-site")) is not None:
+        return site not in (b"same-origin", b"none")
+    origin, host = headers.get(b"origin"), headers.get(b"host", b"")
+    return origin is not None and _name_of(origin.partition(b"://")[2]) != _name_of(host)
 
 
 def _name_of(host: bytes) -> str:
@@ -195,7 +203,7 @@ def _keys_of(headers: Mapping[bytes, bytes]) -> list[bytes]:
     return [key for key in sent if key]
 
 
-def _key_within(headers: Mapping[bytes, bytes], body: bytes) -> bytes:
+async def _key_within(headers: Mapping[bytes, bytes], body: bytes) -> bytes:
     """The field api_key of a body, JSON or a form; empty where there is none."""
     kind = headers.get(b"content-type", b"").lower()
     if b"json" in kind:
@@ -209,7 +217,7 @@ def _key_within(headers: Mapping[bytes, bytes], body: bytes) -> bytes:
             if kind.startswith(b"multipart/form-data"):
                 key = parts_of(headers[b"content-type"].decode("latin-1"), body).get("api_key")
             else:
-                key = parse_qs(body.decode(), max_num_fields=100).get("api_key", [None])[0]
+                key = (await fields_of(body)).get("api_key")
         except ValueError:
             return b""
     return key.encode(errors="replace") if isinstance(key, str) else b""

@@ -28,8 +28,8 @@ MODULES = (
 @router.get("/", response_class=Response)
 async def page(request: Request) -> Response:
     """Translate, classify and complete as one types. Static: without a key it tells nothing of the models."""
-    document, policy = document_of(request.app.state.attendo)
-    tag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
+    state: State = request.app.state.attendo
+    document, policy, tag = document_of(state.look, state.config.max_characters)
     # checked each time: a new version must not ask by the old one's ways
     headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
     if tag in request.headers.get("if-none-match", ""):
@@ -37,10 +37,11 @@ async def page(request: Request) -> Response:
     return Response(document, 200, headers, "text/html; charset=utf-8")
 
 
-def document_of(state: State) -> tuple[bytes, str]:
-    """The document and its content security policy: only its own style and script, and questions to its server."""
+@cache
+def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
+    """The document, its content security policy (own style and script, requests to its server) and its tag."""
     style, script = joined()
-    facts = {"look": state.look, "characters": state.config.max_characters}
+    facts = {"look": look, "characters": characters}
     document = _asset("page.html")
     for mark, text in (("FACTS", json.dumps(facts)), ("STYLE", style), ("SCRIPT", script)):
         document = document.replace(f"@@{mark}@@", text, 1)
@@ -48,7 +49,8 @@ def document_of(state: State) -> tuple[bytes, str]:
         f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data:;"
         " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
-    return document.encode(), policy
+    data = document.encode()
+    return data, policy, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
 
 
 @cache

@@ -6,22 +6,27 @@ import asyncio
 import json
 from asyncio import TimerHandle
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from attendo.serving.passage import ABORT
 
-HEAD_SECONDS, HEAD_BYTES = 10.0, 64 << 10
-"""The longest that the head of a request may take to come, and the most that it may have."""
+HEAD_SECONDS, HEAD_BYTES, HEAD_LINES, QUEUED = 10.0, 64 << 10, 100, 100
+"""The longest that the head of a request may take to come, and the most bytes and headers that it may have; the most
+requests that may wait on a connection for the answer to an earlier request."""
 
 LINGER_SECONDS = 30.0
 """The longest that a closed connection may take to take the rest of its answer."""
 
 MOST = 4096
 """Connections that are open at a time."""
+
+HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large; send fewer headers"
+NO_UPGRADE = HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1 only; send the request without Upgrade"
+LENGTHS = (b"content-length", b"transfer-encoding")
 
 
 class Connections:
@@ -73,6 +78,7 @@ class Connection(HttpToolsProtocol):
         self._all, self._size = all_, 0
         self._timer: TimerHandle | None = None
         self._leaving: TimerHandle | None = None
+        self._worked_on: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the latest request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Begins to wait for a request."""
@@ -89,33 +95,53 @@ class Connection(HttpToolsProtocol):
         self._have_request()
         if self._leaving is not None:
             self._leaving.cancel()
+        if self._worked_on is not None:
+            self._worked_on.disconnected = True
+            self._worked_on.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Some of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await_request()
+        self._size += len(data)
         super().data_received(data)
-        if self._timer is not None:
-            self._size += len(data)
-            if self._size > HEAD_BYTES:
-                self._refuse(
-                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large; send fewer headers"
-                )
+        if self._size > HEAD_BYTES:
+            self._refuse(*HEAD_TOO_LARGE)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header, or a trailer after the body."""
+        if len(self.headers) >= HEAD_LINES:
+            self._fail(*HEAD_TOO_LARGE)
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """The head is there."""
         self._stop_timer()
+        if len(self.pipeline) >= QUEUED:
+            self._fail(*HEAD_TOO_LARGE)
+        if self.parser and self.parser.should_upgrade() and any(name in LENGTHS for name, _ in self.headers):
+            self._fail(*NO_UPGRADE)  # httptools would drop the body
         self.scope[ABORT] = self.transport.abort  # pyright: ignore[reportGeneralTypeIssues]
         super().on_headers_complete()
+        if not self.pipeline:
+            self._worked_on = self.cycle
+
+    def on_body(self, body: bytes) -> None:
+        """A part of the body: only what is neither body nor a whole request is limited here."""
+        self._size = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         self._have_request()
+        self._size = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Waits for the next request, if there may be one; else for the client to take the answer."""
+        if self.pipeline:
+            self._worked_on = self.pipeline[-1][0]
         super().on_response_complete()
         if self.transport.is_closing():
             self._linger()
@@ -157,6 +183,9 @@ class Connection(HttpToolsProtocol):
         self._have_request()
         if self.transport.is_closing():
             return
+        if self.pipeline or (self.cycle and self.cycle.response_started and not self.cycle.response_complete):
+            self.transport.abort()  # in the middle of another answer nothing can be said
+            return
         body = json.dumps({"error": message}).encode()
         head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
         head += f"content-length: {len(body)}\r\nconnection: close\r\n"
@@ -164,3 +193,8 @@ class Connection(HttpToolsProtocol):
         self.transport.write(head.encode() + b"\r\n" + body)
         self.transport.close()
         self._linger()
+
+    def _fail(self, status: HTTPStatus, message: str) -> NoReturn:
+        """Refuses from within the parser, which stops."""
+        self._refuse(status, message)
+        raise ValueError(message)
