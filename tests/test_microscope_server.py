@@ -165,5 +165,6 @@ def test_a_page_that_is_still_open_hears_that_the_program_has_ended():
     ended = LookServer(Session(looked_model("classification", hostile_tokenizer())))
     assert ended.answer("look", {"text": "rain"})
     ended.server_close()
+    assert not ended._worker.is_alive()  # torch aborts where a thread computes at the end of Python
     with pytest.raises(AttendoError, match="has ended; start it again"):
         ended.answer("look", {"text": "rain"})

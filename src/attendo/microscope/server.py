@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from concurrent.futures import Future
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +18,8 @@ from attendo.words import Language
 
 LARGEST = 1 << 20
 """Bytes of a question."""
+CLOSING_SECONDS = 10.0
+"""The longest that the end of a server waits for an answer that is being computed."""
 
 
 class LookServer(ThreadingHTTPServer):
@@ -39,7 +42,16 @@ class LookServer(ThreadingHTTPServer):
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise port_refused(error, port) from None
-        threading.Thread(target=self._work, daemon=True).start()
+        self._worker = threading.Thread(target=self._work, daemon=True)
+        self._worker.start()
+
+    def get_request(self) -> Any:
+        """The next connection; where no descriptor is left, a pause, since asking again at once takes a whole core."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(0.1)
+            raise
 
     def answer(self, name: str, body: dict[str, Any]) -> Answer:
         """The session's. Raises AttendoError once the server is closed."""
@@ -58,6 +70,7 @@ class LookServer(ThreadingHTTPServer):
         with self._closing:
             self._closed = True
             self._questions.put(None)
+        self._worker.join(CLOSING_SECONDS)  # at the end of Python, torch aborts where a thread still computes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints nothing: a client has left."""
