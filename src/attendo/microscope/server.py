@@ -37,12 +37,12 @@ class LookServer(ThreadingHTTPServer):
         self.session = session
         self.language: Language = language
         self._closing, self._closed = threading.Lock(), False
+        self._worker = threading.Thread(target=self._work, daemon=True)
         self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
         try:
             super().__init__(("127.0.0.1", port), _Handler)
         except OSError as error:
             raise port_refused(error, port) from None
-        self._worker = threading.Thread(target=self._work, daemon=True)
         self._worker.start()
 
     def get_request(self) -> Any:
@@ -70,7 +70,8 @@ class LookServer(ThreadingHTTPServer):
         with self._closing:
             self._closed = True
             self._questions.put(None)
-        self._worker.join(CLOSING_SECONDS)  # at the end of Python, torch aborts where a thread still computes
+        if self._worker.is_alive():
+            self._worker.join(CLOSING_SECONDS)  # at the end of Python, torch aborts where a thread still computes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints nothing: a client has left."""
