@@ -76,7 +76,8 @@ def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Itera
     another process was quicker, at the end. replace: what was there steps aside just before, and is removed then;
     should the process die in between, `mend_folder` puts it back.
     """
-    path = path.resolve() if path.is_symlink() else path
+    if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
+        path = path.resolve()  # but not a path through a descriptor, which would then no longer be used
     if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} already exists")
     temporary = _beside(path)
