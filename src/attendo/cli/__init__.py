@@ -21,7 +21,7 @@ from attendo.cli.importing import add_import_command
 from attendo.cli.lesson import add_lesson_command
 from attendo.cli.looking import add_look_command
 from attendo.cli.planning import add_plan_command
-from attendo.cli.reporting import say
+from attendo.cli.reporting import escaping, say
 from attendo.cli.serving import add_serve_command
 from attendo.cli.shortlist import add_shortlist_command
 from attendo.cli.theory import add_theory_commands
@@ -85,6 +85,7 @@ def options(
         print(context.get_help())
 
 
+@escaping()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code.
 

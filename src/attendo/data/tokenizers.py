@@ -131,6 +131,10 @@ class Tokenizer(ABC):
             raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
         except AttendoError as error:
             raise AttendoError(f"{path}: {error}") from error
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise  # Ctrl-C
+            raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
     @cached_property
     def _readable(self) -> list[str]:
