@@ -11,9 +11,9 @@ _RANGES = {
     "max_length_extra": (1, 1_000_000),
     "min_length": (0, 1_000_000),
     "no_repeat_ngram": (0, 1_000_000),
-    "coverage_penalty": (0, 1e6),
-    "diversity_penalty": (0, 1e6),
-    "batch_tokens": (1, 1e9),
+    "coverage_penalty": (0, 1_000_000),
+    "diversity_penalty": (0, 1_000_000),
+    "batch_tokens": (1, 1_000_000_000),
 }
 """The least and the largest value of each option: beyond it nothing more is found, or no memory is enough."""
 

@@ -22,6 +22,7 @@ from attendo.bundle import (
     save_weights,
     weights_hash,
 )
+from attendo.config import dump_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import locked
@@ -74,7 +75,8 @@ class TrainingRun:
             return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
-            if not free:
+            began = (self.folder / "config.toml").read_text(encoding="utf-8")
+            if not free or (first and not self.run.progress.step and began != dump_toml(self.bundle.tables)):
                 refuse_second(self.folder)
             try:
                 for report in self._completed(train(self.run)):
@@ -208,6 +210,9 @@ def new_run(
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
     with ranks.in_turn("description", everywhere=True):
+        with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
+            if not free:  # the description and the log of the other process stay
+                refuse_second(folder)
         save_description(folder, bundle)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     learning = "" if n_trained is None else f", {n_trained:,} trained"
