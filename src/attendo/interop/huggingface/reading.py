@@ -176,7 +176,7 @@ def _weight_files(folder: Path) -> list[Path]:
             raise AttendoError(
                 f"{folder / _INDEX} names {strange[0]!r}, which is no file beside it; download it again"
             )
-        return [folder / name for name in sorted(set(names))]
+        return [folder / name for name in sorted(set(map(str, names)))]
     if (folder / _WEIGHTS).is_file():
         return [folder / _WEIGHTS]
     for pattern in _PICKLES:
