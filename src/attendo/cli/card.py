@@ -55,7 +55,7 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if source := facts.get("init_from"):
         yield "began with", source
     if imported:
-        yield "imported", " ".join(filter(None, (imported["from"], imported["model_type"], imported["name"])))
+        yield "imported", " ".join(filter(None, map(imported.get, ("from", "model_type", "name"))))
     else:
         yield "data", ", ".join(_counts(data))
         files = config.get("data", {}).get("train", [])
