@@ -8,7 +8,8 @@ BIN := $(VENV)/bin
 UV ?= uv
 
 # The first of these that is new enough, runs, and can make a virtual environment. Looked for only when needed.
-CHECK := import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+VERSIONS := (3, 11) <= sys.version_info[:2] <= (3, 13)
+CHECK := import sys, venv, ensurepip; sys.exit(not $(VERSIONS))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	"$$p" -c "$(CHECK)" >/dev/null 2>&1 && echo "$$p" && break; done)
 
@@ -84,10 +85,18 @@ coverage: venv ## how many lines of the low rooms their own tests come past
 mutants: venv ## which small wrong changes of nn its own tests let live (about 6 CPU-minutes)
 	$(BIN)/python tools/mutate.py
 
+# An existing folder is used if it works, and nothing in it is removed. The file `making` marks an environment that make
+# itself began; after an interruption it is made again in place.
 $(VENV)/python.stamp:
-	@"$(PYTHON)" -c "$(CHECK)" || { \
-		echo "error: no Python 3.11 to 3.13 with venv and pip; install one, or say make PYTHON=..." >&2; exit 2; }
-	"$(PYTHON)" -m venv --clear $(VENV)
+	@if [ -n "$$(ls -A $(VENV) 2>/dev/null)" ] && [ ! -e $(VENV)/making ]; then \
+		$(BIN)/python -c "import sys, pip; sys.exit(sys.prefix == sys.base_prefix or not $(VERSIONS))" 2>/dev/null || { \
+		echo "error: $(VENV) is not a virtual environment of Python 3.11 to 3.13 with pip;" \
+			"move it away, or run: make VENV=another-folder" >&2; exit 2; }; \
+	else \
+		"$(PYTHON)" -c "$(CHECK)" || { \
+		echo "error: no Python 3.11 to 3.13 with venv and pip; install one, or run: make PYTHON=..." >&2; exit 2; }; \
+		mkdir -p $(VENV) && touch $(VENV)/making && "$(PYTHON)" -m venv $(VENV) && rm $(VENV)/making; \
+	fi
 	@touch $@
 
 $(VENV)/run.stamp: $(VENV)/python.stamp requirements.lock requirements-dev.lock pyproject.toml

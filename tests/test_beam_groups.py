@@ -94,12 +94,12 @@ def test_the_penalty_counts_how_often_earlier_groups_took_a_token():
 
 BAD = [
     *(
-        (name, value, "it must be 0 or more")
+        (name, value, "expected 0 to")
         for name in ("min_length", "no_repeat_ngram")
         for value in (-1, math.inf)
     ),
     *(
-        (name, value, "it must be 0 or more")
+        (name, value, "expected 0 to")
         for name in ("coverage_penalty", "diversity_penalty")
         for value in (-0.1, math.nan, math.inf)
     ),

@@ -51,6 +51,7 @@ def test_a_translator_leaves_with_a_report(run, valid, tmp_path):
     assert report["bleu"]["there"] == report["bleu"]["here"]
     assert "the same: tokens 100.0 %, texts 100.0 %" in outcome.out
     assert f"compared on 12 rows of {valid}" in outcome.out
+    assert {file.stat().st_mode for file in (tmp_path / "out").iterdir()} == {valid.stat().st_mode}
 
 
 def test_its_own_words_on_how_to_call_it_give_what_attendo_says(run, tmp_path):

@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.numpy import save_file
 
 from attendo import files
 from attendo.files import (
@@ -76,6 +78,17 @@ def test_a_new_file_has_the_rights_of_any_other(tmp_path):
     write_atomic(tmp_path / "ours", "")
     (tmp_path / "other").touch()
     assert (tmp_path / "ours").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
+def test_the_files_of_a_folder_have_the_rights_of_any_other_whatever_wrote_them(tmp_path):
+    before = os.umask(0o027)
+    try:
+        with atomic_folder(tmp_path / "a") as folder:
+            save_file({"x": np.zeros(1)}, folder / "x.safetensors")
+            (folder / "y").touch(0o600)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (tmp_path / "a").iterdir()] == [0o640, 0o640]
 
 
 def test_a_symbolic_link_stays_one(tmp_path):

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from attendo.cache import cache_folder
 from attendo.data import store as store_module
 from attendo.data.store import PairStore, pair_store, store_key
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import LearnedTokenizer, Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import cache_folder
 
 PAIRS = [(3 * i + 1, f"the cat {i}", f"猫{i} が " * (i % 4)) for i in range(50)]
 FILES = ["manifest.json", "rows", "source.ids", "source.offsets", "target.ids", "target.offsets"]

@@ -10,11 +10,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from attendo.config import build, dump_toml, read_toml
+from attendo.config import LONGEST, build, dump_toml, read_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
@@ -23,6 +24,9 @@ from attendo.models import Model, ModelConfig, build_model
 from attendo.own_parts import LOAD, OwnParts, name_of_parts, own_buffers, put_in, python_line
 
 FORMAT = 1
+DTYPES = ("F64", "F32", "F16", "BF16")
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
+"""What a header raises that was changed while it was read, or that no safetensors file has."""
 USES: dict[Architecture, str] = {
     "encoder-decoder": "translate",
     "classifier": "classify",
@@ -46,6 +50,25 @@ def use_of(task: str | None, architecture: Architecture) -> str:
     ('embed', 'classify')
     """
     return "embed" if task == "embedding" else USES[architecture]
+
+
+@dataclass(frozen=True)
+class Card:
+    """The types of what card.json holds, as far as it is read."""
+
+    task: str = ""
+    languages: dict[str, str | None] = field(default_factory=dict)
+    labels: dict[str, int] = field(default_factory=dict)
+    parameters: int = 0
+    trained_parameters: int = 0
+    own_parts: str = ""
+    own_buffers: dict[str, list[int]] = field(default_factory=dict)
+    init_from: str = ""
+    imported: dict[str, str | None] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    validation: dict[str, float] = field(default_factory=dict)
+    decoding: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -72,6 +95,30 @@ class Bundle:
         model = build_model(self.model_config)
         if self.own_parts is not None:
             put_in(self.own_parts, model, tried=tried)
+        return model
+
+    def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
+        """A model whose parameters have the shapes of a file, which are compared before any memory is taken.
+
+        Raises AttendoError naming the first parameter or buffer that is not as trained.
+        """
+        config = self.model_config
+        if config.n_encoder_layers + config.n_decoder_layers > len(stored):
+            raise AttendoError(
+                f"{where} has {len(stored)} parameters, fewer than config.toml has layers; copy it back"
+            )
+        if self.own_parts is None:
+            try:
+                with torch.device("meta"):
+                    paper = build_model(config)
+            except (RuntimeError, OverflowError, TypeError) as error:
+                words = str(error).splitlines()[0][:LONGEST]
+                raise AttendoError(
+                    f"config.toml [model] beside {where} has sizes that no model can have: {words}"
+                ) from None
+            self.require_shapes(where, stored, paper)
+        model = self.new_model()
+        self.require_shapes(where, stored, model)
         return model
 
     def require_own_parts(self, folder: Path, call: str = LOAD) -> None:
@@ -150,9 +197,18 @@ def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
                 f"{folder} has no {name}; it is no run folder, or the file was lost: copy it back"
             )
     tables = _whole_config(folder / "config.toml", card)
+    config = build(ModelConfig, tables["model"], f"{folder / 'config.toml'} [model]")
     if own_parts is not None and "own_parts" not in card:
         raise AttendoError(f"{folder} was trained without parts of one's own; load it without own_parts")
-    return Bundle(tables, Tokenizer.load(folder / "tokenizer.json"), card, own_parts, folder)
+    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    reserved = max(tokenizer.specials.n_reserved, tokenizer.specials.n_around_text)
+    for name, least in {"vocab_size": tokenizer.vocab_size, "max_len": reserved + 1}.items():
+        if getattr(config, name) < least:
+            raise AttendoError(
+                f"{folder / 'config.toml'} [model]: {name}={getattr(config, name)} is too small for tokenizer.json"
+                f" (expected at least {least}); copy both files back"
+            )
+    return Bundle(tables, tokenizer, card, own_parts, folder)
 
 
 def _card(path: Path) -> dict[str, Any]:
@@ -160,12 +216,13 @@ def _card(path: Path) -> dict[str, Any]:
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
         found = card.get("format")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         raise AttendoError(f"{path} is damaged (no valid JSON); copy it back") from None
     if found != FORMAT:
         raise AttendoError(
-            f"{path}: format {found!r} is unknown to this version, which reads {FORMAT}; upgrade attendo"
+            f"{path}: format {str(found)[:LONGEST]} is unknown to this version, which reads {FORMAT}; upgrade attendo"
         )
+    build(Card, card, f"{path} [card]", others=True)
     return card
 
 
@@ -176,6 +233,8 @@ def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]
     the keys of [decoding], its last table, which the card holds too.
     """
     tables = read_toml(path)
+    if value := next((name for name, table in tables.items() if not isinstance(table, dict)), None):
+        raise AttendoError(f"{value} in {path} is a value (expected a table); copy the file back")
     lost = [key for key in card.get("decoding", {}) if key not in tables.get("decoding", {})]
     if "model" not in tables or lost or not path.read_bytes().endswith(b"\n"):
         what = (
@@ -197,8 +256,6 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
             f"{folder} has no model.safetensors yet; let training reach its first evaluation, or resume"
         )
     bundle.require_own_parts(folder)
-    model = bundle.new_model()
-    parameters = dict(model.named_parameters())
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
@@ -212,11 +269,17 @@ def load_model(folder: Path, bundle: Bundle) -> Model:
                 raise AttendoError(
                     f"{path} is damaged: its weights are not those that were written; copy it back, or resume the run"
                 )
-            stored = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
-            bundle.require_shapes(path, stored, model)
-            for name, parameter in parameters.items():
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no mapping
+            for name, found in slices.items():
+                if found.get_dtype() not in DTYPES:
+                    raise AttendoError(
+                        f"{path}: {name} is of type {found.get_dtype()} (expected F32); copy it back"
+                    )
+            stored = {name: found.get_shape() for name, found in slices.items()}
+            model = bundle.sized_model(path, stored)
+            for name, parameter in model.named_parameters():
                 parameter.data = file.get_tensor(name).clone()  # not of the file, which may be written anew
-    except SafetensorError as error:
+    except (SafetensorError, *_UNREADABLE) as error:
         raise AttendoError(f"{path} is damaged ({error}); copy it back, or resume the run") from None
     return model.eval()
 

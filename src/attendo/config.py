@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
+LONGEST = 80
+"""Characters of a wrong value that a message shows."""
+_QUOTED, _DEEP_KEY = re.compile(r"""("|')[^"'\n]*+\1"""), re.compile(r"(?:\.[ \t]*+[\w-]*+[ \t]*+){100}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # F.toml [model]
 
@@ -30,12 +33,21 @@ _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # F.toml [model]
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, as plain values. Raises AttendoError with the line when it isn't TOML."""
     try:
-        return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+        text = path.read_bytes().decode("utf-8-sig")
+        if _DEEP_KEY.search(
+            _QUOTED.sub("", text)
+        ):  # the time for such a key grows with the square of its length
+            raise RecursionError
+        tables = tomllib.loads(text)
+        json.dumps(_plain(tables), default=str)  # what is too deep or too long for that is refused here
+        return tables
     except (FileNotFoundError, IsADirectoryError):
         raise AttendoError(f"{path}: no such file; give the path of a TOML file") from None
     except UnicodeDecodeError as error:
         raise AttendoError(f"{path} is not UTF-8 (byte {error.start + 1}); save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise AttendoError(f"{path} is nested too deeply; write tables of plain values") from None
+    except ValueError as error:  # of TOML, or a number of more digits than Python reads
         raise AttendoError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -63,15 +75,16 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
     return result
 
 
-def build(section: type[T], table: Mapping[str, Any], where: str) -> T:
-    """The dataclass `section` filled from `table`, strictly: no unknown key, no text for a number.
+def build(section: type[T], table: Mapping[str, Any], where: str, *, others: bool = False) -> T:
+    """The dataclass `section` filled from `table`, strictly: no unknown key unless `others`, no text for a number.
 
     `where` names the table and, if there is one, its file: `"model"` or `"F.toml [model]"`. Fields that are
     dataclasses are filled from sub-tables. Raises AttendoError naming key, value and what was expected; a
     ValueError of a `__post_init__` becomes one too.
     """
     name, place = _placed(where)
-    _refuse_unknown(section, table, name, place)
+    if not others:
+        _refuse_unknown(section, table, name, place)
     try:
         # As JSON, since only there the strict mode takes a list for a tuple and a table for a dataclass.
         return _adapter(section).validate_json(json.dumps(table), strict=True)
@@ -155,7 +168,10 @@ def _first_error(section: type, error: ValidationError, name: str, place: str) -
     message = message[:1].lower() + message[1:]
     if first["type"] == "missing":
         return f"{path} is missing{place}; set it"
-    return f"{path} = {json.dumps(first['input'], ensure_ascii=False)}{place} is not right: {message}"
+    value = json.dumps(first["input"], ensure_ascii=False)
+    return (
+        f"{path} = {value if len(value) <= LONGEST else f'{value[:LONGEST]}…'}{place} is not right: {message}"
+    )
 
 
 def _dotted(*names: str) -> str:

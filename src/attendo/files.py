@@ -1,4 +1,4 @@
-"""Files that are whole or absent: atomic writing, folders that can be verified, and where the cache is.
+"""Files that are whole or absent: atomic writing, and folders that can be verified.
 
 Everything here uses the standard library only. Whatever the operating system refuses (a full disk, a missing
 right) comes out as the OSError it is, with what stood there before untouched.
@@ -24,11 +24,6 @@ _REMEDY = "restore it or save the folder again"
 
 class DamagedFile(OSError):
     """A file that is missing, cut short or changed since its manifest was written."""
-
-
-def cache_folder() -> Path:
-    """Where token stores and compiled libraries are kept: $ATTENDO_CACHE, or ~/.cache/attendo."""
-    return Path(os.environ.get("ATTENDO_CACHE") or Path.home() / ".cache" / "attendo")
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -72,23 +67,27 @@ def atomic_text(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, replace: bool = False) -> Iterator[Path]:
+def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Iterator[Path]:
     """Yield an empty hidden folder beside `path`, which becomes `path` when the block ends without an error.
 
-    All files in it reach the disk before the one rename. On an error the folder is removed and nothing else
+    All files in it reach the disk before the one rename, with the folder's `mode` less the umask: some libraries write
+    files that only their owner can read. On an error the folder is removed and nothing else
     has changed. Raises FileExistsError if `path` is there already with anything in it, at the start or, when
     another process was quicker, at the end. replace: what was there steps aside just before, and is removed then;
     should the process die in between, `mend_folder` puts it back.
     """
-    path = path.resolve()
+    if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
+        path = path.resolve()  # but not a path through a descriptor, which would then no longer be used
     if not replace and path.exists() and not (path.is_dir() and not any(path.iterdir())):
         raise FileExistsError(f"{path} already exists")
     temporary = _beside(path)
-    temporary.mkdir()
+    temporary.mkdir(mode)
     try:
         yield temporary
+        file_mode = temporary.stat().st_mode & 0o666
         for folder, _, names in os.walk(temporary, topdown=False):
             for name in names:
+                Path(folder, name).chmod(file_mode)
                 _sync_file(Path(folder, name))
             _sync_folder(Path(folder))
         old = _beside(path).with_suffix(_ASIDE)

@@ -16,9 +16,12 @@ from attendo.nn.positions import PhaseOrder
 Architecture = Literal["encoder-decoder", "classifier", "decoder", "masked"]
 Positions = Literal["sinusoidal", "learned", "ramp", "inverse", "rotary", "alibi", "relative", "none"]
 Tie = Literal["all", "output", "input", "none"]
+_BELOW = 1 << 24
+"""Of every size: above all that models have, and small enough that no product of two overflows."""
 _AT_LEAST = {
     1: ("vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "value_dim", "max_len", "d_output"),
-    0: ("norm_eps", "embedding_norm_eps", "dropout", "attention_dropout", "activation_dropout"),
+    0: ("norm_eps", "embedding_norm_eps", "dropout", "attention_dropout", "activation_dropout", "n_classes"),
+    -_BELOW: ("n_kv_heads", "n_encoder_layers", "n_decoder_layers", "position_buckets", "position_reach"),
 }
 _USED_WITH = {
     "n_classes": ("architecture", ("classifier",)),
@@ -113,11 +116,9 @@ class ModelConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(str, choices))}")
         for least, names in _AT_LEAST.items():
             for name in names:
-                value, below = getattr(self, name), 1 if name.endswith("dropout") else math.inf
+                value, below = getattr(self, name), 1 if name.endswith("dropout") else _BELOW
                 if value is not None and not least <= value < below:
-                    raise ValueError(
-                        f"{name}={value} must be at least {least}{' and below 1' * (below == 1)}"
-                    )
+                    raise ValueError(f"{name}={str(value)[:40]} must be at least {least} and below {below:,}")
         for name, (other, values) in _USED_WITH.items():
             value, used = getattr(self, name), getattr(self, other) in values
             if not used and value != type(self).__dataclass_fields__[name].default:

@@ -12,10 +12,11 @@ import pytest
 from cut_runs import Killed, finished, lasting, log, traces
 from forked import begun_child
 from tiny_corpus import SMALL as PAIRS
-from tiny_corpus import pairs_file
+from tiny_corpus import pairs_file, small_run
 from tiny_texts import SMALL as TEXTS
 from tiny_texts import labelled_file, text_file
 
+from attendo.bundle import load_bundle, load_model
 from attendo.errors import AttendoError
 from attendo.files import locked, write_manifest
 from attendo.tasks.families import family_of
@@ -120,6 +121,23 @@ def test_a_second_process_in_the_folder_is_refused(cut):
             ):
                 second()
     goes_on(folder, wanted, [])
+
+
+def test_two_trainings_into_one_new_folder_leave_one_description(tmp_path):
+    pairs = pairs_file(tmp_path)
+    first, second = (
+        small_run(tmp_path / "run", pairs, training={"steps": steps, "evaluate_every": 2}) for steps in (2, 4)
+    )
+    with pytest.raises(AttendoError, match="another process trains in"):  # whose description was replaced
+        finished(first)
+    reports = second.reports()
+    next(reports)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    with pytest.raises(AttendoError, match="another process trains in"):
+        small_run(tmp_path / "run", pairs, training={"steps": 2})
+    assert all(path.read_bytes() == data for path, data in before.items())
+    list(reports)
+    load_model(tmp_path / "run", load_bundle(tmp_path / "run"))
 
 
 def test_a_killed_process_holds_no_lock(cut, tmp_path):

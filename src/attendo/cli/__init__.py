@@ -21,7 +21,7 @@ from attendo.cli.importing import add_import_command
 from attendo.cli.lesson import add_lesson_command
 from attendo.cli.looking import add_look_command
 from attendo.cli.planning import add_plan_command
-from attendo.cli.reporting import say
+from attendo.cli.reporting import escaping, say
 from attendo.cli.serving import add_serve_command
 from attendo.cli.shortlist import add_shortlist_command
 from attendo.cli.theory import add_theory_commands
@@ -85,6 +85,7 @@ def options(
         print(context.get_help())
 
 
+@escaping()
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and gives its exit code.
 
@@ -136,10 +137,7 @@ def report(error: Exception) -> int:
         case _:
             text = f"{type(error).__name__}: {error}; this is a fault in attendo: run it again with --debug, report it"
             code = 1
-    shown = (
-        c if c.isprintable() else f"\\u{{{ord(c):x}}}" for c in " ".join(text.split())
-    )  # a file's words, too
-    print("error:", "".join(shown), file=sys.stderr)
+    print("error:", " ".join(text.split()), file=sys.stderr)
     return code
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data.accounting import duration
+from attendo.data.text_width import shown
 
 LEFT, WIDTH = 12, 79
 CALLS = {
@@ -22,7 +23,9 @@ CALLS = {
 def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
     """The lines that `attendo info` prints, from what `describe_run` gives; only a file's name runs over."""
     for name, text in _entries(folder, facts):
-        lines = textwrap.wrap(text, WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [""]
+        lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
         yield f"{name:<{LEFT}}{lines[0]}".rstrip()
         yield from (" " * LEFT + line for line in lines[1:])
 
@@ -52,10 +55,11 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if source := facts.get("init_from"):
         yield "began with", source
     if imported:
-        yield "imported", " ".join(filter(None, (imported["from"], imported["model_type"], imported["name"])))
+        yield "imported", " ".join(filter(None, map(imported.get, ("from", "model_type", "name"))))
     else:
         yield "data", ", ".join(_counts(data))
-        for file in config.get("data", {}).get("train", []):
+        files = config.get("data", {}).get("train", [])
+        for file in files if isinstance(files, list) else ():
             yield "", str(file)
         yield "training", _training(training)
         yield "so far", _progress(facts["progress"])
@@ -103,17 +107,21 @@ def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
 
 
 def _progress(entry: dict[str, Any]) -> str:
+    from attendo.tasks.learning_curves import read_number
+
     if not entry:
         return "not a step yet"
-    clock = f"{duration(entry.get('wall_seconds', 0))} ({entry.get('cpu_seconds', 0):,.0f} CPU-seconds)"
+    wall, cpu, step, epoch = (
+        read_number(entry.get(key)) or 0 for key in ("wall_seconds", "cpu_seconds", "step", "epoch")
+    )
     state = f"ended: {entry.get('note', '')}" if entry.get("kind") == "end" else "not at its end"
-    return f"step {entry.get('step', 0):,}, epoch {entry.get('epoch', 0) + 1}, {clock}; {state}"
+    return f"step {step:,.0f}, epoch {epoch + 1:,.0f}, {duration(wall)} ({cpu:,.0f} CPU-seconds); {state}"
 
 
 def _counts(data: dict[str, Any]) -> Iterator[str]:
     """How much there was to learn from, and to validate on."""
     for key, value in data.items():
-        if key == "padding_share":
+        if key == "padding_share" and isinstance(value, float):
             yield f"{value:.1%} padding"
         elif isinstance(value, int) and key != "batches_per_epoch":
             yield f"{value:,} {key.replace('_', ' ')}"
@@ -124,7 +132,7 @@ def _validation(found: dict[str, float] | None) -> str:
 
     if not found:
         return "none yet"
-    return "; ".join([f"{', '.join(measured(found))} (step {found['step']:,})", *counted(found)])
+    return "; ".join([f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})", *counted(found)])
 
 
 def _bytes(size: int) -> str:

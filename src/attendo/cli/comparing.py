@@ -17,6 +17,7 @@ from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of
 from attendo.cli.using_options import Beam, Columns, Files, Header, chosen_device, make_ready, require_files
 from attendo.data.accounting import Account, plural
+from attendo.data.text_width import shown
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
@@ -107,7 +108,7 @@ def compare(
         facts = {"a": str(first), "b": str(second), "rows": n_rows, "samples": samples, "seed": seed}
         print(json.dumps(facts | {"scores": [_as_json(verdict) for verdict in found]}, ensure_ascii=False))
     else:
-        print("\n".join([f"A  {first}", f"B  {second}", f"{plural(n_rows, 'row')}, {samples:,} samples", ""]))
+        print(shown(f"A  {first}\nB  {second}\n{plural(n_rows, 'row')}, {samples:,} samples\n"))
         print("\n".join(line for verdict in found for line in verdict_lines(verdict)))
     say(f"{time.monotonic() - began:,.1f} s")
     return 0

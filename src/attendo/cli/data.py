@@ -10,6 +10,7 @@ import typer
 
 from attendo.cli.evaluating import ONE_NAME
 from attendo.cli.options import OneJson
+from attendo.data.text_width import shown
 
 if TYPE_CHECKING:
     from attendo.data.doctor_report import Report
@@ -54,7 +55,9 @@ def doctor(
     examined = _labelled if _names_label(columns) else _pairs
     report = examined(files, against, columns, header)
     print(
-        json.dumps(report.as_json(), ensure_ascii=False, indent=1) if as_json else "\n".join(report.lines())
+        json.dumps(report.as_json(), ensure_ascii=False, indent=1)
+        if as_json
+        else shown("\n".join(report.lines()))
     )
     return 1 if report.found else 0
 

@@ -28,6 +28,7 @@ from attendo.cli.using_options import (
     require_files,
 )
 from attendo.data.accounting import Account, plural
+from attendo.data.text_width import shown
 
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
@@ -115,7 +116,7 @@ def evaluate(
         case _:
             raise AttendoError(NO_MEASURE.format(folder))
     seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
-    print(json.dumps(facts | seconds, ensure_ascii=False) if as_json else "\n".join(lines))
+    print(json.dumps(facts | seconds, ensure_ascii=False) if as_json else shown("\n".join(lines)))
     say(f"{seconds['wall_seconds']:,.1f} s ({seconds['cpu_seconds']:,.1f} CPU-seconds)")
     return 0
 

@@ -10,6 +10,7 @@ import typer
 from attendo.cli.options import Threads, use_threads
 from attendo.cli.reporting import say
 from attendo.cli.using_options import Folder
+from attendo.data.text_width import shown
 
 if TYPE_CHECKING:
     from attendo.bundle import Bundle
@@ -68,7 +69,7 @@ def export(
         quantization=cast("Any", quantization), languages=(source, into) if comma else None
     )
     report = exported(folder, out, cast("Any", target), options, valid=valid or (), most=rows, say=say)
-    print("\n".join(parity_lines(report)))
+    print(shown("\n".join(parity_lines(report))))
     say(f"{out}: {target}, with attendo-parity.json")
     return 0
 

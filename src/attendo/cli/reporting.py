@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from attendo.data.accounting import duration
+from attendo.data.text_width import ISOLATES, shown
 from attendo.words import Language, Words
 
 if TYPE_CHECKING:
@@ -26,6 +27,26 @@ STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
 """What a guess of the time left rests on: so many steps and seconds, or more seconds where steps are slow."""
 
 WIDTH, INDENT = 79, "    "
+
+
+@contextmanager
+def escaping() -> Iterator[None]:
+    """Within it, nothing from a file commands the terminal: see `shown`. Output to a file or pipe stays as it is."""
+    streams = [s for s in (sys.stderr, sys.stdout) if s is not None and (s is sys.stderr or s.isatty())]
+    for stream in streams:
+        write = stream.write
+        stream.write = lambda text, write=write: write(shown(text, ISOLATES))
+    try:
+        yield
+    finally:
+        for stream in streams:
+            vars(stream).pop("write", None)
+
+
+def unescaped(commands: str) -> None:
+    """Writes what commands the terminal, as it is."""
+    type(sys.stderr).write(sys.stderr, commands)
+    sys.stderr.flush()
 
 
 def say(line: str) -> None:
@@ -95,12 +116,12 @@ class Live:
     def show(self, line: str) -> None:
         """Puts this line in the place of the one before."""
         if self.on:
-            print(f"\r\x1b[2K{line[:WIDTH]}", end="", file=sys.stderr, flush=True)
+            unescaped(f"\r\x1b[2K{shown(line[:WIDTH])}")
 
     def clear(self) -> None:
         """Takes the line away."""
         if self.on:
-            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
+            unescaped("\r\x1b[2K")
 
 
 class Screen:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cached_property
 from typing import Any
@@ -20,6 +20,7 @@ from attendo.data.tokenizers import MARK, Tokenizer, keep_to_one_thread, well_fo
 from attendo.errors import AttendoError
 
 FORMAT = 1
+MOST_GROWTH, MOST_IDS = 10_000, 1 << 24
 _KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
 _REMEDY = "copy it back, or import the model again"
 
@@ -74,12 +75,46 @@ def _cuts_words(node: Any) -> bool:
     )
 
 
+def require_bounded(document: Mapping[str, Any]) -> None:
+    """Raises AttendoError for a tokenizer that makes a short text very long, or that the library can't run.
+
+    Replacements in a row multiply a text, padding has any length, and a token without an id stops the process.
+    """
+    growth = 1
+    used, known = set[str](), set[str]()
+    for part in _tables(
+        {name: part for name, part in document.items() if name not in ("model", "added_tokens")}
+    ):
+        if part.get("type") == "Replace":
+            growth *= max(1, len(str(part.get("content")))) + 1  # a pattern may match nothing, anywhere
+        known |= {*part.get("special_tokens", ())}
+        used |= {str(part["SpecialToken"].get("id"))} if "SpecialToken" in part else set()
+    if missing := sorted(used - known):
+        raise AttendoError(
+            f"the tokenizer puts {missing[0]!r} around a text, but has no id for it; {_REMEDY}"
+        )
+    if growth > MOST_GROWTH or document.get("padding") or document.get("truncation"):
+        raise AttendoError(
+            f"the tokenizer makes a text up to {min(growth, 10**9):,} times as long, pads or cuts it (expected at most"
+            f" {MOST_GROWTH:,} times, no padding and no truncation); {_REMEDY}"
+        )
+
+
+def _tables(node: Any) -> Iterator[dict[str, Any]]:
+    """The tables in a document, the outer before the inner."""
+    if isinstance(node, dict):
+        yield node
+    for part in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _tables(part)
+
+
 class _Side:
     """One library tokenizer, and the model's id of each of its own where they differ."""
 
     def __init__(self, table: Mapping[str, Any], others: Mapping[str, int]) -> None:
         """others: ids of pieces that the library's vocabulary may lack: what is unknown to it may be one of them."""
         self._document, self._ids, self._others = table["library"], table["ids"], others
+        require_bounded(self._document)
         self.library = LibraryTokenizer.from_str(json.dumps(self._document))
         self.entries = {self._id(i): piece for piece, i in self.library.get_vocab().items()}
         self._unknown = self._document["model"].get("unk_id")
@@ -135,7 +170,9 @@ class ImportedTokenizer(Tokenizer):
                 raise AttendoError(
                     f"format {document['attendo_tokenizer']!r} of a tokenizer is unknown; upgrade attendo"
                 )
-            self.vocab_size = int(document["vocab_size"])
+            if not 0 < (size := int(document["vocab_size"])) < MOST_IDS:
+                raise AttendoError(f"vocab_size={str(size)[:40]} is no size of a vocabulary; {_REMEDY}")
+            self.vocab_size = size
             self.specials = _specials(document["specials"], self.vocab_size)
             self._marks = {int(i): str(piece) for i, piece in document["marks"].items()}
             given = {i: str(piece) for i, piece in enumerate(document["pieces"] or ()) if piece is not None}
@@ -159,7 +196,7 @@ class ImportedTokenizer(Tokenizer):
         missing = {i for i, entry in enumerate(self._entries) if entry is None}
         self.not_text = self._silent | missing | self._marks.keys()
         self.never = tuple(sorted((missing | set(document["specials"]["never"])) - {own.eos_id}))
-        kinds = _types(document["source"]["library"]["decoder"])
+        kinds = {part.get("type") for part in _tables(document["source"]["library"]["decoder"])}
         self._byte_level, self._byte_pieces = "ByteLevel" in kinds, "ByteFallback" in kinds
         self.drops_space = "WordPiece" in kinds or self._joined([f"{MARK}a"]) == "a"
 
@@ -300,15 +337,6 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
 def _flat(value: Any) -> list[Any]:
     """The values in lists in lists."""
     return [one for part in value for one in _flat(part)] if isinstance(value, list) else [value]
-
-
-def _types(node: Any) -> set[str]:
-    """The types of a part of a library's document and of the parts in it."""
-    if isinstance(node, list):
-        return set().union(*map(_types, node))
-    if not isinstance(node, dict):
-        return set()
-    return {str(node.get("type"))}.union(*map(_types, node.values()))
 
 
 def _byte(entry: str) -> int | None:

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attendo.cache import cache_folder, opened_or_built
 from attendo.data.accounting import Account
 from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.lengths import RowLengths
 from attendo.data.store import (
     id_type,
     mapped,
-    opened_or_built,
     row_place,
     row_starts,
     save_row_starts,
     verified_facts,
 )
 from attendo.data.tokenizers import Tokenizer
-from attendo.files import cache_folder, write_manifest
+from attendo.files import write_manifest
 
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building a store takes

@@ -5,39 +5,28 @@ needs them) with the offsets of the rows for each side, the row numbers in the f
 files begin, and a manifest. Each kind is one file of any size: a memory map needs no smaller ones.
 """
 
-import contextlib
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attendo.cache import cache_folder, discard, opened_or_built
 from attendo.data.accounting import Account
 from attendo.data.lengths import RowLengths
 from attendo.data.tokenizers import Tokenizer
-from attendo.errors import AttendoError
-from attendo.files import (
-    DamagedFile,
-    atomic_folder,
-    cache_folder,
-    manifest_hash,
-    remove_folder,
-    sha256_file,
-    verify_manifest,
-    write_manifest,
-)
+from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
 
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building takes
 _SIDES = ("source", "target")
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -55,7 +44,7 @@ class StoreFacts:
 
     def discard(self) -> None:
         """Takes the store out of the cache; asked for again, it is made anew."""
-        _remove(self.folder)
+        discard(self.folder)
 
 
 class PairStore:
@@ -132,32 +121,6 @@ def pair_store(
     )
 
 
-def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[Path], None]) -> S:
-    """What `opened` makes of a folder in the cache, which `build` fills if it isn't there yet or is damaged.
-
-    opened: raises FileNotFoundError if there is none, DamagedFile if it isn't whole. build: given an empty hidden
-    folder, which appears under its name at once, whole. Several processes may build the same one at a time: the
-    first one's is used by all. Raises AttendoError if the cache can't be written to.
-    """
-    try:
-        return opened(folder)
-    except FileNotFoundError:
-        pass
-    except DamagedFile:
-        _remove(folder)
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_folder(folder) as new:
-            build(new)
-    except FileExistsError:
-        if not folder.is_dir():
-            raise AttendoError(f"{folder.parent} is not a folder; set ATTENDO_CACHE to one") from None
-        # another process was quicker; its store holds the same
-    except PermissionError as error:
-        raise AttendoError(f"{error}; set ATTENDO_CACHE to a folder that can be written to") from error
-    return opened(folder)
-
-
 def verified_facts(folder: Path, wanted: int) -> StoreFacts:
     """The facts in a store's manifest, once its files are found whole and its format the wanted one.
 
@@ -169,7 +132,7 @@ def verified_facts(folder: Path, wanted: int) -> StoreFacts:
     if facts.get("format") != wanted:
         raise DamagedFile(f"{folder} has format {facts.get('format')}, not {wanted}")
     left_out = facts.get("left_out", ([], 0))
-    return StoreFacts(folder, facts["key"], facts["dtype"], manifest_hash(folder), tuple(left_out))
+    return StoreFacts(folder.resolve(), facts["key"], facts["dtype"], manifest_hash(folder), tuple(left_out))
 
 
 def id_type(vocab_size: int) -> str:
@@ -261,9 +224,3 @@ def mapped(path: Path, dtype: str) -> NDArray[Any]:
     if path.stat().st_size == 0:
         return np.empty(0, dtype)
     return np.memmap(path, dtype, mode="r").view(np.ndarray)
-
-
-def _remove(folder: Path) -> None:
-    """Take a damaged store away, unless another process was quicker."""
-    with contextlib.suppress(FileNotFoundError):
-        remove_folder(folder)

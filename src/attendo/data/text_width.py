@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
+_COMMANDS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 EMOJI = "\ufe0f"
 """Asks for the character before it to be drawn as an emoji."""
+ISOLATES = "\u2068\u2069"
+"""The marks around a text whose direction is to change nothing beside it."""
+
+
+def shown(text: str, kept: str = "") -> str:
+    """Return the text with an escape for each character that commands a terminal or turns the direction of text.
+
+    Args:
+        text: A text from a file, of which tabs and line feeds stay.
+        kept: Characters that also stay.
+
+    >>> shown("\\x1b[31m\\u202elabel"), shown("\\u2068a\\u2069", "\\u2068\\u2069") == "\\u2068a\\u2069"
+    ('\\\\u{1b}[31m\\\\u{202e}label', True)
+    """
+    return _COMMANDS.sub(lambda found: found[0] if found[0] in kept else f"\\u{{{ord(found[0]):x}}}", text)
 
 
 def columns(text: str) -> int:
@@ -72,7 +91,7 @@ def padded(text: str, width: int) -> str:
 def isolated(text: str) -> str:
     """The text; if it runs from right to left, between marks that keep what stands beside it in its order."""
     if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
-        return f"\u2068{text}\u2069"
+        return f"{ISOLATES[0]}{text}{ISOLATES[1]}"
     return text
 
 

@@ -9,11 +9,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attendo.cache import cache_folder, opened_or_built
 from attendo.data.epoch_rows import GROUPING
-from attendo.data.store import StoreFacts, id_type, mapped, opened_or_built, verified_facts
+from attendo.data.store import StoreFacts, id_type, mapped, verified_facts
 from attendo.data.texts import Chunk
 from attendo.data.tokenizers import Tokenizer, well_formed
-from attendo.files import cache_folder, write_manifest
+from attendo.files import write_manifest
 
 _FORMAT = 1
 _AT_ONCE = 1 << 20  # characters encoded together

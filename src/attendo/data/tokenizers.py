@@ -30,6 +30,7 @@ BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 _PICTURES = "[\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
 _WITHIN_PICTURES = re.compile(f"(?<={_PICTURES})\u200d(?={_PICTURES})")
+_CUTTING: Final = ("normalizer", "pre_tokenizer", "post_processor", "padding", "truncation")
 WORDS: Final = ("word", "uncased")
 """The kinds that have an id for a word, and none for what no training text had."""
 
@@ -131,6 +132,10 @@ class Tokenizer(ABC):
             raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
         except AttendoError as error:
             raise AttendoError(f"{path}: {error}") from error
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise  # Ctrl-C
+            raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
     @cached_property
     def _readable(self) -> list[str]:
@@ -331,7 +336,7 @@ def _kind(document: dict[str, Any]) -> Kind:
             f"a {document['model']['type']} tokenizer is none of {', '.join(get_args(Kind)[:-1])}"
         )
     cuts = tokenizer_document(kind, {})
-    if any(document[part] != cuts[part] for part in ("normalizer", "pre_tokenizer", "post_processor")):
+    if any(document[part] != cuts[part] for part in _CUTTING):
         raise AttendoError("this tokenizer cuts texts in another way than attendo's: train one with attendo")
     return kind
 

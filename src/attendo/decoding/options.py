@@ -1,10 +1,21 @@
 """How to search: the `[decoding]` table of a translator."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 LengthNorm = Literal["gnmt", "plain"]
+_RANGES = {
+    "beam": (1, 10_000),
+    "length_penalty": (-20, 20),
+    "max_length_ratio": (0, 10_000),
+    "max_length_extra": (1, 1_000_000),
+    "min_length": (0, 1_000_000),
+    "no_repeat_ngram": (0, 1_000_000),
+    "coverage_penalty": (0, 1_000_000),
+    "diversity_penalty": (0, 1_000_000),
+    "batch_tokens": (1, 1_000_000_000),
+}
+"""The least and the largest value of each option: beyond it nothing more is found, or no memory is enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +59,6 @@ class DecodingConfig:
             raise ValueError(f"beam is {self.beam}; it must be at least 1 (1 is greedy search)")
         if not 1 <= self.n_best <= self.beam:
             raise ValueError(f"n_best is {self.n_best} with beam {self.beam}; choose it between 1 and beam")
-        if not math.isfinite(self.length_penalty):
-            raise ValueError(f"length_penalty is {self.length_penalty}; it must be a finite number")
         if self.length_norm not in ("gnmt", "plain"):
             raise ValueError(f"length_norm is {self.length_norm!r}; choose gnmt or plain")
         if self.beam_groups < 1 or self.beam % self.beam_groups:
@@ -58,15 +67,11 @@ class DecodingConfig:
             )
         if self.refill and self.beam_groups > 1:
             raise ValueError("refill is set with beam_groups above 1; leave one of them out")
-        for name in ("max_length_extra", "batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in (
-            *("max_length_ratio", "min_length", "no_repeat_ngram"),
-            *("coverage_penalty", "diversity_penalty"),
-        ):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be 0 or more, and finite")
+        for name, (least, most) in _RANGES.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise ValueError(
+                    f"{name} is {str(value)[:40]} (expected {least:,} to {most:,}); choose a value in this range"
+                )
 
     def max_length(self, source_length: int, capacity: int) -> int:
         """The most tokens, end token included, that the text for a source of this length may have.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, cast
@@ -11,6 +10,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from attendo.data.text_width import shown
 from attendo.errors import AttendoError
 from attendo.inspecting.measures import entropy
 from attendo.microscope.layers import attention_paths
@@ -163,8 +163,4 @@ def visible(piece: str) -> str:
 
 
 def _visible(c: str) -> str:
-    if c in MARKS:
-        return MARKS[c]
-    commands = unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
-    turns = unicodedata.bidirectional(c) in ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
-    return f"\\u{{{ord(c):x}}}" if commands or turns else "␠" if c.isspace() else c
+    return MARKS.get(c) or (shown(c) if shown(c) != c else "␠" if c.isspace() else c)

@@ -71,7 +71,9 @@ class LookServer(ThreadingHTTPServer):
             self._closed = True
             self._questions.put(None)
         if self._worker.is_alive():
-            self._worker.join(CLOSING_SECONDS)  # at the end of Python, torch aborts where a thread still computes
+            self._worker.join(
+                CLOSING_SECONDS
+            )  # at the end of Python, torch aborts where a thread still computes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Prints nothing: a client has left."""

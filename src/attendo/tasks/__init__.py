@@ -43,9 +43,9 @@ def load(folder: str | Path, device: str = "cpu", own_parts: OwnParts | None = N
     from attendo.tasks.families import family_of
 
     bundle = load_bundle(Path(folder), own_parts)
-    if bundle.card["task"] == "embedding":
+    if (task := bundle.card.get("task", "")) == "embedding":
         return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
-    return family_of(bundle.card["task"]).user(bundle, load_model(Path(folder), bundle).to(device))
+    return family_of(task).user(bundle, load_model(Path(folder), bundle).to(device))
 
 
 def train(

@@ -22,6 +22,7 @@ from attendo.bundle import (
     save_weights,
     weights_hash,
 )
+from attendo.config import dump_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, save_trained_rows
 from attendo.errors import AttendoError
@@ -75,7 +76,8 @@ class TrainingRun:
             return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
-            if not free:
+            began = (self.folder / "config.toml").read_text(encoding="utf-8")
+            if not free or (first and not self.run.progress.step and began != dump_toml(self.bundle.tables)):
                 refuse_second(self.folder)
             try:
                 for report in self._completed(train(self.run)):
@@ -211,6 +213,9 @@ def new_run(
     }
     own = TrainedRows.of(corpus.told_apart())
     with ranks.in_turn("description", everywhere=True):
+        with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
+            if not free:  # the description and the log of the other process stay
+                refuse_second(folder)
         save_description(folder, bundle)
         if len(own):
             save_trained_rows(folder, corpus.trained, own)

@@ -251,7 +251,7 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     """A line as an object with its kind and step; None where it is none."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("kind"), str):
         return None

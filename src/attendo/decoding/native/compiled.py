@@ -39,6 +39,7 @@ from attendo.nn.feedforward import ACTIVATIONS
 from attendo.nn.feedforward import FeedForward as FeedForwardModule
 from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
+_POSITIONS_AHEAD = 4096  # computed at once; more where a text is longer, whatever max_len a file names
 _NOTHING = Attending(heads=Heads())
 _FIELDS = {"self_attention": "attention", "cross_attention": "cross", "feed_forward": "feed_forward"}
 """Of a Block, by the name of a block's layer."""
@@ -94,7 +95,7 @@ class CompiledModel:
         config = model.config
         self.width, self.vocab_size = config.d_model, config.vocab_size
         # the encoder may be fed what the decoder is not: texts as long as memory allows
-        self._position_end = config.max_len + 1
+        self._position_end = min(config.max_len + 1, _POSITIONS_AHEAD)
         self._turned = 0  # positions for which rotary heads have their angles
         self._stacks: dict[str, tuple[Stack, Encoder | Decoder]] = {}
         self._memory: list[Matrix] = []
@@ -243,10 +244,10 @@ class CompiledModel:
                 module.positions(torch.zeros(1, 1, dtype=torch.long), end)  # refuses an end beyond its table
                 table = module.positions.weight
             case FixedPositions():
-                end = max(end, self._position_end)
+                end = self._position_end if end <= self._position_end else 2 * end
                 table = module.positions(torch.arange(end), end)
             case None:
-                end = max(end, self._position_end)
+                end = self._position_end if end <= self._position_end else 2 * end
         if table is not None:
             end, width = table.shape
         self._turn_up_to(end)

@@ -12,13 +12,15 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from attendo.files import cache_folder
+from attendo.cache import cache_folder, opened_or_built, private
+from attendo.errors import AttendoError
+from attendo.files import verify_manifest, write_manifest
 
 SOURCES = Path(__file__).parent
+LIBRARY = "library.so"
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-O3",
@@ -73,22 +75,19 @@ def library() -> ctypes.CDLL:
     $ATTENDO_NATIVE=0 does without. The first call on a machine takes some seconds to compile.
     """
     compiler = find_compiler()
-    path = _path(compiler)
     try:
-        if not path.exists():
-            compile_to(path, compiler)
-        return declared(ctypes.CDLL(str(path)))
-    except OSError as error:
-        raise NoLibrary(
-            f"{path} cannot be made or loaded ({error}); delete it, or set ATTENDO_CACHE"
-        ) from None
+        folder = cache_folder() / _name(compiler)
+        return opened_or_built(folder, _loaded, lambda new: compile_to(new, compiler))
+    except AttendoError as error:
+        raise NoLibrary(str(error)) from None
 
 
 def is_to_be_made() -> bool:
     """Whether the first use will compile."""
     try:
-        return not _path(find_compiler()).exists()
-    except NoLibrary:
+        with private(cache_folder()) as base:
+            return not (base / _name(find_compiler())).exists()
+    except (AttendoError, NoLibrary):
         return False
 
 
@@ -116,18 +115,29 @@ def find_compiler() -> tuple[str, ...]:
     raise NoLibrary("there is no C++ compiler; install one, for instance g++, or pip install ziglang")
 
 
-def compile_to(path: Path, compiler: Sequence[str]) -> None:
-    """Compiles the library, whatever other process does so too. Raises NoLibrary with the compiler's words."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        made = Path(folder) / "library.so"
-        command = [*compiler, *FLAGS, str(SOURCES / "decoder.cpp"), "-o", str(made)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-        if done.returncode:
-            words = done.stderr.splitlines()
-            reason = next((line for line in words if "error" in line), f"status {done.returncode}")
-            raise NoLibrary(f"{' '.join(compiler)} failed: {reason}")
-        made.replace(path)
+def compile_to(folder: Path, compiler: Sequence[str]) -> None:
+    """Compiles the library into an empty folder, with its digest. Raises NoLibrary with the compiler's words."""
+    command = [*compiler, *FLAGS, str(SOURCES / "decoder.cpp"), "-o", str(folder / LIBRARY)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        words = done.stderr.splitlines()
+        reason = next((line for line in words if "error" in line), f"status {done.returncode}")
+        raise NoLibrary(f"{' '.join(compiler)} failed: {reason}")
+    write_manifest(folder, {})
+
+
+def _loaded(folder: Path) -> ctypes.CDLL:
+    """The library of a folder, its bytes compared with the digest. Raises FileNotFoundError, DamagedFile, NoLibrary."""
+    if not folder.exists():
+        raise FileNotFoundError
+    verify_manifest(folder)
+    try:
+        return declared(ctypes.CDLL(str(folder / LIBRARY)))
+    except OSError as error:
+        path, reason = folder.resolve(), str(error).replace(str(folder), str(folder.resolve()))
+        raise NoLibrary(
+            f"{path} cannot be loaded: {reason}. Delete this folder, or set ATTENDO_CACHE to a folder on another disk"
+        ) from None
 
 
 def declared(opened: ctypes.CDLL) -> ctypes.CDLL:
@@ -141,8 +151,8 @@ def declared(opened: ctypes.CDLL) -> ctypes.CDLL:
     return opened
 
 
-def _path(compiler: Sequence[str]) -> Path:
-    return cache_folder() / "native" / f"{_key(compiler)}.so"
+def _name(compiler: Sequence[str]) -> str:
+    return f"native-{_key(compiler)}"
 
 
 def _key(compiler: Sequence[str]) -> str:

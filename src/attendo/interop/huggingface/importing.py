@@ -20,7 +20,7 @@ from attendo.interop.folders import require_new
 from attendo.interop.huggingface.reading import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.model_config import ModelConfig
-from attendo.models import parameter_count
+from attendo.models import Model, parameter_count
 from attendo.nn.pooling import Pooling
 from attendo.tasks.families import task_of
 from attendo.tasks.runs import versions
@@ -59,6 +59,27 @@ def import_model(
     if not source.is_dir():
         raise AttendoError(f"{source}: no such folder; give one that a Hugging Face model was downloaded to")
     require_new(out)
+    try:
+        bundle, model = _read(source, source_language, target_language)
+    except (AttendoError, OSError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise  # Ctrl-C
+        raise AttendoError(
+            f"{source} is not as Hugging Face writes a model ({type(error).__name__}: {str(error)[:200]});"
+            " download the folder again"
+        ) from error
+    with atomic_folder(out) as folder:
+        save_description(folder, bundle)
+        save_weights(folder, model, bundle, 0)
+    kind, use = bundle.card["imported"]["model_type"], use_of(bundle.card["task"], model.config.architecture)
+    say(f"{kind}: {bundle.card['parameters']:,} parameters; use it with `attendo {use} {out}`")
+    return bundle
+
+
+def _read(source: Path, source_language: str | None, target_language: str | None) -> tuple[Bundle, Model]:
+    """The run folder's description, and its model."""
     theirs = read_json(source / "config.json")
     config_of(theirs)  # what has no counterpart is said before anything else is read
     tokenizer = read_tokenizer(
@@ -78,14 +99,7 @@ def import_model(
     if config.architecture == "encoder-decoder":
         codes = {"source": source_language, "target": target_language}
         bundle.card["languages"] = {side: code and code.partition("_")[0] for side, code in codes.items()}
-    with atomic_folder(out) as folder:
-        save_description(folder, bundle)
-        save_weights(folder, model, bundle, 0)
-    use = use_of(bundle.card["task"], config.architecture)
-    say(
-        f"{theirs['model_type']}: {bundle.card['parameters']:,} parameters; use it with `attendo {use} {out}`"
-    )
-    return bundle
+    return bundle, model
 
 
 def _pooled(config: ModelConfig, source: Path) -> tuple[ModelConfig, dict[str, Any]]:

@@ -56,11 +56,11 @@ def read_json(path: Path) -> dict[str, Any]:
     Traceback (most recent call last):
     attendo.errors.AttendoError: nowhere/config.json: no such file; give the whole folder of a Hugging Face model
     """
+    if not path.is_file():  # a device or a pipe has no end
+        raise AttendoError(f"{path}: no such file; give the whole folder of a Hugging Face model")
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise AttendoError(f"{path}: no such file; give the whole folder of a Hugging Face model") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise AttendoError(f"{path} is no valid JSON ({error}); download it again") from None
     if not isinstance(found, dict):
         raise AttendoError(f"{path} is no JSON object; download it again")
@@ -170,12 +170,13 @@ def _opened(folder: Path, prefix: str) -> Iterator[_Tensors]:
 
 def _weight_files(folder: Path) -> list[Path]:
     if (folder / _INDEX).is_file():
-        names = read_json(folder / _INDEX).get("weight_map", {}).values()
-        if strange := [name for name in names if Path(name).name != name]:
+        table = read_json(folder / _INDEX).get("weight_map")
+        names = table.values() if isinstance(table, dict) else [table]
+        if strange := [name for name in names if not isinstance(name, str) or Path(name).name != name]:
             raise AttendoError(
                 f"{folder / _INDEX} names {strange[0]!r}, which is no file beside it; download it again"
             )
-        return [folder / name for name in sorted(set(names))]
+        return [folder / name for name in sorted(set(map(str, names)))]
     if (folder / _WEIGHTS).is_file():
         return [folder / _WEIGHTS]
     for pattern in _PICKLES:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokenizer
+from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokenizer, require_bounded
 from attendo.data.special_tokens import Around, SpecialTokens
 from attendo.data.tokenizers import keep_to_one_thread
 from attendo.errors import AttendoError
@@ -198,7 +198,9 @@ def _one_sided(
 
 def _around(document: Mapping[str, Any]) -> Around:
     """What the library puts around a text, found by looking at one."""
-    library = LibraryTokenizer.from_str(json.dumps({**document, "truncation": None, "padding": None}))
+    document = {**document, "truncation": None, "padding": None}
+    require_bounded(document)
+    library = LibraryTokenizer.from_str(json.dumps(document))
     bare, whole = (library.encode("a", add_special_tokens=added).ids for added in (False, True))
     start = next(
         (n for n in range(len(whole) - len(bare) + 1) if whole[n : n + len(bare)] == bare),
