@@ -203,6 +203,22 @@ def test_parquet_rows_and_faults(tmp_path):
     assert "is empty" in refusal(write(tmp_path / "none.parquet", b""))
 
 
+def test_a_parquet_file_of_one_large_value_in_many_rows_takes_no_memory_for_each(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    places, large = pyarrow.array([0] * 256, pyarrow.int32()), pyarrow.array(["a" * 2_000_000])
+    table = {"source": pyarrow.DictionaryArray.from_arrays(places, large), "target": ["b"] * 256}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    before = pyarrow.default_memory_pool()
+    pyarrow.set_memory_pool(counted := pyarrow.proxy_memory_pool(before))
+    try:
+        rows = list(formats.read_parquet(tmp_path / "a.parquet", formats.Wanted(("source", "target"))))
+    finally:
+        pyarrow.set_memory_pool(before)
+    assert len(rows) == 256 and {row for _, row in rows} == {formats.TOO_LONG}
+    assert counted.max_memory() < 30_000_000  # 512 MB as texts
+
+
 def test_parquet_without_pyarrow_names_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert 'pip install "attendo[data]"' in refusal(write(tmp_path / "a.parquet", b"PAR1"))

@@ -73,7 +73,7 @@ def test_an_older_start_is_known_by_its_file_or_a_warning_says_so(tmp_path):
     run_on(first, "translation", {"train": [str(file)], "valid": [str(file)]})
     (first / NAME).unlink()
     _, said = run_on(tmp_path / "second", "translation", {"train": [str(file)]}, first)
-    assert f"warning: all rows, or nearly all, {KNOWN}: the scores flatter" in said
+    assert f"warning: all rows, or nearly all, {KNOWN}: scores will be inflated" in said
     other = write(tmp_path / "other.tsv", file.read_text(encoding="utf-8"))
     file.unlink()
     _, said = run_on(tmp_path / "third", "translation", {"train": [str(other)], "valid": [str(other)]}, first)

@@ -70,6 +70,11 @@ class Card:
     decoding: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for count in (self.parameters, self.trained_parameters, *self.labels.values()):
+            if not 0 <= count < 1 << 63:
+                raise ValueError(f"a count is {str(count)[:40]} (expected 0 to 2^63); copy card.json back")
+
 
 @dataclass
 class Bundle:

@@ -246,10 +246,10 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             return
         stream.seek(0)
         try:
-            file = stack.enter_context(
-                pyarrow.parquet.ParquetFile(stream, pre_buffer=False, buffer_size=1 << 16)
-            )
-            names = list(file.schema_arrow.names)
+            options = {"pre_buffer": False, "buffer_size": 1 << 16}
+            names = list(pyarrow.parquet.ParquetFile(stream, **options).schema_arrow.names)
+            # each value of a dictionary is read once: as texts, a page of 1 kB can ask for gigabytes
+            file = stack.enter_context(pyarrow.parquet.ParquetFile(stream, **options, read_dictionary=names))
             picked = [names[i] for i in pick_columns(path, names, wanted)]
             forms = [as_text if i < len(wanted.roles) else as_kept for i in range(len(picked))]
             for batch in file.iter_batches(batch_size=256, columns=list(dict.fromkeys(picked))):
@@ -306,6 +306,11 @@ def has_surrogate(text: str) -> bool:
 
 
 def _parquet_column(array: Any, form: Callable[[Any], str | Fault]) -> list[str | Fault]:
+    if hasattr(array, "dictionary"):
+        places = array.indices.to_pylist()
+        own = list({*places} - {None})
+        known = dict(zip(own, _parquet_column(array.dictionary.take(own), form), strict=True)) if own else {}
+        return [form(None) if i is None else known[i] for i in places]
     try:
         return [form(value) for value in array.to_pylist()]
     except UnicodeDecodeError:

@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.data.special_tokens import SpecialTokens
+from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.tokenizers import MARK, Tokenizer, keep_to_one_thread, well_formed
 from attendo.errors import AttendoError
 
@@ -321,8 +321,16 @@ def _specials(table: Mapping[str, Any], vocab_size: int) -> SpecialTokens:
         value = table[name]
         flat = _flat(value)
         least = -1 if name in ("unk_id", "mask_id") else 0
-        if not all(isinstance(i, int) and least <= i < vocab_size for i in flat):
-            raise AttendoError(f"specials.{name}={value} is no id of a vocabulary of {vocab_size}; {_REMEDY}")
+        pair = name.startswith("around") and (
+            not isinstance(value, list) or list(map(type, value)) != [list, list]
+        )
+        is_list = isinstance(getattr(OWN, name), tuple)
+        ids = all(type(i) is int and least <= i < vocab_size for i in flat)
+        if pair or not ids or isinstance(value, list) != is_list:
+            wanted = "a list of ids" if is_list else "an id"
+            raise AttendoError(
+                f"specials.{name}={value} is not {wanted} of a vocabulary of {vocab_size}; {_REMEDY}"
+            )
         given[name] = value
         if name.startswith("around"):
             before, behind = value

@@ -69,7 +69,7 @@ def split_of_new(
     held = split(trained.has)
     if held.n_held_out:
         return held
-    say(f"warning: all rows, or nearly all, {KNOWN}: the scores flatter")
+    say(f"warning: all rows, or nearly all, {KNOWN}: scores will be inflated")
     return split(lambda key: False)
 
 
@@ -102,7 +102,7 @@ def validation_rows(
         for row in read():
             n_rows, n_out = n_rows + 1, n_out + is_out(row)
         if n_out == n_rows > 0:
-            say(f"warning: all {plural(n_rows, f'validation {noun}')} {why}: the scores flatter")
+            say(f"warning: all {plural(n_rows, f'validation {noun}')} {why}: scores will be inflated")
         elif n_out:
             say(f"{n_out:,} of {n_rows:,} validation {noun}s {why}: they are left out")
             read = _without(read, is_out)

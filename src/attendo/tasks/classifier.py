@@ -107,7 +107,10 @@ class Classifier:
                 f"the card names {len(self.counts)} labels, the model has {config.n_classes} classes; copy the run"
                 " folder's card.json back"
             )
-        self.labels = LabelSet(tuple(self.counts))
+        try:
+            self.labels = LabelSet(tuple(self.counts))
+        except ValueError as error:
+            raise AttendoError(f"{error}; copy the run folder's card.json back") from None
         if config.positions == "learned" and self.long_texts.max_tokens + around > config.max_len:
             raise AttendoError(
                 f"data.max_tokens={self.long_texts.max_tokens} and the start token are more than the model's"

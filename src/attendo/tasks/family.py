@@ -60,7 +60,7 @@ class Corpus(Protocol):
         """The training texts that a tokenizer is learned from: all, or the first of very many."""
         ...
 
-    def told_apart(self) -> Iterator[str]:
+    def identifying_texts(self) -> Iterator[str]:
         """The text of each training row by which it is known again in another run; none where nothing is compared."""
         ...
 

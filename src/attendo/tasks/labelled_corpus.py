@@ -190,7 +190,7 @@ class LabelledCorpus:
         """The training texts, the first ones if there are very many."""
         return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
-    def told_apart(self) -> Iterator[str]:
+    def identifying_texts(self) -> Iterator[str]:
         """The training texts."""
         return (row.text for row in self.rows())
 

@@ -177,7 +177,7 @@ class PairCorpus:
             raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
-    def told_apart(self) -> Iterator[str]:
+    def identifying_texts(self) -> Iterator[str]:
         """The sources; none of the embedded corpus, whose validation pairs are of another part of the grammar."""
         return (source for _, source, _ in (() if self.embedded else self.pairs()))
 

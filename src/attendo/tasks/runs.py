@@ -211,7 +211,7 @@ def new_run(
         **({} if n_trained is None else {"trained_parameters": n_trained}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
-    own = TrainedRows.of(corpus.told_apart())
+    own = TrainedRows.of(corpus.identifying_texts())
     with ranks.in_turn("description", everywhere=True):
         with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
             if not free:  # the description and the log of the other process stay

@@ -94,7 +94,7 @@ def rows_before(folder: Path, family: Family, say: Say) -> TrainedRows:
         return found
     try:
         corpus = family.open(section(family.data, {"data": data}, "data", "config.toml"), lambda line: None)
-        return TrainedRows.of(corpus.told_apart())
+        return TrainedRows.of(corpus.identifying_texts())
     except AttendoError:
         say(
             f"warning: {folder} keeps no list of its training rows, and its files are gone: some may validate here"

@@ -171,7 +171,7 @@ class TextCorpus:
         require_window(stream, context, self._train.name)
         return WindowMaterial(stream, context, tokenizer.specials)
 
-    def told_apart(self) -> Iterator[str]:
+    def identifying_texts(self) -> Iterator[str]:
         """Nothing: documents are not compared with those of another run."""
         return iter(())
 
