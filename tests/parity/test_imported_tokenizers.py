@@ -308,7 +308,7 @@ def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder]
             "format 2 of a tokenizer is unknown",
         ),
         (whole.replace('"marks"', '"mark"'), "mark is missing or unknown"),
-        (whole.replace('"eos_id": 0', '"eos_id": 100000'), "specials.eos_id=100000 is no id"),
+        (whole.replace('"eos_id": 0', '"eos_id": 100000'), "specials.eos_id=100000 is not an id"),
         (whole.replace('"eos_id"', '"eos"'), "specials.eos is missing or unknown"),
     ):
         assert text != whole
