@@ -62,5 +62,6 @@ def test_of_the_library_help_imports_only_plain_values(after_all_helps):
     rooms = {name.split(".")[1] for name in after_all_helps if name.startswith("attendo.")}
     assert rooms == {"cli", "data", "errors", "words"}
     assert {name for name in after_all_helps if name.startswith("attendo.data.")} == {
-        "attendo.data.accounting"
+        "attendo.data.accounting",
+        "attendo.data.text_width",
     }
