@@ -71,9 +71,16 @@ class Card:
     versions: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for count in (self.parameters, self.trained_parameters, *self.labels.values()):
-            if not 0 <= count < 1 << 63:
-                raise ValueError(f"a count is {str(count)[:40]} (expected 0 to 2^63); copy card.json back")
+        for number in (
+            self.parameters,
+            self.trained_parameters,
+            *self.labels.values(),
+            *self.validation.values(),
+        ):
+            if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+                raise ValueError(
+                    f"a number is {str(number)[:40]}… (expected below 2^63); copy card.json back"
+                )
 
 
 @dataclass
