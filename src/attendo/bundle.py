@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from attendo.config import LONGEST, build, dump_toml, read_toml
+from attendo.config import LONGEST, bounded_int, build, dump_toml, read_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
@@ -69,18 +69,6 @@ class Card:
     validation: dict[str, float] = field(default_factory=dict)
     decoding: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for number in (
-            self.parameters,
-            self.trained_parameters,
-            *self.labels.values(),
-            *self.validation.values(),
-        ):
-            if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
-                raise ValueError(
-                    f"a number is {str(number)[:40]}… (expected below 2^63); copy card.json back"
-                )
 
 
 @dataclass
@@ -226,7 +214,7 @@ def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
 def _card(path: Path) -> dict[str, Any]:
     """What card.json holds; AttendoError where it is damaged, or of a format that this version does not know."""
     try:
-        card = json.loads(path.read_text(encoding="utf-8"))
+        card = json.loads(path.read_text(encoding="utf-8"), parse_int=bounded_int)
         found = card.get("format")
     except (ValueError, AttributeError, RecursionError):
         raise AttendoError(f"{path} is damaged (no valid JSON); copy it back") from None

@@ -34,12 +34,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, as plain values. Raises AttendoError with the line when it isn't TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        if _DEEP_KEY.search(
-            _QUOTED.sub("", text)
-        ):  # the time for such a key grows with the square of its length
+        if _DEEP_KEY.search(_QUOTED.sub("", text)):  # it would take time with the square of its length
             raise RecursionError
         tables = tomllib.loads(text)
-        json.dumps(_plain(tables), default=str)  # what is too deep or too long for that is refused here
+        # what is too deep or too long for JSON is refused here
+        json.loads(json.dumps(_plain(tables), default=str), parse_int=bounded_int)
         return tables
     except (FileNotFoundError, IsADirectoryError):
         raise AttendoError(f"{path}: no such file; give the path of a TOML file") from None
@@ -49,6 +48,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise AttendoError(f"{path} is nested too deeply; write tables of plain values") from None
     except ValueError as error:  # of TOML, or a number of more digits than Python reads
         raise AttendoError(f"{path} is not valid TOML: {error}") from None
+
+
+def bounded_int(digits: str) -> int:
+    """A whole number of a file. Raises ValueError for one that no float can hold."""
+    if len(digits) > 300:
+        raise ValueError(f"{digits[:20]}… has {len(digits)} digits (expected at most 300)")
+    return int(digits)
 
 
 def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
