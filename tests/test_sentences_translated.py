@@ -102,7 +102,7 @@ def test_a_mark_reaches_the_command_and_the_server(tmp_path):
 
 def test_what_is_usual_is_counted_in_the_training_pairs():
     lengths = np.array([10] * 997 + [9000] * 2 + [9001]), np.array([10] * 999 + [20])
-    texts = ["A dog saw Rome"] * 90 + ["Rome saw A dog"] + ["In a dog"] * 9
+    texts = ["A dog saw Rome"] * 90 + ["Rome saw A dog"] * 2 + ["In a dog"] * 20
     usual = usual_of([lengths], texts)
     assert usual.longest == 9000 and usual.fewest == 0.0
     assert (
@@ -113,12 +113,13 @@ def test_what_is_usual_is_counted_in_the_training_pairs():
 
 def test_a_word_that_only_begins_sources_begins_a_sentence():
     usual = Usual(100, beginnings=("A", "Two"))
-    texts = ["a man in a shirt A woman sings Two dogs", "A B C", "type A"]
+    texts = ["a man in a shirt A woman sings Two dogs run", "to Two Harbors", "type A", "Rain\nTwo dogs run"]
     found = sources_of(TOKENIZER, texts, 100, segment="sentence", usual=usual)
     assert [text.pieces for text in found.texts] == [
-        ("a man in a shirt", "A woman sings", "Two dogs"),
-        ("A B C",),
+        ("a man in a shirt", "A woman sings", "Two dogs run"),
+        ("to Two Harbors",),
         ("type A",),
+        ("Rain", "Two dogs run"),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -53,7 +54,8 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
                 build(new)  # where another process was quicker, its folder holds the same
             return _opened(place, opened)
         except OSError as error:
-            if not str(error.filename or base).startswith(str(base)):
+            named = error.filename is not None and str(error.filename).startswith(str(base))
+            if not named and error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
                 raise  # about a file that `build` reads
             said = (error.strerror or str(error)).replace(str(base), str(base.resolve()))
             raise AttendoError(f"{folder} cannot be kept in the cache: {said}. {_REMEDY}") from error

@@ -26,6 +26,7 @@ T = TypeVar("T", bound="DataclassInstance")
 LONGEST = 80
 """Characters of a wrong value that a message shows."""
 _QUOTED, _DEEP_KEY = re.compile(r"""("|')[^"'\n]*+\1"""), re.compile(r"(?:\.[ \t]*+[\w-]*+[ \t]*+){100}")
+_COMMENT = re.compile(r"^[ \t]*#.*", re.MULTILINE)
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _IN_FILE = re.compile(r"(.+) \[([^\[\]]+)\]")  # F.toml [model]
 
@@ -34,7 +35,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, as plain values. Raises AttendoError with the line when it isn't TOML."""
     try:
         text = path.read_bytes().decode("utf-8-sig")
-        if _DEEP_KEY.search(_QUOTED.sub("", text)):  # it would take time with the square of its length
+        if _DEEP_KEY.search(_QUOTED.sub("", _COMMENT.sub("", text))):  # quadratic time
             raise RecursionError
         tables = tomllib.loads(text)
         # what is too deep or too long for JSON is refused here

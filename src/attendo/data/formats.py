@@ -247,9 +247,11 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
         stream.seek(0)
         try:
             options = {"pre_buffer": False, "buffer_size": 1 << 16}
-            names = list(pyarrow.parquet.ParquetFile(stream, **options).schema_arrow.names)
-            # each value of a dictionary is read once: as texts, a page of 1 kB can ask for gigabytes
-            file = stack.enter_context(pyarrow.parquet.ParquetFile(stream, **options, read_dictionary=names))
+            plain = pyarrow.parquet.ParquetFile(stream, **options)
+            names, inflated = list(plain.schema_arrow.names), _inflated(plain.metadata)
+            file = stack.enter_context(
+                pyarrow.parquet.ParquetFile(stream, **options, read_dictionary=inflated)
+            )
             picked = [names[i] for i in pick_columns(path, names, wanted)]
             forms = [as_text if i < len(wanted.roles) else as_kept for i in range(len(picked))]
             for batch in file.iter_batches(batch_size=256, columns=list(dict.fromkeys(picked))):
@@ -303,6 +305,24 @@ def has_surrogate(text: str) -> bool:
     except UnicodeEncodeError:
         return True
     return False
+
+
+def _inflated(metadata: Any) -> list[str]:
+    """The columns whose dictionary may hold a large value: as texts, one of 1 kB can ask for gigabytes.
+
+    They are read as dictionaries, each value once; writers end an ordinary dictionary at 1 MiB.
+    """
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    found = (group.column(i) for group in groups for i in range(group.num_columns))
+    return [
+        column.path_in_schema
+        for column in found
+        if column.has_dictionary_page
+        and (
+            column.total_uncompressed_size > max(LINE_CAP, 100 * column.total_compressed_size)
+            or column.data_page_offset - column.dictionary_page_offset > 2 * LINE_CAP
+        )
+    ]
 
 
 def _parquet_column(array: Any, form: Callable[[Any], str | Fault]) -> list[str | Fault]:

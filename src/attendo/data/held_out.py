@@ -64,7 +64,7 @@ def held_out(
         )
     wanted = min(max(LEAST, int(round(n_rows * share, 6))), MOST, n_rows // 5)
     wanted = wanted if n_new == n_rows else min(wanted, n_new // 2)
-    if n_new < min(n_rows, FEWEST_ROWS):
+    if n_new < min(n_rows, FEWEST_ROWS) or (len(rows_of) < 2 and n_new < n_rows):
         return HeldOut(frozenset(), n_rows, 0)
     taken: list[int] = []
     n_held_out = 0

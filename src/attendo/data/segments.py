@@ -36,7 +36,7 @@ _MAYBE_ENDS: Final = re.compile(
     rf"[{_STOPS}{_BREAKS}][^{_STOPS}{_BREAKS}]*[^{_STOPS}{_BREAKS}{_CLOSING}{_QUOTES}\s]"
 )
 _MARKS: Final = re.compile(
-    rf"(?P<stop>[{_STOPS}]+)(?P<closed>(?:[{_CLOSING}{_QUOTES}*_]|\s»)*)"
+    rf"(?P<stop>[{_STOPS}]+)(?P<closed>(?:[{_CLOSING}{_QUOTES}*_]|\s»(?=\s|$))*)"
     rf"|(?P<pause>[{_PAUSES}{_FULL_PAUSES}])|(?P<space>\s+)|[{re.escape(_OPENING)}{_CLOSING}]"
 )
 _GAP: Final = re.compile(r"\s*")
@@ -182,15 +182,14 @@ def _sentence_cuts(text: str, beginnings: tuple[str, ...] = ()) -> list[Cut]:
     """The sure ends of sentences. Most texts are one sentence with one mark at its end: a quick search shows that."""
     found = [cut for cut in cuts(text) if cut.rank == SENTENCE] if _MAYBE_ENDS.search(text) else []
     if beginnings:
-        found += [Cut(*gap.span(), SENTENCE) for gap in _before(beginnings).finditer(text)]
-        found.sort()
+        found = sorted({*found, *(Cut(*gap.span(), SENTENCE) for gap in _before(beginnings).finditer(text))})
     return found
 
 
 @lru_cache(maxsize=8)
 def _before(beginnings: tuple[str, ...]) -> re.Pattern[str]:
-    """The white space between a word and one of these words."""
-    return re.compile(rf"(?<=\w)\s+(?=(?:{'|'.join(map(re.escape, beginnings))})\s)")
+    """The white space between a word and one of these words, with a small letter after it: "Black Forest" is a name."""
+    return re.compile(rf"(?<=\w)\s+(?=(?:{'|'.join(map(re.escape, beginnings))})\s+[^\W\d_A-Z])")
 
 
 def _line_cuts(text: str) -> list[Cut]:

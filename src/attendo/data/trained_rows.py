@@ -9,10 +9,12 @@ from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from attendo.data.accounting import plural
 from attendo.data.held_out import HeldOut, source_hash
+from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
 NAME = "trained_rows.safetensors"
@@ -82,7 +84,15 @@ def save_trained_rows(folder: Path, before: TrainedRows, own: TrainedRows) -> No
 def trained_rows(folder: Path, part: Literal["before", "all"]) -> TrainedRows | None:
     """What `save_trained_rows` kept there; None where nothing is kept."""
     path = folder / NAME
-    return TrainedRows(load_file(path)[part]) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        hashes = load_file(path)[part]
+    except (SafetensorError, KeyError) as error:
+        raise AttendoError(f"{path} is damaged ({error}); copy it back") from None
+    if hashes.dtype != np.uint64 or (hashes[1:] <= hashes[:-1]).any():
+        raise AttendoError(f"{path} is damaged (expected sorted 64-bit hashes); copy it back")
+    return TrainedRows(hashes)
 
 
 def validation_rows(
@@ -97,27 +107,20 @@ def validation_rows(
     Both are at equal distances over all there are. left_out: which rows are not used, by the words that say why; where
     that would be all, they are used.
     """
+    rows = list(read())
     for why, is_out in left_out.items():
-        n_rows, n_out = 0, 0
-        for row in read():
-            n_rows, n_out = n_rows + 1, n_out + is_out(row)
-        if n_out == n_rows > 0:
-            say(f"warning: all {plural(n_rows, f'validation {noun}')} {why}: scores will be inflated")
-        elif n_out:
-            say(f"{n_out:,} of {n_rows:,} validation {noun}s {why}: they are left out")
-            read = _without(read, is_out)
-    n_rows = sum(1 for _ in read())
-    step = max(1, -(-n_rows // most)) if most else 1
+        kept = [row for row in rows if not is_out(row)]
+        if rows and not kept:
+            say(f"warning: all {plural(len(rows), f'validation {noun}')} {why}: scores will be inflated")
+        elif len(kept) < len(rows):
+            say(f"{len(rows) - len(kept):,} of {len(rows):,} validation {noun}s {why}: they are left out")
+            rows = kept
+    step = max(1, -(-len(rows) // most)) if most else 1
     last = max(1, step // FINAL)
-    rows = [(i, row) for i, row in enumerate(read()) if i % step == 0 or i % last == 0]
-    each, final = [row for i, row in rows if i % step == 0], [row for i, row in rows if i % last == 0]
+    each, final = rows[::step], rows[::last]
     if len(each) < len(final):
         at_end = "all" if last == 1 else f"{len(final):,}"
         say(
-            f"{len(each):,} of {n_rows:,} validation {noun}s are used at each evaluation, {at_end} at the end"
+            f"{len(each):,} of {len(rows):,} validation {noun}s are used at each evaluation, {at_end} at the end"
         )
     return each, final
-
-
-def _without(read: Callable[[], Iterator[Row]], is_out: Callable[[Row], bool]) -> Callable[[], Iterator[Row]]:
-    return lambda: (row for row in read() if not is_out(row))

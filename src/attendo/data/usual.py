@@ -17,7 +17,7 @@ LEAST_TOKENS = 8
 
 _LONGEST, _FEWEST = 0.999, 0.001  # quantiles: single odd rows do not count
 _MOST_TOKENS, _MOST_RATIO = 1 << 14, 10
-_SHARE_OF_ROWS, _SHARE_OF_USES = 0.001, 0.99  # of a word that marks a beginning
+_SHARE_OF_ROWS, _LEAST_ROWS, _SHARE_OF_USES = 0.001, 20, 0.99  # of a word that marks a beginning
 
 
 class Usual(NamedTuple):
@@ -35,7 +35,7 @@ class Usual(NamedTuple):
 def usual_of(lengths: Iterable[tuple[NDArray[Any], NDArray[Any]]], sources: Iterable[str]) -> Usual:
     """What is usual, from source and target lengths in tokens, which come a piece at a time, and from source texts.
 
-    >>> usual_of([(np.array([10, 20, 30]), np.array([9, 10, 33]))], ["A dog sees a cat", "A cat sleeps", "In Rome"])
+    >>> usual_of([(np.array([10, 20, 30]), np.array([9, 10, 33]))], ["A dog sees a cat", "In Rome"] * 20)
     Usual(longest=30, fewest=0.5, beginnings=('A', 'In'))
     """
     longest = np.zeros(_MOST_TOKENS + 1, np.int64)
@@ -64,6 +64,7 @@ def _beginnings(texts: Iterable[str]) -> tuple[str, ...]:
         sorted(
             word
             for word, times in first.items()
-            if word[0].isupper() and times >= _SHARE_OF_ROWS * n and times >= _SHARE_OF_USES * every[word]
+            if word[0].isupper()
+            and times >= max(_LEAST_ROWS, _SHARE_OF_ROWS * n, _SHARE_OF_USES * every[word])
         )
     )

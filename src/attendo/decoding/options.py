@@ -55,8 +55,11 @@ class DecodingConfig:
     refill: bool = False
 
     def __post_init__(self) -> None:
-        if self.beam < 1:
-            raise ValueError(f"beam is {self.beam}; it must be at least 1 (1 is greedy search)")
+        for name, (least, most) in _RANGES.items():
+            if not least <= (value := getattr(self, name)) <= most:
+                raise ValueError(
+                    f"{name} is {str(value)[:40]} (expected {least:,} to {most:,}); choose a value in this range"
+                )
         if not 1 <= self.n_best <= self.beam:
             raise ValueError(f"n_best is {self.n_best} with beam {self.beam}; choose it between 1 and beam")
         if self.length_norm not in ("gnmt", "plain"):
@@ -67,11 +70,6 @@ class DecodingConfig:
             )
         if self.refill and self.beam_groups > 1:
             raise ValueError("refill is set with beam_groups above 1; leave one of them out")
-        for name, (least, most) in _RANGES.items():
-            if not least <= (value := getattr(self, name)) <= most:
-                raise ValueError(
-                    f"{name} is {str(value)[:40]} (expected {least:,} to {most:,}); choose a value in this range"
-                )
 
     def max_length(self, source_length: int, capacity: int) -> int:
         """The most tokens, end token included, that the text for a source of this length may have.

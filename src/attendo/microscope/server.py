@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 import time
 from concurrent.futures import Future
@@ -76,7 +77,9 @@ class LookServer(ThreadingHTTPServer):
             )  # at the end of Python, torch aborts where a thread still computes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Prints nothing: a client has left."""
+        """Prints nothing where a client has left."""
+        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:

@@ -25,6 +25,10 @@ MOST = 4096
 """Connections that are open at a time."""
 
 HEAD_TOO_LARGE = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the head is too large; send fewer headers"
+TOO_MANY_WAIT = (
+    HTTPStatus.TOO_MANY_REQUESTS,
+    "too many requests wait on this connection; read the answers first",
+)
 NO_UPGRADE = HTTPStatus.BAD_REQUEST, "this server speaks HTTP/1.1 only; send the request without Upgrade"
 LENGTHS = (b"content-length", b"transfer-encoding")
 
@@ -119,7 +123,7 @@ class Connection(HttpToolsProtocol):
         """The head is there."""
         self._stop_timer()
         if len(self.pipeline) >= QUEUED:
-            self._fail(*HEAD_TOO_LARGE)
+            self._fail(*TOO_MANY_WAIT)
         if self.parser and self.parser.should_upgrade() and any(name in LENGTHS for name, _ in self.headers):
             self._fail(*NO_UPGRADE)  # httptools would drop the body
         self.scope[ABORT] = self.transport.abort  # pyright: ignore[reportGeneralTypeIssues]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.data.accounting import Account, line_list, plural
+from attendo.data.accounting import Account, plural
 from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
@@ -217,7 +217,7 @@ class PairCorpus:
             self.pairs(account), tokenizer, key, account=account, max_tokens=max_tokens or None
         )
         if (left_out := store.facts.left_out)[1]:
-            lines = line_list(*left_out)
+            lines = account.places(*left_out)
             self.say(f"{plural(left_out[1], 'pair')} of more than {max_tokens:,} tokens left out ({lines})")
         if not len(store):
             raise AttendoError(f"{account.file}: no pair has {max_tokens:,} tokens or fewer; split the texts")

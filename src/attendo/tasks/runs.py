@@ -22,7 +22,7 @@ from attendo.bundle import (
     save_weights,
     weights_hash,
 )
-from attendo.config import dump_toml
+from attendo.config import read_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, save_trained_rows
 from attendo.errors import AttendoError
@@ -76,8 +76,10 @@ class TrainingRun:
             return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
-            began = (self.folder / "config.toml").read_text(encoding="utf-8")
-            if not free or (first and not self.run.progress.step and began != dump_toml(self.bundle.tables)):
+            begins = (
+                first and not self.run.progress.step
+            )  # until then another process may replace the description
+            if not free or (begins and read_toml(self.folder / "config.toml") != self.bundle.tables):
                 refuse_second(self.folder)
             try:
                 for report in self._completed(train(self.run)):

@@ -43,7 +43,7 @@ from attendo.tasks.translations import Assessment, Candidate, Loop, Translation,
 from attendo.tasks.usual import usual_of_run
 from attendo.training.distributed import ALONE, Ranks
 
-LONGEST_SCORED = 8  # times the tokens of a text that is translated in one piece
+LONGEST_SCORED = 65_536  # tokens; attention over more would take minutes
 
 
 @dataclass
@@ -337,10 +337,8 @@ class Translator:
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
         ids, learned = tokenizer.encode(text), self.model.config.positions == "learned"
-        if len(ids) > (most := self.longest * (1 if learned else LONGEST_SCORED)):
-            raise AttendoError(
-                f"a text has {len(ids)} tokens, the model's positions end at {most}; split the text"
-            )
+        if len(ids) > (most := self.longest if learned else max(self.longest, LONGEST_SCORED)):
+            raise AttendoError(f"a text has {len(ids)} tokens (expected at most {most}); split the text")
         return ids
 
     def _told(

@@ -15,8 +15,8 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.data.usual import Usual, usual_of
 from attendo.errors import AttendoError
 
-ROWS = 20_000
-"""The pairs whose texts are counted, and all pairs of an older run that are."""
+ROWS, ROWS_OF_OLDER = 20_000, 2000
+"""The pairs whose texts are counted at training, and the pairs of an older run that are, each time it is loaded."""
 
 
 def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
@@ -45,10 +45,9 @@ def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
 
     try:
         data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
-        data = replace(
-            data, valid=data.train, drop=""
-        )  # nothing to split off or leave out: the first rows suffice
-        pairs = list(islice(PairCorpus(data, lambda _: None).pairs(), ROWS))
+        data.check()
+        data = replace(data, valid=data.train, drop="")  # the first rows suffice: nothing is split off
+        pairs = list(islice(PairCorpus(data, lambda _: None).pairs(), ROWS_OF_OLDER))
     except (AttendoError, OSError, ValueError):
         return None  # the data have moved, or are damaged: the model can still be used
     sources, targets = [source for _, source, _ in pairs], [target for _, _, target in pairs]

@@ -169,23 +169,25 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
 def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> Iterator[Report]:
     """Measures the last state, and the best so far, on all validation rows; the better one is reported, to be kept.
 
-    The model keeps its weights. Interrupted, the end is still to come.
+    The model keeps its weights, and the last checkpoint has the choice. Interrupted, the end is still to come.
     """
     if saver is not None:
         saver.wait()
     model, progress = run.engine.model, run.progress
     own, average = _copies(weights_of(model)), _copies({} if run.average is None else run.average.tensors)
     step, path = progress.step, folder / f"step-{progress.best_step}"
+    if progress.best_step != step and not path.is_dir():
+        return  # what was kept cannot be compared
     try:
         chosen = measure(run, task)
-        if progress.best_step != step and path.is_dir():
+        if progress.best_step != step:
             load_state(path, run)
             best = measure(run, task)
             if task.better(chosen.value, best.value):
                 _put_back(run, own, average)
             else:
                 step, chosen = progress.best_step, best
-        progress.best_step = step
+        is_last, progress.best_step = step != progress.best_step, step
         note = f"all validation rows: step {step:,} is kept"
         yield Report("evaluation", progress, evaluation=chosen, is_best=True, note=note, done=1.0)
     except Interrupted:
@@ -193,6 +195,8 @@ def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> I
         raise
     finally:
         _put_back(run, own, average)
+    if is_last:
+        yield from save(run, saver)
 
 
 def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -37,7 +37,6 @@ export function addSentences() {
     "segment-own": ["the server's setting", "サーバーの設定"],
     "segment-sentence": ["sentence", "文"],
     "segment-paragraph": ["line", "行"],
-    "segment-none": ["whole text", "全文"],
     "omission-short": [
       "Text may be missing: this translation is far shorter than usual.",
       "訳抜けの可能性があります。訳文が通常よりかなり短くなっています。",

@@ -183,7 +183,7 @@ export function makeTranslating(app, model) {
   const beam = select(beams, settings.get("beam"), (n) => (settings.set({ beam: n }), begin()), {
     id: "beam",
   });
-  const segments = [["", "segment-own"], ...["sentence", "paragraph", "none"].map((n) => [n, `segment-${n}`])];
+  const segments = [["", "segment-own"], ...["sentence", "paragraph"].map((n) => [n, `segment-${n}`])];
   const segment = select(
     segments.map(([value, key]) => [value, say(key)]),
     settings.get("segment"),
