@@ -62,7 +62,8 @@ def test_a_compiler_that_fails_leaves_nothing(monkeypatch, empty_cache):
 def test_a_damaged_library_is_named(monkeypatch, empty_cache):
     silent = empty_cache / "cxx"
     silent.write_text(
-        '#!/bin/sh\nwhile [ "$1" != "-o" ] && [ $# -gt 0 ]; do shift; done\necho damaged > "$2"\n'
+        '#!/bin/sh\n[ "$1" = --version ] && echo damaged && exit\n'  # a key of its own: dlopen knows names
+        'while [ "$1" != "-o" ] && [ $# -gt 0 ]; do shift; done\necho damaged > "$2"\n'
     )
     silent.chmod(0o755)
     monkeypatch.setenv("CXX", str(silent))
