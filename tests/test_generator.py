@@ -318,7 +318,8 @@ def test_options_are_the_runs_own_unless_given(tmp_path):
 
 def test_a_run_of_another_task_and_a_wrong_decoding_table_are_refused(tmp_path):
     tokenizer = tokenizer_of("word")
-    bundle = Bundle({"model": to_table(tiny_model().config)}, tokenizer, {"task": "translation"})
+    model = to_table(tiny_model().config) | {"vocab_size": tokenizer.vocab_size}
+    bundle = Bundle({"model": model}, tokenizer, {"task": "translation"})
     save_description(tmp_path, bundle)
     save_weights(tmp_path, tiny_model(), bundle, 1)
     with pytest.raises(AttendoError, match="attendo translate"):

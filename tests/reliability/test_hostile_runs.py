@@ -48,7 +48,7 @@ def memory():
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-@pytest.mark.parametrize("n", [104, pytest.param(10_000, marks=pytest.mark.full)])
+@pytest.mark.parametrize("n", [64, pytest.param(10_000, marks=pytest.mark.full)])
 def test_any_folder_loads_or_is_refused_in_one_line(memory, tmp_path, n):
     for seed in range(n):
         kind = list(KINDS)[seed // len(BASES) % len(KINDS)]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from attendo.tasks.comparing import Verdict
 
 SCORED = 100
-"""So many given targets tell whether a model does worse than guessing."""
+"""The targets whose perplexity is compared with the size of the vocabulary."""
 Folders = tuple[Path, Path]
 Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 

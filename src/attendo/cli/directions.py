@@ -1,4 +1,4 @@
-"""Whether the pairs that a translator is given stand in its direction."""
+"""Warnings about pairs that are not in a translator's direction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from attendo.tasks import Translator
 
 SCRIPT_PAIRS = 1000
-"""Pairs that are looked at, about."""
+"""The pairs that are examined, at most about this number."""
 _OTHER_FILES = "give the files in the other order"
 _OTHER_COLUMNS = "choose the columns with --columns SOURCE,TARGET"
 

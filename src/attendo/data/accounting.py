@@ -10,7 +10,7 @@ LINE_CAP = 1_048_576
 """Most bytes a line (a record, in CSV) may have; a longer one is skipped as "too long" and never held."""
 
 MANY_ROWS = 20
-"""From so many on, rows that are mostly in another encoding stop the reading."""
+"""In a file of at least this many rows, reading stops if most rows are in another encoding."""
 
 REMEDIES = {
     "empty line": "delete the line",

@@ -135,7 +135,7 @@ class Report:
     `ratios` are the 1st, 50th and 99th percentile of target length / source length, in characters. `verdicts`
     says for each line number why the row is dropped: 0 for a row that stays, else 1 + the index into CHECKS.
     `against_reversed` says that the rows to compare with have source and target the other way round, `taken_off` what
-    reading takes off the files. sample: pairs of texts by which their languages are told.
+    reading takes off the files. sample: pairs of texts whose languages are identified.
     """
 
     account: Account
@@ -181,8 +181,8 @@ class Report:
                 f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
                 f"longest {side.longest:,} ({account.places([side.longest_line], 1)})"
             )
-        told = zip(("source", "target"), self.seen, strict=True)
-        if languages := [f"{name} {name_of(seen.language)}" for name, seen in told if seen.language]:
+        sides = zip(("source", "target"), self.seen, strict=True)
+        if languages := [f"{name} {name_of(seen.language)}" for name, seen in sides if seen.language]:
             out.append(f"  languages: {', '.join(languages)}")
         out.append(
             f"  target / source length: median {middle:.2f}, 1 % below {low:.2f}, 1 % above {high:.2f}"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-_TEXTS = 200  # so many suffice
-_STRETCH, _FEWEST_STRETCHES = 300, 4  # they are judged together, 300 characters at a time
+_TEXTS = 200  # more change no verdict
+_STRETCH, _FEWEST_STRETCHES = 300, 4  # a verdict is given for each 300 characters
 _SURE, _NEARLY_ALL = 0.99, 0.9
 
 _KIN = (

@@ -36,7 +36,7 @@ def name_of(code: str) -> str:
 
 
 def require_code(option: str, code: str | None) -> None:
-    """Raises AttendoError, naming the likely one, for what is no code of a language; None is not told.
+    """Raise AttendoError, naming the likely code, unless `code` is a language code or None.
 
     >>> require_code("--to", "jp")
     Traceback (most recent call last):

@@ -21,7 +21,7 @@ NAME = "trained_rows.safetensors"
 """The file in a run folder: 8 bytes for each different text; those of the start twice."""
 
 FINAL = 10
-"""So many times the rows of each evaluation decide at the end, if there are so many."""
+"""The last choice uses at most this many times the rows of each evaluation."""
 
 KNOWN = "are among the training rows of the run that this one starts from"
 """Why a validation row is left out."""
@@ -42,7 +42,7 @@ class TrainedRows:
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> TrainedRows:
-        """Those of these texts."""
+        """The set of these texts."""
         return cls(np.unique(np.fromiter(map(source_hash, texts), np.uint64)))
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class TrainedRows:
 
     @property
     def sha256(self) -> str:
-        """A SHA-256 over all."""
+        """A SHA-256 over all hashes."""
         return hashlib.sha256(self.hashes.tobytes()).hexdigest()
 
     def has(self, key: int) -> bool:
