@@ -2,6 +2,7 @@
 
 import functools
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from attendo.config import to_table
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.models import DecoderLM, ModelConfig
+from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.tasks.generator import Generator
 from attendo.tasks.spelling import Spelling, Stops
 
@@ -318,10 +319,10 @@ def test_options_are_the_runs_own_unless_given(tmp_path):
 
 def test_a_run_of_another_task_and_a_wrong_decoding_table_are_refused(tmp_path):
     tokenizer = tokenizer_of("word")
-    model = to_table(tiny_model().config) | {"vocab_size": tokenizer.vocab_size}
-    bundle = Bundle({"model": model}, tokenizer, {"task": "translation"})
+    model = EncoderDecoder(replace(tiny_model().config, vocab_size=tokenizer.vocab_size))
+    bundle = Bundle({"model": to_table(model.config)}, tokenizer, {"task": "translation"})
     save_description(tmp_path, bundle)
-    save_weights(tmp_path, tiny_model(), bundle, 1)
+    save_weights(tmp_path, model, bundle, 1)
     with pytest.raises(AttendoError, match="attendo translate"):
         Generator.load(tmp_path)
     bundle.tables["decoding"] = {"top_p": 2.0}
