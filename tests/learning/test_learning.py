@@ -58,6 +58,7 @@ def reversals(n, seed):
     return [(" ".join(row), " ".join(reversed(row))) for row in rows]
 
 
+@pytest.mark.full
 def test_reversing_is_learned_and_looks_along_the_other_diagonal(tmp_path):
     file = tmp_path / "reversals.tsv"
     file.write_text("".join(f"{source}\t{target}\n" for source, target in reversals(4000, 0)))

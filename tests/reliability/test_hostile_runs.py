@@ -84,7 +84,7 @@ SIZES = ("max_len", "vocab_size", "d_model", "d_ff", "n_heads", "head_dim", "pos
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "relative"])
 def test_a_size_that_the_weights_do_not_have_takes_no_memory(memory, run, positions):
-    for key, value in product(SIZES, (10**9, 10**12, 2**63, 2**70, 1 << 23)):
+    for key, value in product(SIZES, (10**9, 2**63, 1 << 23)):
         values = {key: value, "positions": positions}
         if positions == "relative" and key != "position_buckets":
             values |= {"position_buckets": 8, "position_reach": 16}
