@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 
 import torch
@@ -106,16 +106,16 @@ def evaluate(run: Run) -> Report:
     return Report("evaluation", progress, evaluation=evaluation, is_best=is_best, done=share_done(run))
 
 
-def measure(run: Run, task: Task) -> Evaluation:
+def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
     """A task's evaluation of the model as it stands, dropout off; random states are untouched.
 
-    It can be interrupted. Raises AttendoError where a weight is not finite.
+    It can be interrupted, but not `to_the_end`. Raises AttendoError where a weight is not finite.
     """
     require_finite(run.engine.model, run.progress.step)
     before = random_states()
     run.model.eval()
     try:
-        with run.shown(), torch.inference_mode(), run.interruption():
+        with run.shown(), torch.inference_mode(), nullcontext() if to_the_end else run.interruption():
             return agreed(task.evaluate(run.model, run.ranks), run.ranks)
     finally:
         set_random_states(before)
@@ -169,7 +169,7 @@ def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Re
 def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> Iterator[Report]:
     """Measures the last state, and the best so far, on all validation rows; the better one is reported, to be kept.
 
-    The model keeps its weights, and the last checkpoint has the choice. Interrupted, the end is still to come.
+    The model keeps its weights, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.
     """
     if saver is not None:
         saver.wait()
@@ -179,10 +179,10 @@ def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> I
     if progress.best_step != step and not path.is_dir():
         return  # what was kept cannot be compared
     try:
-        chosen = measure(run, task)
+        chosen = measure(run, task, to_the_end=True)
         if progress.best_step != step:
             load_state(path, run)
-            best = measure(run, task)
+            best = measure(run, task, to_the_end=True)
             if task.better(chosen.value, best.value):
                 _put_back(run, own, average)
             else:
@@ -190,9 +190,6 @@ def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> I
         is_last, progress.best_step = step != progress.best_step, step
         note = f"all validation rows: step {step:,} is kept"
         yield Report("evaluation", progress, evaluation=chosen, is_best=True, note=note, done=1.0)
-    except Interrupted:
-        progress.ended, progress.evaluation_due = None, True
-        raise
     finally:
         _put_back(run, own, average)
     if is_last:
