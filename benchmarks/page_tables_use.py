@@ -5,7 +5,17 @@ from decoding_table import table as grids
 from figure_list import result
 from page_tables import table
 
-GRID = ("decoding-2026-11-21.json", "decoding-2026-11-21-2.json", "decoding-2026-11-23.json")
+GRID = (
+    "decoding-2026-11-21.json",
+    "decoding-2026-11-21-2.json",
+    "decoding-2026-11-23.json",
+    "decoding-2026-11-23-2.json",
+)
+    "decoding-2026-11-21.json",
+    "decoding-2026-11-21-2.json",
+    "decoding-2026-11-23.json",
+    "decoding-2026-11-23-2.json",
+)
 JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
 
 

@@ -192,12 +192,12 @@ def finished(run):
     return [(r.kind, r.progress.step) for r in train(run)]
 
 
-def test_a_stop_in_the_last_choice_leaves_it_to_come(tmp_path):
+def test_a_stop_in_the_last_choice_comes_too_late(tmp_path):
     final = StoppedAt(values=[2.0])
     run = tiny_run(tmp_path, TinyTask(values=[1.0, 3.0, 2.0], final=final), steps=12)
     final.run, final.where = run, "evaluation"
-    assert [r.kind for r in train(run)][-1] == "checkpoint"
-    assert run.progress.ended is None and run.progress.evaluation_due
+    assert [r.kind for r in train(run)][-1] == "end"
+    assert final.where == "" and run.progress.ended and not run.progress.evaluation_due
 
 
 @pytest.mark.parametrize("average_last", [1, 2])

@@ -8,9 +8,9 @@ import pytest
 import torch
 from random_weights import randomized
 from torch import nn
+from torch_modules import copy_to_torch, to_torch
 
 from attendo.inspecting.recording import recording
-from attendo.interop.torch_modules import copy_to_torch, to_torch
 from attendo.models import EncoderClassifier, parameter_count
 from attendo.nn.norms import layer_norm
 from attendo.theory.lecture import (

@@ -3,10 +3,10 @@
 import pytest
 import torch
 from torch import nn
+from torch_masks import mask_from_torch, mask_to_torch
+from torch_modules import from_torch
 
 from attendo.errors import AttendoError
-from attendo.interop.torch_masks import mask_from_torch, mask_to_torch
-from attendo.interop.torch_modules import from_torch
 from attendo.nn.masks import Mask
 
 D, HEADS, BATCH, SRC, TGT = 12, 3, 3, 5, 4

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from random_weights import randomized
 from torch import nn
+from torch_masks import mask_from_torch
+from torch_modules import copy_from_torch, copy_to_torch, from_torch, to_torch
 
 from attendo.errors import AttendoError
-from attendo.interop.torch_masks import mask_from_torch
-from attendo.interop.torch_modules import copy_from_torch, copy_to_torch, from_torch, to_torch
 from attendo.nn.attention import Attend, Attention, attention_weights
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.feedforward import ACTIVATIONS, FeedForward

@@ -1,10 +1,10 @@
-"""Weights from and to torch's own Transformer modules: nn.MultiheadAttention, encoder and decoder, layer and stack.
+"""Weights from and to torch's own Transformer modules, to compare with: attention, layers and stacks.
 
     encoder = from_torch(torch.nn.TransformerEncoder(...))   # an attendo.nn.blocks.Encoder with the same weights
     theirs = to_torch(model.encoder)                          # a torch.nn.TransformerEncoder
 
 The new module computes the same, in value and gradient. Ours are batch first, whatever torch's `batch_first` says.
-Masks: `attendo.interop.torch_masks`.
+Masks: `torch_masks`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,7 @@ from typing import TypeVar, overload
 
 import torch
 from torch import Tensor, nn
-
-from attendo.errors import AttendoError
-from attendo.interop.torch_shapes import (
+from torch_shapes import (
     AttentionShape,
     BlockShape,
     NormShape,
@@ -29,6 +27,8 @@ from attendo.interop.torch_shapes import (
     is_ours,
     is_torch,
 )
+
+from attendo.errors import AttendoError
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.feedforward import ACTIVATIONS, FeedForward
