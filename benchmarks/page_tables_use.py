@@ -11,11 +11,6 @@ GRID = (
     "decoding-2026-11-23.json",
     "decoding-2026-11-23-2.json",
 )
-    "decoding-2026-11-21.json",
-    "decoding-2026-11-21-2.json",
-    "decoding-2026-11-23.json",
-    "decoding-2026-11-23-2.json",
-)
 JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
 
 
