@@ -8,7 +8,6 @@ from page_tables import table
 GRID = (
     "decoding-2026-11-21.json",
     "decoding-2026-11-21-2.json",
-    "decoding-2026-11-23.json",
     "decoding-2026-11-23-2.json",
 )
 JOEY = ("decoding-2026-11-21-3.json", "decoding-2026-11-21-4.json")
@@ -20,8 +19,8 @@ def decoding():
 
 
 def decoding_ranges(language):
-    """The least and the largest ratio to each peer, one source and more."""
-    cases = cases_of([result(name) for name in GRID + JOEY])
+    """The least and the largest ratio to each peer, one source and more; see `best_of_threads`."""
+    cases = best_of_threads(cases_of([result(name) for name in GRID + JOEY]))
     rows = []
     for peer, (mine, name) in PEERS.items():
         cells = []
@@ -37,6 +36,22 @@ def decoding_ranges(language):
             cells.append(f"{low} to {high}" if language == "en" else f"{low} から {high}")
         rows.append([name if language == "en" else name.replace("8 bits", "8 ビット"), *cells])
     return table(["", "one source", "8 and 64"] if language == "en" else ["", "原文 1 つ", "8 と 64"], rows)
+
+
+def best_of_threads(cases):
+    """The cases by (size, clock, sources, beam), each program with its best number of threads."""
+    groups = {}
+    for (size, _, clock, sources, beam), case in cases.items():
+        groups.setdefault((size, clock, sources, beam), []).append(case)
+    for key, group in groups.items():
+        ratios = {pair: ratio for case in group for pair, ratio in case["ratios"].items()}
+        for pair in ratios:
+            both = [case for case in group if pair in case["ratios"]]
+            if len(both) > 1:
+                mine, peer = (max(case["speeds"][name] for case in both) for name in pair.split(" / "))
+                ratios[pair] = mine / peer
+        groups[key] = {"ratios": ratios}
+    return groups
 
 
 def decoding_joeynmt():
