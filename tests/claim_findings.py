@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 
-from attendo.theory.claims import CLAIMS
+from attendo_course.claims import CLAIMS
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 

@@ -3,7 +3,7 @@
 import torch
 
 from attendo.models import DecoderLM, MaskedLM
-from attendo.theory.algorithms import build_formal_ed, formal_d_config, formal_e_config, formal_ed_config
+from attendo_course.algorithms import build_formal_ed, formal_d_config, formal_e_config, formal_ed_config
 
 SIZES = {"N_V": 7, "ell_max": 6, "H": 2, "d_e": 6, "d_mlp": 5}
 

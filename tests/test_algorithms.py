@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.theory import algorithms
-from attendo.theory.algorithms import (
+from attendo_course import algorithms
+from attendo_course.algorithms import (
     ALGORITHMS,
     Attention,
     AttentionParameters,

@@ -10,7 +10,7 @@ from example_counts import examples
 from formal_models import formal, random_text
 
 from attendo.models import DecoderLM
-from attendo.theory.algorithms import (
+from attendo_course.algorithms import (
     DInference,
     DTraining,
     DTransformer,

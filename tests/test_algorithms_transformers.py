@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.models import DecoderLM, EncoderDecoder, MaskedLM
-from attendo.theory.algorithms import (
+from attendo_course.algorithms import (
     DTransformer,
     EDTransformer,
     ETransformer,

@@ -12,11 +12,11 @@ from attentions import RIGHT, WRONG, plain, unscaled, with_mask
 from attendo.data.text_width import columns
 from attendo.errors import AttendoError
 from attendo.nn.attention import attention
-from attendo.theory import check
-from attendo.theory.checking.checker import PROPERTIES
-from attendo.theory.checking.mask_properties import _gradients, _slopes
-from attendo.theory.checking.student import Case, meet
-from attendo.theory.checking.trials import SIZES, draw, numbers
+from attendo_course import check
+from attendo_course.grader.checker import PROPERTIES
+from attendo_course.grader.mask_properties import _gradients, _slopes
+from attendo_course.grader.student import Case, meet
+from attendo_course.grader.trials import SIZES, draw, numbers
 
 MASKED = ("mask", "empty row")
 

@@ -10,11 +10,11 @@ from attentions import plain
 from test_checking import outcome
 
 from attendo.errors import AttendoError
-from attendo.theory import check
-from attendo.theory.checking import time_limit
-from attendo.theory.checking.checker import check_file
-from attendo.theory.checking.loading import load_function
-from attendo.theory.checking.unfit import UnfitError
+from attendo_course import check
+from attendo_course.grader import time_limit
+from attendo_course.grader.checker import check_file
+from attendo_course.grader.loading import load_function
+from attendo_course.grader.unfit import UnfitError
 
 
 @pytest.fixture

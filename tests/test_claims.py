@@ -5,7 +5,7 @@ from claim_findings import BY_ID, failing, finding
 
 from attendo.data.text_width import columns
 from attendo.microscope.terminal_pictures import picture_lines
-from attendo.theory.claims import CLAIMS
+from attendo_course.claims import CLAIMS
 
 IDS = [f"C{number:02}" for number in range(1, 28)]
 TWICE = [name for name in IDS[:13] if name not in ("C07", "C10")] + ["C19", "C21", "C24"]
@@ -52,7 +52,7 @@ def test_the_claims_words_are_in_both_languages(name):
 
 
 def test_the_package_has_no_other_lazy_names():
-    import attendo.theory.claims as package
+    import attendo_course.claims as package
 
     with pytest.raises(AttributeError, match="has no attribute 'NONE'"):
         _ = package.NONE

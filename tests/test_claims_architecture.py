@@ -18,9 +18,9 @@ from attendo.nn.blocks import Encoder, EncoderBlock
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.initialization import xavier
 from attendo.nn.masks import Mask
-from attendo.theory.claims import architecture, blocks, contexts, generation, reach
-from attendo.theory.claims.built import built, unrolled
-from attendo.theory.claims.samples import normal, random_attention
+from attendo_course.claims import architecture, blocks, contexts, generation, reach
+from attendo_course.claims.built import built, unrolled
+from attendo_course.claims.samples import normal, random_attention
 
 FEW = settings(max_examples=25)
 seeds = st.integers(0, 10_000)

@@ -13,9 +13,9 @@ from attendo.inspecting.contributions import head_matrices
 from attendo.nn.attention import attention, masked_softmax
 from attendo.nn.masks import Mask, causal
 from attendo.nn.positions import sinusoidal_encoding
-from attendo.theory.claims import attention as shapes
-from attendo.theory.claims import symmetries, temperature
-from attendo.theory.claims.samples import normal, random_attention
+from attendo_course.claims import attention as shapes
+from attendo_course.claims import symmetries, temperature
+from attendo_course.claims.samples import normal, random_attention
 
 CLAIMS = {claim.id: claim for module in (shapes, symmetries, temperature) for claim in module.CLAIMS}
 

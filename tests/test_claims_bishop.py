@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.theory.claims import bishop, bishop_models
+from attendo_course.claims import bishop, bishop_models
 
 
 @pytest.mark.parametrize("exercise", bishop.EXERCISES, ids=lambda exercise: exercise.__name__)

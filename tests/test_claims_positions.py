@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.nn.positions import sinusoidal_encoding
-from attendo.theory.claims.positions import (
+from attendo_course.claims.positions import (
     CLAIMS,
     heat_map,
     longest_wave_falls_short,
@@ -19,8 +19,8 @@ from attendo.theory.claims.positions import (
     sines_and_cosines,
     spread_by_distance,
 )
-from attendo.theory.figures.positions import heatmap
-from attendo.theory.shifts import shift_matrix
+from attendo_course.figures.positions import heatmap
+from attendo_course.shifts import shift_matrix
 
 
 def encode(positions, d, base=10000.0):

@@ -8,7 +8,7 @@ from claim_findings import failing, figures
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.theory.claims.softmax import (
+from attendo_course.claims.softmax import (
     CLAIMS,
     SCORES,
     SLIDE,

@@ -1,5 +1,6 @@
 """The commands as a user types them: results on stdout, progress on stderr, exit codes, one line per error."""
 
+import io
 import json
 import os
 import resource
@@ -8,17 +9,20 @@ import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stderr
+from importlib.metadata import EntryPoint
 
 import pytest
 from command_line import attendo, refused, settings, stopped_at
 from tiny_corpus import SMALL, pairs_file
 
 import attendo as library
+from attendo.cli import build_app
 from attendo.cli.lines import numbered_chunks
 from attendo.data import forecasts
-from attendo.lessons.lesson import Lesson
 from attendo.tasks.translator import Candidate, Translation, Translator
 from attendo.words import Words
+from attendo_course.lessons.lesson import Lesson
 
 NAMES = (
     "demo, train, train translation, train classification, train language-model, train masked-language-model, resume,"
@@ -77,6 +81,15 @@ def test_help_is_quick_and_loads_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_a_plugin_that_cannot_be_loaded_warns(monkeypatch):
+    broken = EntryPoint("mine", "no_such_package:add", "attendo.commands")
+    monkeypatch.setattr("attendo.cli.entry_points", lambda group: [broken])
+    with redirect_stderr(io.StringIO()) as said:
+        app = build_app()
+    assert "warning: the commands of no_such_package:add can't be loaded" in said.getvalue()
+    assert "claims" not in [command.name for command in app.registered_commands]
 
 
 def test_the_version():
@@ -180,7 +193,7 @@ def test_a_lesson_in_japanese_is_so_to_its_last_line(monkeypatch):
     lesson = Lesson(
         "small", "a source", Words("word", "語"), Words("why", "問い"), 1.0, lambda options: iter(())
     )
-    monkeypatch.setattr("attendo.lessons.find_lesson", lambda name: lesson)
+    monkeypatch.setattr("attendo_course.lessons.find_lesson", lambda name: lesson)
     assert attendo("lesson", "small", "--language", "ja").err.startswith("CPU 時間：")
     assert attendo("lesson", "small").err.endswith(" s of CPU time\n")
 

@@ -20,12 +20,12 @@ from test_figures import CLASSIFIER, GPT2, MASKED, MIXED, encoding
 
 from attendo.errors import AttendoError
 from attendo.microscope import fonts
-from attendo.theory.figures import attention, drawing, positions, schedule
-from attendo.theory.figures.catalogue import FIGURES
-from attendo.theory.figures.chosen_model import chosen_model
-from attendo.theory.figures.drawing import draw, painter
-from attendo.theory.figures.model_parts import model_diagram
-from attendo.theory.figures.style import SETTINGS, texts_of
+from attendo_course.figures import attention, drawing, positions, schedule
+from attendo_course.figures.catalogue import FIGURES
+from attendo_course.figures.chosen_model import chosen_model
+from attendo_course.figures.drawing import draw, painter
+from attendo_course.figures.model_parts import model_diagram
+from attendo_course.figures.style import SETTINGS, texts_of
 
 JAPANESE = fonts.fonts_for("層正規化ヘッドの重みアテンション")[1] >= set("層正規化ヘッドの重みアテンション")
 TINY = ["model.d_model=16", "model.n_heads=2", "model.vocab_size=90"]

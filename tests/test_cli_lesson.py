@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from command_line import attendo, refused
 
-import attendo.lessons as lessons
-from attendo.cli import lesson
+import attendo_course.lessons as lessons
 from attendo.data.text_width import columns
-from attendo.lessons.lesson import Conclusion, Lesson, Options, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.words import Words
+from attendo_course.commands import lesson
+from attendo_course.lessons.lesson import Conclusion, Lesson, Options, Table
 
 W = Words("word", "語")
 
@@ -30,7 +30,7 @@ def teach(options):
 @pytest.fixture
 def small(monkeypatch):
     """A lesson that takes no time, in the place of all."""
-    module = ModuleType("attendo.lessons.small")
+    module = ModuleType("attendo_course.lessons.small")
     module.LESSONS = (Lesson("small", "a source", W, W, 4.6, teach, seeds=(1, 3)),)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(lessons, "_HOMES", {"small": "small"})

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 from command_line import attendo, refused
 
-import attendo.theory.claims as claims_package
-import attendo.theory.errata as errata_package
-from attendo.cli.theory import _number, _width
+import attendo_course.claims as claims_package
+import attendo_course.errata as errata_package
 from attendo.data.text_width import columns
 from attendo.microscope.terminal_pictures import Picture
-from attendo.theory.claims.claim import Check, Claim, Finding, below, equals, shown
-from attendo.theory.claims.lookup import C27
-from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.sources import cited
 from attendo.words import Words
+from attendo_course.claims.claim import Check, Claim, Finding, below, equals, shown
+from attendo_course.claims.lookup import C27
+from attendo_course.commands.claims import _number
+from attendo_course.commands.terminal import terminal_width
+from attendo_course.errata.erratum import Erratum, Snippet
+from attendo_course.sources import cited
 
 W = Words("word", "言葉")
 LONG = Words("a long statement " * 9, "長い文である。" * 15)
@@ -118,11 +119,11 @@ def test_the_last_line_counts(three, ids, en, ja):
 
 
 def test_lines_are_as_wide_as_the_terminal_up_to_100(monkeypatch):
-    assert _width() == 79  # nobody reads at a terminal here
+    assert terminal_width() == 79  # nobody reads at a terminal here
     monkeypatch.setattr("sys.stdout", SimpleNamespace(isatty=lambda: True))
     for columns_there, wanted in ((60, 60), (80, 80), (200, 100), (10, 40)):
         monkeypatch.setenv("COLUMNS", str(columns_there))
-        assert _width() == wanted
+        assert terminal_width() == wanted
 
 
 def test_one_claim_in_full(three):
@@ -248,7 +249,7 @@ def test_a_check_beside_claims_and_as_json(student, three):
 
 
 def test_a_function_without_end_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr("attendo.theory.checking.time_limit.SECONDS", 0.2)
+    monkeypatch.setattr("attendo_course.grader.time_limit.SECONDS", 0.2)
     path = tmp_path / "slow.py"
     path.write_text("def slow(query, key, value):\n    while True:\n        pass\n")
     outcome = attendo("claims", "--check", f"{path}:slow")

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = sorted((ROOT / "src" / "attendo").rglob("*.py"))
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
 CORE = [file for file in SOURCES if file.stem in ("model_config", "models") or file.parent.name == "nn"]
-COMMANDS = [file for file in SOURCES if file.parent.name == "cli"]
-PACKAGES = {"nn", "theory", "interop"}
+COMMANDS = [file for file in SOURCES if file.parent.name in ("cli", "commands")]
+COURSE = ROOT / "src" / "attendo_course"
 SHOWN = [
-    file for file in SOURCES if file in CORE or PACKAGES & set(file.relative_to(ROOT / "src/attendo").parts)
+    file
+    for file in SOURCES
+    if file in CORE
+    or "interop" in file.parts
+    or (file.is_relative_to(COURSE) and not {"lessons", "commands"} & {*file.parts})
 ]
 SHOWN_CLASSES = [file for file in SHOWN if file in CORE or file.stem == "lecture"]
 

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 
 from attendo.models import parameter_count
 from attendo.nn.attention import Attention, attention_scores, masked_softmax
-from attendo.theory.errata import nyu, nyu_notebook, slides
 from attendo.training.losses import token_losses
+from attendo_course.errata import nyu, nyu_notebook, slides
 
 ERRATA = {e.number: e for module in (nyu, nyu_notebook, slides) for e in module.ERRATA}
 PRINTED = {"valid": 0.8609349593495935, "test": 0.8047465589787477}  # by the notebook

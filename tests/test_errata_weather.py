@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from attendo.data.weather import entropy, generate, stationary_distribution, transition_matrix
 from attendo.nn.attention import masked_softmax
 from attendo.nn.positions import sinusoidal_encoding
-from attendo.theory.errata import exercises, papers, weather, weather_training
-from attendo.theory.weather_embeddings import distinct_sums, scalar_embedding
+from attendo_course.errata import exercises, papers, weather, weather_training
+from attendo_course.weather_embeddings import distinct_sums, scalar_embedding
 
 MODULES = (weather, weather_training, exercises, papers)
 ERRATA = {erratum.number: erratum for module in MODULES for erratum in module.ERRATA}

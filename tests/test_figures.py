@@ -6,9 +6,9 @@ import pytest
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
 from attendo.models import build_model, parameter_count
-from attendo.theory.figures import attention, positions, schedule
-from attendo.theory.figures.chosen_model import chosen_model
-from attendo.theory.figures.model_parts import model_diagram
+from attendo_course.figures import attention, positions, schedule
+from attendo_course.figures.chosen_model import chosen_model
+from attendo_course.figures.model_parts import model_diagram
 
 TIGHT = {"rtol": 0, "atol": 1e-10}
 

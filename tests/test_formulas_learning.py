@@ -13,11 +13,11 @@ from attendo.config import build
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.norms import length_norm
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, parameter_count
-from attendo.theory.presets import PRESETS
-from attendo.theory.recipe import vaswani_recipe
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import TrainingConfig, build_optimizer, learning_rate
 from attendo.training.schedules import Horizon, noam
+from attendo_course.presets import PRESETS
+from attendo_course.recipe import vaswani_recipe
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

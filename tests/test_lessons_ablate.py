@@ -12,13 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from attendo.cli.lesson import piece_lines
 from attendo.cli.tables import WIDTH
 from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
 from attendo.data.text_width import columns
 from attendo.data.tokenizers import Tokenizer
-from attendo.lessons import ablate
-from attendo.lessons.ablate import (
+from attendo.microscope.terminal_pictures import Picture
+from attendo.models import EncoderDecoder, parameter_count
+from attendo.words import Words
+from attendo_course.commands.lesson import piece_lines
+from attendo_course.lessons import ablate
+from attendo_course.lessons.ablate import (
     ABLATE,
     Result,
     Variant,
@@ -29,7 +32,7 @@ from attendo.lessons.ablate import (
     small_data,
     variants,
 )
-from attendo.lessons.ablate_corpus import (
+from attendo_course.lessons.ablate_corpus import (
     CONNECTIVES,
     PHENOMENA,
     small_forecast,
@@ -39,11 +42,8 @@ from attendo.lessons.ablate_corpus import (
     turned_round,
     unordered_limit,
 )
-from attendo.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
-from attendo.lessons.lesson import Options, Table
-from attendo.microscope.terminal_pictures import Picture
-from attendo.models import EncoderDecoder, parameter_count
-from attendo.words import Words
+from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
+from attendo_course.lessons.lesson import Options, Table
 
 PIECES = small_pieces()
 FORECASTS = st.integers(0, 2**32).map(lambda seed: small_forecast(np.random.default_rng(seed)))

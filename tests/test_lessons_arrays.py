@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from attendo.lessons.arrays import NO_TARGET, ArrayTask, Examples, curve, measures, seeded, trained
+from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Examples, curve, measures, seeded, trained
 
 
 class Reader(nn.Module):
@@ -104,7 +104,7 @@ def test_measures_are_those_of_the_definition():
 def test_measures_do_not_depend_on_the_chunks(monkeypatch):
     test = drawn(np.random.default_rng(0), 50)
     whole = measures(identity_reader(), test)
-    monkeypatch.setattr("attendo.lessons.arrays.CHUNK", 7)
+    monkeypatch.setattr("attendo_course.lessons.arrays.CHUNK", 7)
     assert measures(identity_reader(), test) == pytest.approx(whole)
 
 

@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import cosine_similarity
 
-from attendo.cli.lesson import piece_lines
 from attendo.cli.tables import WIDTH
 from attendo.data.masking import MASK_ID
 from attendo.data.text_width import columns
-from attendo.lessons import contexts_models
-from attendo.lessons.arrays import NO_TARGET
-from attendo.lessons.contexts import LESSON, MASKED_STEPS, _where_kind, _where_words, gaze
-from attendo.lessons.contexts_measures import (
+from attendo.microscope.terminal_pictures import Picture
+from attendo.models import MaskedLM
+from attendo_course.commands.lesson import piece_lines
+from attendo_course.lessons import contexts_models
+from attendo_course.lessons.arrays import NO_TARGET
+from attendo_course.lessons.contexts import LESSON, MASKED_STEPS, _where_kind, _where_words, gaze
+from attendo_course.lessons.contexts_measures import (
     Material,
     kind_read,
     likeness,
@@ -26,7 +28,7 @@ from attendo.lessons.contexts_measures import (
     nouns_of,
     shown_sentence,
 )
-from attendo.lessons.contexts_models import (
+from attendo_course.lessons.contexts_models import (
     STATIC,
     english,
     hidden_words,
@@ -38,8 +40,8 @@ from attendo.lessons.contexts_models import (
     pairs,
     translator,
 )
-from attendo.lessons.contexts_probes import RIDGE, mean_cosine, read_by_probe
-from attendo.lessons.contexts_words import (
+from attendo_course.lessons.contexts_probes import RIDGE, mean_cosine, read_by_probe
+from attendo_course.lessons.contexts_words import (
     ADJECTIVES,
     FRAMES,
     KINDS,
@@ -52,9 +54,7 @@ from attendo.lessons.contexts_words import (
     two_meanings,
     words,
 )
-from attendo.lessons.lesson import Options, Table
-from attendo.microscope.terminal_pictures import Picture
-from attendo.models import MaskedLM
+from attendo_course.lessons.lesson import Options, Table
 
 MATERIAL = Material.drawn()
 TOKENS = MATERIAL.tokens

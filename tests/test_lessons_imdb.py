@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 
 from attendo.data.labelled import LabelledRow
 from attendo.errors import AttendoError
-from attendo.lessons import imdb
-from attendo.lessons.imdb_reviews import PAD_ID, UNKNOWN_ID, reviews, vocabulary, word_examples, words_of
-from attendo.lessons.lesson import Conclusion, Options, Table
 from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
 from attendo.words import Words
+from attendo_course.lessons import imdb
+from attendo_course.lessons.imdb_reviews import (
+    PAD_ID,
+    UNKNOWN_ID,
+    reviews,
+    vocabulary,
+    word_examples,
+    words_of,
+)
+from attendo_course.lessons.lesson import Conclusion, Options, Table
 
 GOOD, BAD, EITHER = (
     ["great", "lovely", "fine"],

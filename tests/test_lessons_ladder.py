@@ -10,10 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.data.weather import entropy
-from attendo.lessons import ladder
-from attendo.lessons.arrays import ArrayTask, seeded, trained
-from attendo.lessons.ladder_models import Start, bare_attention, counter, one_hot_counter, signal_counter
-from attendo.lessons.ladder_tasks import (
+from attendo.microscope.terminal_pictures import Picture
+from attendo.models import parameter_count
+from attendo.nn.attention import attention
+from attendo.words import Words
+from attendo_course.lessons import ladder
+from attendo_course.lessons.arrays import ArrayTask, seeded, trained
+from attendo_course.lessons.ladder_models import (
+    Start,
+    bare_attention,
+    counter,
+    one_hot_counter,
+    signal_counter,
+)
+from attendo_course.lessons.ladder_tasks import (
     count_distribution,
     counting,
     difference_distribution,
@@ -21,11 +31,7 @@ from attendo.lessons.ladder_tasks import (
     text,
     unordered_signal_limit,
 )
-from attendo.lessons.lesson import Conclusion, Options, Table
-from attendo.microscope.terminal_pictures import Picture
-from attendo.models import parameter_count
-from attendo.nn.attention import attention
-from attendo.words import Words
+from attendo_course.lessons.lesson import Conclusion, Options, Table
 
 
 @given(st.integers(0, 99), st.booleans(), st.booleans())

@@ -8,10 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.lessons import toy_tasks, toys
-from attendo.lessons.arrays import NO_TARGET, ArrayTask, seeded
-from attendo.lessons.lesson import Conclusion, Options, Table
-from attendo.lessons.toy_tasks import (
+from attendo.model_config import Positions
+from attendo.models import EncoderDecoder
+from attendo_course.lessons import toy_tasks, toys
+from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, seeded
+from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.lessons.toy_tasks import (
     add,
     cross_weights,
     decoded,
@@ -25,9 +27,7 @@ from attendo.lessons.toy_tasks import (
     toy_config,
     unordered_limit,
 )
-from attendo.lessons.toys import ADD, COPY, LESSONS, SORT
-from attendo.model_config import Positions
-from attendo.models import EncoderDecoder
+from attendo_course.lessons.toys import ADD, COPY, LESSONS, SORT
 
 ROWS = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=6), min_size=1, max_size=5)
 

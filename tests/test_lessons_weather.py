@@ -15,13 +15,17 @@ from torch import nn
 
 from attendo.data import weather
 from attendo.data.text_width import columns
-from attendo.lessons import find_lesson, weather_contest, weather_tasks
-from attendo.lessons import weather as lesson
-from attendo.lessons.arrays import T_95, seeded
-from attendo.lessons.lesson import Conclusion, Options, Table
-from attendo.lessons.weather_ablation import VARIANTS, Effect, answer, effect_of, effects
-from attendo.lessons.weather_contest import DEEP
-from attendo.lessons.weather_models import (
+from attendo.microscope.terminal_pictures import Picture, picture_lines
+from attendo.models import parameter_count
+from attendo.nn.attention import attention
+from attendo.words import Words
+from attendo_course.lessons import find_lesson, weather_contest, weather_tasks
+from attendo_course.lessons import weather as lesson
+from attendo_course.lessons.arrays import T_95, seeded
+from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.lessons.weather_ablation import VARIANTS, Effect, answer, effect_of, effects
+from attendo_course.lessons.weather_contest import DEEP
+from attendo_course.lessons.weather_models import (
     LINEAR,
     SingleQueryAttention,
     all_days,
@@ -35,11 +39,7 @@ from attendo.lessons.weather_models import (
     transformer,
     transition_counts,
 )
-from attendo.lessons.weather_tasks import tasks
-from attendo.microscope.terminal_pictures import Picture, picture_lines
-from attendo.models import parameter_count
-from attendo.nn.attention import attention
-from attendo.words import Words
+from attendo_course.lessons.weather_tasks import tasks
 
 DAYS = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=6)
 

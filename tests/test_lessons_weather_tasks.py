@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.data import weather
-from attendo.lessons import weather_tasks as wt
+from attendo_course.lessons import weather_tasks as wt
 
 NAMES = ("markov", "1-4-8", "10-day", "15-day", "dotmod", "dotmod-any")
 ALL_TEN = np.array(list(product(range(3), repeat=10)))

@@ -19,9 +19,14 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.lessons.arrays import seeded
-from attendo.lessons.lesson import Conclusion, Options, Table
-from attendo.lessons.words import (
+from attendo.microscope.terminal_pictures import Picture, picture_lines
+from attendo.models import parameter_count
+from attendo.tasks.language import LanguageModelTask
+from attendo.tasks.perplexity import text_loss
+from attendo.words import Words
+from attendo_course.lessons.arrays import seeded
+from attendo_course.lessons.lesson import Conclusion, Options, Table
+from attendo_course.lessons.words import (
     WORDS,
     Contest,
     comparison,
@@ -32,7 +37,7 @@ from attendo.lessons.words import (
     validation_windows,
     worth_of_order,
 )
-from attendo.lessons.words_models import (
+from attendo_course.lessons.words_models import (
     RecurrentLM,
     WordCounts,
     WordModel,
@@ -47,12 +52,7 @@ from attendo.lessons.words_models import (
     transformer,
     unordered,
 )
-from attendo.lessons.words_text import CONTEXT, about, cut, phrase, stream_of, word_task, words_of
-from attendo.microscope.terminal_pictures import Picture, picture_lines
-from attendo.models import parameter_count
-from attendo.tasks.language import LanguageModelTask
-from attendo.tasks.perplexity import text_loss
-from attendo.words import Words
+from attendo_course.lessons.words_text import CONTEXT, about, cut, phrase, stream_of, word_task, words_of
 
 BOS, EOS = Tokenizer.bos_id, Tokenizer.eos_id
 VOCAB = 9

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from attendo.theory.claims.lookup import DICTIONARY, edit_distance_look_up
-from attendo.theory.lookup import (
+from attendo_course.claims.lookup import DICTIONARY, edit_distance_look_up
+from attendo_course.lookup import (
     RECIPES,
     edit_weights,
     find_recipe,

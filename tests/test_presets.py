@@ -13,8 +13,8 @@ from attendo.model_config import ModelConfig
 from attendo.models import parameter_count
 from attendo.nn.masks import Mask
 from attendo.tasks.settings import preset_tables
-from attendo.theory import presets
-from attendo.theory.algorithms import DTransformer, EDTransformer, ETransformer
+from attendo_course import presets
+from attendo_course.algorithms import DTransformer, EDTransformer, ETransformer
 
 CLOSE = {"rtol": 1e-10, "atol": 1e-10}
 IDS = [3, 1, 4, 1, 5, 2]

@@ -26,8 +26,9 @@ def built(tmp_path_factory):
 def test_the_wheel_holds_the_package_to_the_byte_and_nothing_else(built):
     assert wheel_faults(built[0]) == []
     names = wheel_files(built[0]).keys()
-    for part in ("py.typed", "presets/demo.toml", "decoding/native/decoder.cpp", "theory/formulas.toml"):
+    for part in ("py.typed", "presets/demo.toml", "decoding/native/decoder.cpp"):
         assert f"attendo/{part}" in names
+    assert "attendo_course/formulas.toml" in names
     for part in ("microscope/assets/look/look.html", "serving/assets/page/page.html"):
         assert f"attendo/{part}" in names
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from theory_docs import DOCS, main, outcome, pages, paragraphs, prose
 
-from attendo.theory.algorithms import ALGORITHMS
-from attendo.theory.claims import CLAIMS
-from attendo.theory.errata import ERRATA
-from attendo.theory.index import checked_by, formulas, glossary
-from attendo.theory.sources import cited
+from attendo_course.algorithms import ALGORITHMS
+from attendo_course.claims import CLAIMS
+from attendo_course.errata import ERRATA
+from attendo_course.index import checked_by, formulas, glossary
+from attendo_course.sources import cited
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPECTED = [

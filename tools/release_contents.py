@@ -32,11 +32,11 @@ def tree(folder: Path, root: Path = ROOT) -> set[str]:
 
 
 def wheel_faults(wheel: Path) -> list[str]:
-    """What a wheel lacks or has too much: all of src/attendo, each file as it is there, and its own description."""
+    """What a wheel lacks or has too much: all of src/, each file as it is there, and its own description."""
     with zipfile.ZipFile(wheel) as file:
         held = {name: file.read(name) for name in file.namelist()}
     info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
-    wanted = {name.removeprefix("src/") for name in tree(ROOT / "src" / "attendo")}
+    wanted = {name.removeprefix("src/") for name in tree(ROOT / "src")}
     described = {
         f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
     }

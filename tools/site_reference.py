@@ -1,4 +1,4 @@
-"""The reference of the site: a page for each room of src/attendo, and where each documented name stands on it."""
+"""The reference of the site: a page for each room of attendo and one for attendo_course, with all documented names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "attendo"
+SOURCE = ROOT / "src"
 NOT_SHOWN = {"cli"}
 """Its reference is the page of commands."""
 
@@ -42,10 +42,10 @@ def documented(tree: ast.Module | ast.ClassDef, prefix: str) -> Iterator[str]:
 def dotted(file: Path) -> str:
     """The name of a file's module.
 
-    >>> dotted(SOURCE / "nn" / "__init__.py"), dotted(SOURCE / "models.py")
+    >>> dotted(SOURCE / "attendo" / "nn" / "__init__.py"), dotted(SOURCE / "attendo" / "models.py")
     ('attendo.nn', 'attendo.models')
     """
-    parts = file.relative_to(SOURCE.parent).with_suffix("").parts
+    parts = file.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -55,7 +55,8 @@ def rooms() -> dict[str, tuple[Module, ...]]:
     found: dict[str, list[Module]] = {}
     for file in sorted(SOURCE.rglob("*.py"), key=dotted):
         name = dotted(file)
-        room = name.split(".")[1] if "." in name else "attendo"
+        package, *inside = name.split(".")
+        room = inside[0] if inside and package == "attendo" else package
         if room in NOT_SHOWN:
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
@@ -76,7 +77,7 @@ def homes() -> dict[str, str]:
 
 
 def address(path: str, label: str = "") -> str | None:
-    """Where the site tells of a file below src/attendo, or of the name that a link's label gives; None if nowhere.
+    """Where the site tells of a file below src/, or of the name that a link's label gives; None if nowhere.
 
     >>> address("src/attendo/nn/masks.py")
     'reference/nn.md#attendo.nn.masks'
@@ -91,7 +92,8 @@ def address(path: str, label: str = "") -> str | None:
         return None
     module = dotted(file)
     if file.is_dir() and module in homes():
-        return homes()[module] if module.count(".") == 1 else f"{homes()[module]}#{module}"
+        page = homes()[module]
+        return page if module == rooms()[Path(page).stem][0].name else f"{page}#{module}"
     name = label if label.startswith(f"{module}.") else module
     while name not in homes() and name.startswith(module) and name != module:
         name = name.rpartition(".")[0]

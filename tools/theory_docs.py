@@ -14,15 +14,15 @@ from pathlib import Path
 
 from theory_words import COMMANDS, HEADINGS, MATHS_IN_JAPANESE, SOURCES, Source
 
-from attendo.theory.algorithms import ALGORITHMS
-from attendo.theory.claims import CLAIMS
-from attendo.theory.claims.claim import Claim
-from attendo.theory.errata import ERRATA
-from attendo.theory.errata.erratum import Erratum, Snippet
-from attendo.theory.index import CodeLine, Formula, formulas, glossary
-from attendo.theory.presets import PRESETS
-from attendo.theory.sources import cited
 from attendo.words import Language, Words
+from attendo_course.algorithms import ALGORITHMS
+from attendo_course.claims import CLAIMS
+from attendo_course.claims.claim import Claim
+from attendo_course.errata import ERRATA
+from attendo_course.errata.erratum import Erratum, Snippet
+from attendo_course.index import CodeLine, Formula, formulas, glossary
+from attendo_course.presets import PRESETS
+from attendo_course.sources import cited
 
 JAPANESE = "[ぁ-んァ-ヶー一-龠]"
 """A character of Japanese."""

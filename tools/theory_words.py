@@ -28,9 +28,9 @@ SOURCES = (
         ),
         Words(
             "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
-            " classifier with tokens as rows. `attendo.theory.lecture` has its classes under its names.",
+            " classifier with tokens as rows. `attendo_course.lecture` has its classes under its names.",
             "講義は、列で書かれたハードアテンションとソフトアテンションから始まり、クエリ・キー・バリューを経て、行をトークンとする分類器の"
-            "コードに至る。講義と同じ名前のクラスが `attendo.theory.lecture` にある。",
+            "コードに至る。講義と同じ名前のクラスが `attendo_course.lecture` にある。",
         ),
         r"NYU|\bS1\b",
     ),
@@ -131,8 +131,8 @@ HEADINGS = {
     "glossary": Words("Glossary", "用語集"),
     "presets": Words("Presets", "プリセット"),
     "presets_about": Words(
-        "The models of the sources, built by `attendo.theory.presets.PRESETS[name].build()`:",
-        "資料のモデルは `attendo.theory.presets.PRESETS[name].build()` で組み立てられる。",
+        "The models of the sources, built by `attendo_course.presets.PRESETS[name].build()`:",
+        "資料のモデルは `attendo_course.presets.PRESETS[name].build()` で組み立てられる。",
     ),
     "presets_head": Words("| name | source | parameters |", "| 名前 | 資料 | パラメータ数 |"),
     "glossary_title": Words("Glossary: one way to say it", "用語集：呼び方をそろえる"),

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.metadata import entry_points
 
 import typer
 from typer.exceptions import TyperException
@@ -16,15 +17,12 @@ from attendo.cli.data import add_data_commands
 from attendo.cli.demo import add_demo
 from attendo.cli.evaluating import add_evaluate_command
 from attendo.cli.exporting import add_export_command
-from attendo.cli.figure import add_figure_command
 from attendo.cli.importing import add_import_command
-from attendo.cli.lesson import add_lesson_command
 from attendo.cli.looking import add_look_command
 from attendo.cli.planning import add_plan_command
 from attendo.cli.reporting import escaping, say
 from attendo.cli.serving import add_serve_command
 from attendo.cli.shortlist import add_shortlist_command
-from attendo.cli.theory import add_theory_commands
 from attendo.cli.tracking import add_report_command
 from attendo.cli.training import add_training_commands
 from attendo.cli.using import add_using_commands
@@ -56,9 +54,11 @@ def build_app() -> typer.Typer:
     add_text_commands(app)
     add_import_command(app)
     add_data_commands(app)
-    add_theory_commands(app)
-    add_figure_command(app)
-    add_lesson_command(app)
+    for plugin in entry_points(group="attendo.commands"):  # of other packages, such as attendo_course
+        try:
+            plugin.load()(app)
+        except (ImportError, AttributeError) as error:
+            say(f"warning: the commands of {plugin.value} can't be loaded: {error}")
     return app
 
 

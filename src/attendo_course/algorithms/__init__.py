@@ -1,0 +1,100 @@
+"""Algorithms 1 to 15 of Phuong & Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), on the core.
+
+The paper's names and signatures: columns are tokens, ids count from 1, the special ones come last. What the paper
+writes behind the bar, `| θ`, is the last argument: arrays for A1 to A7, a model of the core from A8 on, built from
+`formal_ed_config` (by `build_formal_ed`), `formal_e_config` or `formal_d_config`.
+"""
+
+from attendo_course.algorithms.components import (
+    Attention,
+    AttentionParameters,
+    MHAttention,
+    MHAttentionParameters,
+    bidirectional,
+    hard_coded_positions,
+    layer_norm,
+    positional_embedding,
+    single_query_attention,
+    token_embedding,
+    unembedding,
+    unidirectional,
+)
+from attendo_course.algorithms.hyperparameters import (
+    build_formal_ed,
+    formal_d_config,
+    formal_e_config,
+    formal_ed_config,
+)
+from attendo_course.algorithms.ids import special_ids
+from attendo_course.algorithms.inference import (
+    DInference,
+    EDInference,
+    d_inference_steps,
+    distribution,
+    ed_inference_steps,
+)
+from attendo_course.algorithms.training import (
+    DTraining,
+    EDTraining,
+    ETraining,
+    d_loss,
+    e_loss,
+    ed_loss,
+    masked,
+)
+from attendo_course.algorithms.transformers import DTransformer, EDTransformer, ETransformer
+
+ALGORITHMS = (
+    ("A1", token_embedding),
+    ("A2", positional_embedding),
+    ("A3", single_query_attention),
+    ("A4", Attention),
+    ("A5", MHAttention),
+    ("A6", layer_norm),
+    ("A7", unembedding),
+    ("A8", EDTransformer),
+    ("A9", ETransformer),
+    ("A10", DTransformer),
+    ("A11", EDTraining),
+    ("A12", ETraining),
+    ("A13", DTraining),
+    ("A14", DInference),
+    ("A15", EDInference),
+)
+"""Every algorithm of the paper by its number."""
+
+__all__ = [
+    "ALGORITHMS",
+    "Attention",
+    "AttentionParameters",
+    "DInference",
+    "DTraining",
+    "DTransformer",
+    "EDInference",
+    "EDTraining",
+    "EDTransformer",
+    "ETraining",
+    "ETransformer",
+    "MHAttention",
+    "MHAttentionParameters",
+    "bidirectional",
+    "build_formal_ed",
+    "d_inference_steps",
+    "d_loss",
+    "distribution",
+    "e_loss",
+    "ed_inference_steps",
+    "ed_loss",
+    "formal_d_config",
+    "formal_e_config",
+    "formal_ed_config",
+    "hard_coded_positions",
+    "layer_norm",
+    "masked",
+    "positional_embedding",
+    "single_query_attention",
+    "special_ids",
+    "token_embedding",
+    "unembedding",
+    "unidirectional",
+]

@@ -1,0 +1,286 @@
+"""What residual connections and several heads are for (C18)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attendo.microscope.terminal_pictures import Picture
+from attendo.nn.attention import Attend, Attention
+from attendo.nn.blocks import Encoder, EncoderBlock, Residual
+from attendo.nn.feedforward import FeedForward
+from attendo.nn.initialization import xavier
+from attendo.nn.norms import build_norm
+from attendo.words import Words
+from attendo_course.claims.built import built
+from attendo_course.claims.claim import Claim, Finding, above, below, equals
+from attendo_course.claims.samples import normal
+
+D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)
+
+
+def post_norm() -> Residual:
+    """norm(x + f(x)). Vaswani et al. 2017, section 3.1.
+
+    >>> post_norm().norm_first
+    False
+    """
+    return Residual(build_norm("layer", D_MODEL, 1e-5), norm_first=False)
+
+
+def without_sum(residual: Residual) -> Residual:
+    """The same with x taken off what the sublayer adds, so that f(x) is all that is left of x + f(x).
+
+    >>> without_sum(Residual(nn.Identity(), norm_first=False))(torch.ones(2), lambda x: 3 * x)
+    tensor([3., 3.])
+    """
+    residual.register_forward_pre_hook(lambda _, given: (given[0], lambda x: given[1](x) - given[0]))
+    return residual
+
+
+def norm_alone() -> Residual:
+    """norm(f(x)): the residual connection is gone.
+
+    >>> norm_alone().norm_first
+    False
+    """
+    return without_sum(post_norm())
+
+
+def nothing() -> Residual:
+    """f(x): neither residual connection nor norm.
+
+    >>> nothing().norm
+    Identity()
+    """
+    return without_sum(Residual(nn.Identity(), norm_first=False))
+
+
+@cache
+def first_gradient(residual: Callable[[], Residual], depth: int, n: int = 6, seeds: int = 3) -> float:
+    """|∂L/∂θ_1| for a linear loss of the outputs of a random encoder, as a geometric mean over seeds.
+
+    θ_1: the matrices of the first of `depth` blocks.
+
+    >>> first_gradient(post_norm, 1) > 0
+    True
+    """
+
+    def encoder() -> Encoder:
+        blocks = [
+            EncoderBlock(Attention(D_MODEL, 2, bias=False), FeedForward(D_MODEL, 4 * D_MODEL), residual)
+            for _ in range(depth)
+        ]
+        stack = Encoder(blocks)
+        xavier(stack)
+        return stack
+
+    logs = 0.0
+    for seed in range(seeds):
+        stack, x, direction = (
+            built(encoder, seed),
+            normal(seed, 1, n, D_MODEL),
+            normal(seed + 9, 1, n, D_MODEL),
+        )
+        matrices = [parameter for parameter in stack.blocks[0].parameters() if parameter.ndim == 2]
+        gradients = torch.autograd.grad((stack(x) * direction).sum(), matrices)
+        logs += 0.5 * math.log(sum(gradient.square().sum().item() for gradient in gradients))
+    return math.exp(logs / seeds)
+
+
+def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Finding:
+    """The gradient of the first layer keeps its size in a deep stack if each layer adds x to f(x).
+
+    He et al. 2016; Vaswani et al. 2017, section 3.1. residual: the connection that is to keep it.
+
+    >>> residuals_keep_gradients().holds
+    True
+    >>> residuals_keep_gradients(norm_alone).holds
+    False
+    """
+    kinds = {"norm(x + f(x))": residual, "norm(f(x))": norm_alone, "f(x)": nothing}
+    found = {
+        kind: np.array([first_gradient(make, depth) for depth in DEPTHS]) for kind, make in kinds.items()
+    }
+    ratios = {kind: row / row[0] for kind, row in found.items()}
+
+    def name(kind: str, depth: int) -> Words:
+        return Words(
+            f"{kind}: gradient at layer 1 of {depth} / of 1", f"{kind}：第 1 層の勾配の比 {depth} 層 / 1 層"
+        )
+
+    checks = (
+        above(name("norm(x + f(x))", 32), ratios["norm(x + f(x))"][-1], 0.3),
+        below(name("norm(f(x))", 32), ratios["norm(f(x))"][-1], 0.1),
+        below(name("f(x)", 32), ratios["f(x)"][-1], 1e-6),
+        above(name("norm(f(x))", 2), ratios["norm(f(x))"][1], 0.3, counterexample=True),
+    )
+    title = Words("log₁₀ |∂L/∂θ₁|, beside one layer's, by depth", "1 層の場合に対する log₁₀ |∂L/∂θ₁| と層数")
+    values, labels = np.log10(np.array(list(ratios.values()))), tuple(str(depth) for depth in DEPTHS)
+    return Finding(checks, Picture("curves", title, values, tuple(ratios), labels))
+
+
+PAIRS = ((1.0, 1.0), (-1.0, -1.0), (1.0, -1.0), (-1.0, 1.0))
+"""All pairs of contents c_1, c_2 = ±1; the task is to answer with their difference."""
+
+
+def differences(n_heads: int, seed: int = 0) -> Attention:
+    """Attention of one query to two tokens: keys see content and place, values the content alone; untrained.
+
+    >>> differences(2).q_proj.weight.shape
+    torch.Size([4, 1])
+    """
+    return built(lambda: Attention(1, n_heads, head_dim=2, value_dim=1, d_memory=(3, 1), bias=False), seed)
+
+
+def answers(layer: Attention) -> Float[Tensor, " pairs"]:
+    """What the layer says to each of `PAIRS`.
+
+    >>> answers(differences(1)).shape
+    torch.Size([4])
+    """
+    contents = torch.tensor(PAIRS, dtype=torch.float64)[..., None]
+    places = torch.eye(2, dtype=torch.float64).expand(len(PAIRS), 2, 2)
+    query = contents.new_ones(len(PAIRS), 1, 1)
+    return layer(query, torch.cat([contents, places], dim=-1), values=contents)[:, 0, 0]
+
+
+def errors(layer: Attention) -> Float[Tensor, " pairs"]:
+    """The answers less the differences c_1 - c_2.
+
+    >>> errors(by_hand()).abs().max().item()
+    0.0
+    """
+    return answers(layer) - torch.tensor([first - second for first, second in PAIRS], dtype=torch.float64)
+
+
+def by_hand() -> Attention:
+    """Two heads, the first on token 1 with value +c, the second on token 2 with -c; attention is hard.
+
+    >>> answers(by_hand()).tolist()
+    [0.0, 0.0, 2.0, -2.0]
+    """
+    layer = differences(2).requires_grad_(False)
+    layer.attend = Attend(inverse_temperature=math.inf)
+    first, second = [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]  # of content, place 1, place 2
+    for weight, rows in (
+        (layer.q_proj.weight, [[1.0], [0.0]] * 2),
+        (layer.k_proj.weight, [first, [0.0] * 3, second, [0.0] * 3]),
+        (layer.v_proj.weight, [[1.0], [1.0]]),
+        (layer.out_proj.get_parameter("weight"), [[1.0, -1.0]]),
+    ):
+        weight.copy_(torch.tensor(rows))
+    return layer
+
+
+def trained(layer: Attention, steps: int = 300, rate: float = 0.3) -> Attention:
+    """The layer after so many steps of plain gradient descent on the mean squared error over all of `PAIRS`.
+
+    >>> trained(differences(1), steps=0).n_heads
+    1
+    """
+    parameters = list(layer.parameters())
+    for _ in range(steps):
+        error = errors(layer).square().mean()
+        for parameter, gradient in zip(parameters, torch.autograd.grad(error, parameters), strict=True):
+            parameter.data -= rate * gradient
+    return layer
+
+
+def least_error_of_one_head() -> float:
+    """min over W of the mean squared error of W·(αc_1 + (1 - α)c_2), α free in [0, 1] for each pair by itself.
+
+    No weights of a head, whatever they depend on, do better.
+
+    >>> round(least_error_of_one_head(), 12)
+    1.0
+    """
+    w, alpha = np.linspace(-3.0, 3.0, 601)[:, None], np.linspace(0.0, 1.0, 101)
+    errors = [(w * (alpha * first + (1 - alpha) * second) - (first - second)) ** 2 for first, second in PAIRS]
+    return float(np.mean([error.min(axis=1) for error in errors], axis=0).min())
+
+
+@cache
+def _learned_error(n_heads: int, seed: int) -> float:
+    """The mean squared error of a trained layer with so many heads."""
+    return errors(trained(differences(n_heads, seed))).square().mean().item()
+
+
+def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
+    """c_1 - c_2 needs two heads: one head says W·(a mean of contents), which is wrong by 1 in the mean square.
+
+    n_heads: of the layer that is to learn it exactly. seeds: how many layers of each kind are trained.
+
+    >>> two_heads_subtract().holds
+    True
+    >>> two_heads_subtract(n_heads=1).holds
+    False
+    """
+
+    def learned(heads: int) -> list[float]:
+        return [_learned_error(heads, seed) for seed in range(seeds)]
+
+    bound = Words("c₁ - c₂, one head: least mean square error", "c₁ - c₂、1 ヘッド：平均二乗誤差の下限")
+    single = Words("one head, trained: least error", "1 ヘッド、学習後：誤差の最小")
+    hand = Words("two heads set by hand: largest error", "2 ヘッド、手で設定：誤差の最大")
+    several = Words("two heads, trained: largest error", "2 ヘッド、学習後：誤差の最大")
+    checks = (
+        equals(bound, least_error_of_one_head(), 1.0),
+        above(single, min(learned(1)), 1.0),
+        equals(hand, errors(by_hand()).abs().max().item(), 0.0, 0.0),
+        below(several, max(learned(n_heads)), 1e-6),
+    )
+    return Finding(checks)
+
+
+def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: int = 2) -> Finding:
+    """C18: residual connections keep gradients, several heads do what one can't. Slides on the Transformer.
+
+    >>> residuals_and_heads().holds
+    True
+    """
+    gradients, heads = residuals_keep_gradients(residual), two_heads_subtract(n_heads)
+    return Finding((*gradients.checks, *heads.checks), gradients.picture)
+
+
+C18 = Claim(
+    id="C18",
+    source="Slides on the Transformer",
+    statement=Words(
+        "Residual connections let a network learn well; several heads make attention more expressive than one.",
+        "残差接続によって学習がうまく進む。マルチヘッドにするとアテンションの表現力が上がる。",
+    ),
+    derivation=Words(
+        "Without a residual connection the gradient of layer 1 goes through the Jacobians J_L ··· J_2 of all layers"
+        " above it: a product that shrinks, for random weights, by a factor per layer.\n"
+        "With it each factor is I + J_i (times the norm's): multiplied out, one term goes through the"
+        " identities alone, and does not fade with depth. A norm by itself only delays: 16 layers pass, 32 do not.\n"
+        "Heads: let the values be numbers c_1, c_2 and the answer c_1 - c_2. One head gives W·(αc_1 + (1 - α)c_2)"
+        " with α in [0, 1], whatever α depends on.\n"
+        "For c_1 = c_2 = c that is Wc for every α, so it is wrong by |W| where |c| = 1; for c_1 = -c_2 it is wrong by"
+        " 2 - |W| at least. The mean square is at least (W² + (2 - |W|)²)/2 ≥ 1, with equality at |W| = 1.\n"
+        "Two heads: the first looks at token 1 and has W = 1, the second at token 2 with W = -1. Their sum is exact.\n"
+        "Gradient descent finds both: one head ends at 1.00, two at 0.",
+        "残差接続がなければ、第 1 層の勾配は上のすべての層のヤコビ行列 J_L ··· J_2 を通る。これは、乱数の重みでは層ご"
+        "とにある割合で縮む積である。\n"
+        "残差接続があれば、各因子は I + J_i（と正規化の因子の積）になる。展開すると恒等写像だけを通る項があり、"
+        "これは層が深くなっても縮まない。正規化だけでは遅らせるにすぎず、16 層は通るが 32 層は通らない。\n"
+        "ヘッド：バリューを数 c_1, c_2 とし、c_1 - c_2 を答えさせる。1 ヘッドの出力は、α が何に依存しようと、α ∈ [0, 1]"
+        " に対する W·(αc_1 + (1 - α)c_2) である。\n"
+        "c_1 = c_2 = c なら、どの α でも Wc なので、|c| = 1 のとき誤差は |W| である。c_1 = -c_2 なら誤差は 2 - |W| 以"
+        "上である。平均二乗誤差は (W² + (2 - |W|)²)/2 ≥ 1 となり、等号は |W| = 1 で成り立つ。\n"
+        "2 ヘッドなら、一方がトークン 1 を見て W = 1、他方がトークン 2 を見て W = -1 とすれば、和は厳密に正しい。\n"
+        "勾配降下法でも同じ結果になり、1 ヘッドは 1.00、2 ヘッドは 0 に至る。",
+    ),
+    condition=Words(
+        "Residual connections matter in deep stacks: through two layers the gradient comes without them.",
+        "残差接続が効くのは層が深い場合である。2 層なら、なくても勾配は届く。",
+    ),
+    compute=residuals_and_heads,
+)

@@ -1,0 +1,13 @@
+"""The commands of the course: claims, errata, figure, lesson; attendo loads them by their entry point."""
+
+import typer
+
+from attendo_course.commands import claims, errata, figure, lesson
+
+
+def add_commands(app: typer.Typer) -> None:
+    """Adds the commands of the course to the application."""
+    app.command("claims", short_help="Check the claims of the Transformer's sources.")(claims.claims)
+    app.command("errata", short_help="Show the sources' mistakes, wrong and right.")(errata.errata)
+    app.command("figure", short_help="Draw a figure of the theory for a slide.")(figure.figure)
+    app.command("lesson", short_help="A learning task of the sources: train, compare, see.")(lesson.lesson)

@@ -1,0 +1,281 @@
+"""attendo claims."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import OneJson, Spoken
+from attendo.cli.reporting import wrote
+from attendo.words import Language, Words, labelled
+from attendo_course.commands.terminal import beside, padded, pick, terminal_width
+from attendo_course.sources import cited
+
+if TYPE_CHECKING:
+    from attendo_course.claims.claim import Check, Claim, Finding
+    from attendo_course.grader.handed_in import Answer
+    from attendo_course.grader.report import Report
+
+CONDITION = Words("Condition", "条件")
+
+
+def claims(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="ID", help="As C08; else the table of all.")
+    ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE.py:FUNCTION", help="Check an attention of your own; FOLDER:FUNCTION; repeatable."
+        ),
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(metavar="mask|scale|gradient", help="Fails if it is not offered; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="F.csv", help="With --check: a row for each file, with score and hint."),
+    ] = None,
+    as_json: OneJson = False,
+    language: Spoken = "en",
+) -> int:
+    """Check the claims and exercises of the Transformer's sources by computing them.
+
+    Without ID a table of all 27; with one or more the statement, the condition under which it holds, how it follows,
+    each figure beside what it must be, and a picture. --check runs the properties of attention on a function of
+    (query, key, value), in torch or NumPy, which may take a mask (True = may attend) and a scale, and says which
+    property fails on which input; a call that gives no result in 10 s fails. What is not offered does not fail unless
+    --require names it. Of several files, or a folder, each has one line, with the first hint and the remarks below it.
+    What a file prints is left out, and it gets no input. The exit code is 1 if a claim or a property fails or one of
+    several files can't be run.
+
+    --json: claims (id, source, statement, condition, derivation, verdict, holds, checks, picture), n_claims,
+    n_failed, cpu_seconds; check (function, ok, failed, remarks, properties), null unless one file is checked; checks
+    (file, verdict, error, check), empty unless several are. A claim's check has name, value, relation, bound,
+    tolerance, counterexample, holds.
+
+    Example: attendo claims C08
+    """
+    chosen = [] if check and not ids else _chosen_claims(ids or [])
+    mine = checked(check or [], require or [], out, language, silent=as_json)
+    found: list[tuple[Claim, Finding]] = []
+    for claim in chosen:
+        finding = claim.compute()
+        found.append((claim, finding))
+        if not as_json:
+            lines = _claim_lines(claim, finding, language) if ids else _row(claim, finding, language)
+            print("\n".join(lines), flush=True)
+    n_failed = sum(not finding.holds for _, finding in found)
+    seconds = time.process_time()
+    if as_json:
+        facts = {
+            "claims": [_claim_json(claim, finding, language) for claim, finding in found],
+            "n_claims": len(found),
+            "n_failed": n_failed,
+            "cpu_seconds": round(seconds, 2),
+        } | mine.as_json(language)
+        print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
+        return int(n_failed > 0 or not mine.ok)
+    if found:
+        print(_count(found, seconds).in_language(language))
+    if mine.report is not None:
+        print("\n".join(mine.report.lines(language)))
+    return int(n_failed > 0 or not mine.ok)
+
+
+def _chosen_claims(ids: list[str]) -> list[Claim]:
+    """The claims of these ids, each once, or all."""
+    from attendo.errors import AttendoError
+    from attendo_course.claims import CLAIMS
+
+    for text in ids:
+        if ".py" in text:
+            raise AttendoError(f"{text} is no claim; write --check before each file, as --check {text}")
+    known = {claim.id[1:].lstrip("0"): claim for claim in CLAIMS}
+    return pick("claim", known, ids, [claim.id for claim in CLAIMS])
+
+
+def _verdict(claim: Claim, finding: Finding) -> Words:
+    if not finding.holds:
+        return Words("FAILS", "不成立")
+    if claim.condition is not None:
+        return Words("holds with a condition", "条件つきで成立")
+    return Words("holds", "成立")
+
+
+def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
+    verdict = _verdict(claim, finding).in_language(language)
+    lines = beside(f"{padded(claim.id, 5)}{padded(verdict, 24)}", cited(claim.source, language))
+    lines += beside(" " * 5, claim.statement.in_language(language))
+    if claim.condition is not None:
+        text = labelled(CONDITION, claim.condition.in_language(language), language)
+        lines += beside(" " * 5, text)
+    return [*lines, ""]
+
+
+def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
+    """The last line of the table.
+
+    >>> from attendo_course.claims.claim import Claim, Finding
+    >>> one = Claim("C01", "a source", CONDITION, CONDITION, lambda: Finding(()))
+    >>> _count([(one, one.compute())], 0.5).en
+    '1 checked: 1 holds; 0 failed; 0.5 CPU-seconds'
+    """
+    n_held = sum(finding.holds for _, finding in found)
+    n_conditions = sum(finding.holds and claim.condition is not None for claim, finding in found)
+    n_failed = len(found) - n_held
+    verb, of = "holds" if n_held == 1 else "hold", Words("", "")
+    if n_conditions:
+        en = ", with a condition" if n_held == 1 else f", {n_conditions} of them with a condition"
+        of = Words(en, f"（うち条件つき {n_conditions} 件）")
+    return Words(
+        f"{len(found)} checked: {n_held} {verb}{of.en}; {n_failed} failed; {seconds:.1f} CPU-seconds",
+        f"{len(found)} 件を検証：成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
+    )
+
+
+def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
+    """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
+    from attendo.microscope.flow import flowed
+    from attendo.microscope.terminal_pictures import picture_lines
+
+    width = terminal_width()
+    verdict, source = _verdict(claim, finding).in_language(language), cited(claim.source, language)
+    lines = flowed(f"{claim.id}  {verdict} — {source}", width)
+    lines.append("")
+    parts = [(None, claim.statement), (CONDITION, claim.condition)]
+    parts.append((Words("Why", "導出"), claim.derivation))
+    for label, text in parts:
+        if text is not None:
+            said = text.in_language(language)
+            lines += [*flowed(said if label is None else labelled(label, said, language), width), ""]
+    for check in finding.checks:
+        lines += flowed(_check_line(check, language), width, "  ")
+    if finding.picture is not None:
+        lines += ["", *picture_lines(finding.picture, language, width)]
+    return [*lines, ""]
+
+
+def _check_line(check: Check, language: Language) -> str:
+    value, bound = _number(check.value), _number(check.bound)
+    if check.relation in "<>" and value == bound and check.value != check.bound:
+        value, bound = f"{check.value:.17g}", f"{check.bound:.17g}"
+    text = labelled(check.name, value, language)
+    if check.relation == "shown":
+        return f"· {text}"
+    text += f" {check.relation} {bound}"
+    if check.relation == "=" and check.tolerance:
+        text += f" ± {check.tolerance:g}"
+    if check.counterexample:
+        text += Words(" (counterexample)", "（反例）").in_language(language)
+    return f"{'✓' if check.holds else '✗'} {text}"
+
+
+def _number(value: float) -> str:
+    """A number for a reader.
+
+    >>> _number(333639680.0), _number(0.1234567891), _number(3e-15)
+    ('333,639,680', '0.1234568', '3e-15')
+    """
+    if math.isfinite(value) and value == round(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    return f"{value:.7g}"
+
+
+def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str, Any]:
+    picture = finding.picture
+    return {
+        "id": claim.id,
+        "source": claim.source,
+        "statement": claim.statement.in_language(language),
+        "condition": None if claim.condition is None else claim.condition.in_language(language),
+        "derivation": claim.derivation.in_language(language),
+        "verdict": _verdict(claim, finding).in_language(language),
+        "holds": finding.holds,
+        "checks": [
+            {
+                "name": check.name.in_language(language),
+                "value": _finite(check.value),
+                "relation": check.relation,
+                "bound": _finite(check.bound),
+                "tolerance": check.tolerance,
+                "counterexample": check.counterexample,
+                "holds": check.holds,
+            }
+            for check in finding.checks
+        ],
+        "picture": picture
+        and {
+            "kind": picture.kind,
+            "title": picture.title.in_language(language),
+            "rows": list(picture.rows),
+            "columns": list(picture.columns),
+            "values": [[_finite(value) for value in row] for row in picture.values.tolist()],
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no NaN and no infinity."""
+    return value if math.isfinite(value) else None
+
+
+# ---- functions of one's own
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The report on one function, or the answers of several files."""
+
+    report: Report | None = None
+    answers: tuple[Answer, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing fails."""
+        return (self.report is None or self.report.ok) and all(answer.ok for answer in self.answers)
+
+    def as_json(self, language: Language) -> dict[str, Any]:
+        """The keys `check` and `checks`."""
+        return {
+            "check": None if self.report is None else self.report.as_json(language),
+            "checks": [answer.as_json(language) for answer in self.answers],
+        }
+
+
+def checked(
+    places: Sequence[str], require: Sequence[str], out: Path | None, language: Language, silent: bool
+) -> Checked:
+    """The functions at these places checked: one reported on in full; of several, each in a line printed at once."""
+    from attendo.errors import AttendoError
+    from attendo.files import write_atomic
+    from attendo_course.grader.checker import check_file
+    from attendo_course.grader.handed_in import as_csv, check_files, is_folder, places_in
+
+    if (require or out) and not places:
+        raise AttendoError("--require and --out go with --check FILE.py:FUNCTION")
+    if out is not None and out.suffix != ".csv":
+        raise AttendoError(f"--out {out}: the grades are written as .csv")
+    if not places:
+        return Checked()
+    found = [one for place in places for one in places_in(place)]
+    if out is None and len(found) == 1 and not is_folder(places[0]):
+        return Checked(check_file(places[0], require))
+    answers: list[Answer] = []
+    for answer in check_files(found, require):
+        answers.append(answer)
+        if not silent:
+            print("\n".join(answer.lines(language)), flush=True)
+    if out is not None:
+        write_atomic(out, as_csv(answers, language).encode("utf-8-sig"))  # Excel asks for the mark
+        if not silent:
+            print(wrote(out, language))
+    return Checked(answers=tuple(answers))

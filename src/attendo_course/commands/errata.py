@@ -1,0 +1,128 @@
+"""attendo errata."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import OneJson, Spoken
+from attendo.words import Language, Words, labelled
+from attendo_course.commands.terminal import beside, padded, pick, terminal_width
+from attendo_course.sources import cited
+
+if TYPE_CHECKING:
+    from attendo_course.errata.erratum import Erratum, Snippet
+
+
+def errata(
+    numbers: Annotated[
+        list[str] | None, typer.Argument(metavar="N", help="As 21; else the list of all.")
+    ] = None,
+    as_json: OneJson = False,
+    language: Spoken = "en",
+) -> int:
+    """Show the mistakes of the Transformer's sources: the wrong form, the right one, and both run.
+
+    Without N the list of all: the source of each, both forms in words, and whether they can be run here; with one or
+    more also the code of both forms, what it really gives here, and whether that is what it must give. The exit code is
+    1 if one gives something else.
+
+    --json: errata (number, source, mark, title, wrong, right, wrong_code, right_code), n_errata, n_unexpected. A code
+    has code, gives (a pattern), and, where N is given, outcome and as_expected.
+
+    Example: attendo errata 42
+    """
+    from attendo_course.errata import ERRATA
+
+    known = {str(erratum.number): erratum for erratum in ERRATA}
+    chosen = pick("erratum", known, numbers or [], list(known))
+    n_unexpected, facts = 0, []
+    for erratum in chosen:
+        outcomes = _outcomes(erratum) if numbers else {}
+        n_unexpected += sum(not snippet.matches(text) for snippet, text in outcomes.values())
+        facts.append(_erratum_json(erratum, outcomes, language))
+        if not as_json:
+            lines = _erratum_lines(erratum, outcomes, language) if numbers else _listed(erratum, language)
+            print("\n".join(lines), flush=True)
+    if as_json:
+        counts = {"n_errata": len(chosen), "n_unexpected": n_unexpected}
+        print(json.dumps({"errata": facts} | counts, ensure_ascii=False))
+    elif not numbers:
+        print(_marks(chosen).in_language(language))
+    return int(n_unexpected > 0)
+
+
+def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
+    """What the codes of an erratum give here."""
+    snippets = {"wrong_code": erratum.wrong_code, "right_code": erratum.right_code}
+    return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
+
+
+def _mark(erratum: Erratum) -> Words:
+    japanese = {"run": "実行", "shown by analogy": "類例で実行", "words only": "文章のみ"}
+    return Words(erratum.mark, japanese[erratum.mark])
+
+
+def _listed(erratum: Erratum, language: Language) -> list[str]:
+    mark = _mark(erratum).in_language(language)
+    lines = beside(f"{erratum.number:>2}  {padded(mark, 18)}", erratum.title.in_language(language))
+    lines += beside(" " * 4, cited(erratum.source, language))
+    for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
+        lines += beside(f"    {sign} ", text.in_language(language))
+    return [*lines, ""]
+
+
+def _marks(chosen: list[Erratum]) -> Words:
+    n = {mark: sum(erratum.mark == mark for erratum in chosen) for mark in ("run", "shown by analogy")}
+    n_words = len(chosen) - sum(n.values())
+    return Words(
+        f"{len(chosen)} errata: {n['run']} run, {n['shown by analogy']} shown by analogy, {n_words} in words only",
+        f"正誤表 {len(chosen)} 件：実行 {n['run']} 件、類例で実行 {n['shown by analogy']} 件、文章のみ {n_words} 件",
+    )
+
+
+def _erratum_lines(
+    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
+) -> list[str]:
+    """An erratum in full: both forms in words and in code, and what the code gives."""
+    from attendo.microscope.flow import flowed
+
+    head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
+    width = terminal_width()
+    lines = [*flowed(head, width), *flowed(cited(erratum.source, language), width)]
+    forms = (
+        (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
+        (Words("Right", "正"), erratum.right, "right_code"),
+    )
+    for label, text, name in forms:
+        lines += ["", *flowed(labelled(label, text.in_language(language), language), width)]
+        if name not in outcomes:
+            continue
+        snippet, outcome = outcomes[name]
+        lines += ["", *(f"    {line}" for line in snippet.code.rstrip().splitlines()), ""]
+        given = flowed(f"→ {outcome}", width - 4, "  ")
+        lines += [f"    {line}" for line in given]
+        is_expected = snippet.matches(outcome)
+        said = (
+            Words("as it must be", "期待どおり")
+            if is_expected
+            else Words(f"must be: {snippet.gives}", f"期待される結果：{snippet.gives}")
+        )
+        lines.append(f"    {'✓' if is_expected else '✗'} {said.in_language(language)}")
+    return [*lines, ""]
+
+
+def _erratum_json(
+    erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
+) -> dict[str, Any]:
+    facts: dict[str, Any] = {"number": erratum.number, "source": erratum.source, "mark": erratum.mark}
+    for name in ("title", "wrong", "right"):
+        facts[name] = getattr(erratum, name).in_language(language)
+    for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):
+        facts[name] = None if snippet is None else {"code": snippet.code, "gives": snippet.gives}
+        if name in outcomes:
+            outcome = outcomes[name][1]
+            facts[name] |= {"outcome": outcome, "as_expected": outcomes[name][0].matches(outcome)}
+    return facts

@@ -1,0 +1,185 @@
+"""attendo lesson."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import Spoken
+from attendo.cli.reporting import LIVE_EVERY, Live, say
+from attendo.cli.tables import WIDTH, table_lines
+from attendo.data.accounting import duration
+from attendo.words import Words
+
+if TYPE_CHECKING:
+    from attendo.words import Language
+    from attendo_course.lessons.lesson import Cell, Lesson, Piece, Table
+
+
+def lesson(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Else the list of all.")] = None,
+    seeds: Annotated[
+        int | None, typer.Option(metavar="N", help="Models of each kind; else as in the list; 1 is shorter.")
+    ] = None,
+    effort: Annotated[
+        float,
+        typer.Option(metavar="X", help="Share of the steps: 0.1 for a quick look, without conclusions."),
+    ] = 1.0,
+    train: Annotated[
+        list[Path] | None, typer.Option(metavar="F", help="Your own data, where it takes some; repeatable.")
+    ] = None,
+    threads: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Of the processor; more than 1 seldom helps small models.")
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    language: Spoken = "en",
+) -> int:
+    """Teach a learning task: models side by side, with tables, curves and what they show.
+
+    Without NAME the list of all, with the time each takes. --json: one object for each piece, with "text", "table"
+    or "picture".
+
+    --seeds 1 makes a lesson shorter and keeps its conclusion; the tables then have no error bars. --effort below 1
+    makes it shorter, too, without a conclusion.
+
+    Example: attendo lesson reverse --seeds 1
+    """
+    from attendo_course.lessons import NAMES, find_lesson
+    from attendo_course.lessons.lesson import Options
+
+    if name is None:
+        rows = [_listed(find_lesson(known), language) for known in NAMES]
+        heads = ["", "CPU min", "seeds", ""] if language == "en" else ["", "CPU 分", "シード", ""]
+        print("\n".join(table_lines(heads, rows)))
+        return 0
+    import torch
+
+    found, options = find_lesson(name), Options(seeds, effort, tuple(train or ()))
+    if train and not found.takes_files:
+        raise typer.BadParameter(f"--train: the lesson {name} makes its own data; leave it out")
+    torch.set_num_threads(threads)
+    minutes, began = found.minutes(options), time.process_time()
+    if not as_json:
+        print("\n".join([*_paragraph(f"{found.title.in_language(language)} — {found.source}"), ""]))
+        print("\n".join([*_paragraph(found.question.in_language(language)), ""]), flush=True)
+        if minutes > 4:
+            say(f"this takes about {minutes:.0f} CPU-minutes; --effort 0.2 for a quick look")
+    pieces = found.teach(options)
+    for piece in waiting(pieces if effort >= 1 else quick_look(pieces, effort), minutes):
+        if as_json:
+            print(json.dumps(_piece_json(piece, language), ensure_ascii=False), flush=True)
+        else:
+            print("\n".join([*piece_lines(piece, language), ""]), flush=True)
+    spent = duration(time.process_time() - began)
+    say(f"{spent} of CPU time" if language == "en" else f"CPU 時間：{spent}")
+    return 0
+
+
+def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
+    """The pieces of a lesson whose models are not trained to the end: a warning above the tables, no conclusion."""
+    from attendo_course.lessons.lesson import Conclusion, Table
+
+    warned = held_back = False
+    for piece in pieces:
+        if isinstance(piece, Table) and not warned:
+            warned = True
+            yield Words(
+                f"--effort {effort:g}: the models below are trained for {effort:.0%} of the lesson's steps only."
+                " Differences between them may mean nothing.",
+                f"--effort {effort:g}：以下のモデルは、本来のステップ数の {effort:.0%} しか学習していない。"
+                "モデルの差に意味があるとは限らない。",
+            )
+        if isinstance(piece, Conclusion):
+            held_back = True
+        else:
+            yield piece
+    if held_back:
+        yield Words(
+            "What the figures show is said of models trained to the end: leave --effort out.",
+            "数値から言えることは、最後まで学習したときに表示する（--effort をつけない）。",
+        )
+
+
+def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
+    """The pieces; on a terminal one line tells, until each is there, how much of the time has passed."""
+    live, began = Live(), time.process_time()
+    while True:
+        done = threading.Event()
+
+        def tick(done: threading.Event = done) -> None:
+            while not done.wait(LIVE_EVERY):
+                spent = duration(time.process_time() - began)
+                live.show(f"training: {spent} of about {duration(60 * cpu_minutes)} of CPU time")
+
+        thread = threading.Thread(target=tick, daemon=True)
+        if live.on:
+            thread.start()
+        try:
+            piece = next(pieces, None)
+        finally:
+            done.set()
+            if live.on:
+                thread.join()
+            live.clear()
+        if piece is None:
+            return
+        yield piece
+
+
+def _listed(lesson: Lesson, language: Language) -> list[str | float]:
+    seeds = sorted({*lesson.seeds}) or [1]
+    shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
+    return [lesson.name, f"{math.ceil(lesson.cpu_minutes)}", shown, lesson.title.in_language(language)]
+
+
+def _paragraph(text: str) -> list[str]:
+    from attendo.microscope.flow import flowed
+
+    return flowed(text, WIDTH)
+
+
+def piece_lines(piece: Piece, language: Language) -> list[str]:
+    """What a piece looks like in a terminal, at most WIDTH columns wide."""
+    from attendo.microscope.terminal_pictures import Picture, picture_lines
+    from attendo_course.lessons.lesson import Conclusion, Table
+
+    match piece:
+        case Table():
+            heads = [head.in_language(language) for head in piece.columns]
+            rows = [[_cell(cell, language) for cell in row] for row in piece.rows]
+            return [*_paragraph(piece.title.in_language(language)), *table_lines(heads, rows)]
+        case Picture():
+            return picture_lines(piece, language, WIDTH)
+        case Conclusion(words) | words:
+            return _paragraph(words.in_language(language))
+
+
+def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
+    from attendo.microscope.terminal_pictures import Picture
+    from attendo_course.lessons.lesson import Conclusion, Table
+
+    match piece:
+        case Table():
+            return {"table": _table_json(piece, language)}
+        case Picture():
+            facts = {"kind": piece.kind, "title": piece.title.in_language(language), "rows": piece.rows}
+            return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
+        case Conclusion(words) | words:
+            return {"text": words.in_language(language)}
+
+
+def _table_json(table: Table, language: Language) -> dict[str, Any]:
+    heads = [head.in_language(language) for head in table.columns]
+    rows = [[_cell(cell, language) for cell in row] for row in table.rows]
+    return {"name": table.name, "title": table.title.in_language(language), "columns": heads, "rows": rows}
+
+
+def _cell(cell: Cell, language: Language) -> str | float:
+    return cell if isinstance(cell, str | float | int) else cell.in_language(language)

@@ -1,0 +1,48 @@
+"""What the commands of the course share: choosing by number, and wrapping for the terminal."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from typing import TypeVar
+
+WIDEST = 100
+"""The most columns of a paragraph, on a wide terminal."""
+
+T = TypeVar("T")
+
+
+def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> list[T]:
+    """The values of `known` under these numbers, each once, or all: "8", "08" and, for a claim, "C8" and "c08"."""
+    from attendo.errors import AttendoError
+
+    chosen = list(known)
+    if given:
+        bare = [text.strip().upper().removeprefix(kind[0].upper()).lstrip("0") for text in given]
+        for text, number in zip(given, bare, strict=True):
+            if number not in known:
+                raise AttendoError(f"there is no {kind} {text}; give {names[0]} to {names[-1]}")
+        chosen = list(dict.fromkeys(bare))
+    return [known[number] for number in chosen]
+
+
+def terminal_width() -> int:
+    """How many columns a line may take: the terminal's, at most 100; 79 where no terminal reads."""
+    return max(40, min(shutil.get_terminal_size((79, 24)).columns, WIDEST)) if sys.stdout.isatty() else 79
+
+
+def beside(first: str, text: str) -> list[str]:
+    """A text behind a label, wrapped beside it."""
+    from attendo.data.text_width import columns
+    from attendo.microscope.flow import flowed
+
+    left = columns(first)
+    parts = flowed(text, terminal_width() - left)
+    return [first + parts[0], *(" " * left + part for part in parts[1:])]
+
+
+def padded(text: str, width: int) -> str:
+    """The text, filled with spaces to so many columns."""
+    from attendo.data.text_width import columns
+
+    return text + " " * (width - columns(text))

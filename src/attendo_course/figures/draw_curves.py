@@ -1,0 +1,216 @@
+"""Draws the figures of temperature, entropy and learning rate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from attendo.words import Language, Words
+from attendo_course.figures.attention import EntropyByDimension, WeightsByTemperature, weights_at
+from attendo_course.figures.schedule import Rates
+from attendo_course.figures.style import (
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    VERMILION,
+    emphasis,
+    heading,
+    label_axes,
+    scientific,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKED_BETA = 20.0
+QUANTILES = (0.1, 0.9)
+
+
+def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Language) -> None:
+    """A curve for each score over log β, with the two ends set apart as points.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo_course.figures.attention import temperature
+    >>> figure = Figure()
+    >>> draw_temperature(temperature(), figure, "en")
+    >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    ['s = 1', 's = 0.5', 's = 0.2']
+    """
+    scores = ", ".join(f"{score:g}" for score in found.scores)
+    title = Words("From soft to hard attention", "ソフトアテンションからハードアテンションへ")
+    note = Words(
+        f"softmax(β·s) for the scores s = ({scores}). β = 0 gives every key 1/n, β = ∞ is one-hot.",
+        f"スコア s = ({scores}) に対する softmax(β·s)。β = 0 ではどのキーも 1/n、β = ∞ では one-hot となる。",
+    )
+    heading(figure, language, title, note)
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    low, high = float(found.betas[0]), float(found.betas[-1])
+    ends = (low / 4, high * 4)
+    for key, (color, size) in enumerate(zip((BLUE, VERMILION, GREEN), (14, 9.5, 5), strict=True)):
+        axes.plot(found.betas, found.weights[:, key], color=color, label=f"s = {found.scores[key]:g}")
+        for at, beta, weights in ((ends[0], low, found.soft), (ends[1], high, found.hard)):
+            nearest = found.weights[0 if beta == low else -1, key]
+            axes.plot([at, beta], [weights[key], nearest], color=color, linewidth=1.2, linestyle=":")
+            axes.plot([at], [weights[key]], "o", color=color, markersize=size, clip_on=False)
+    _mark_beta(axes, found)
+    n_keys = len(found.scores)
+    for at, text, height in ((ends[0], f"1/{n_keys}", found.soft[0]), (ends[1], "one-hot", 0.5)):
+        axes.annotate(
+            text,
+            (at, height),
+            xytext=(0, 12),
+            textcoords="offset points",
+            ha="center",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1.5},
+        )
+    decades = [10.0**power for power in range(round(np.log10(low)), round(np.log10(high)) + 1)]
+    axes.set_xticks([ends[0], *decades, ends[1]], ["0", *(f"{beta:g}" for beta in decades), "∞"])
+    axes.minorticks_off()
+    axes.set_xlim(ends[0] / 2, ends[1] * 2)
+    axes.set_ylim(-0.03, 1.04)
+    label_axes(
+        axes,
+        language,
+        Words("inverse temperature β", "逆温度 β"),
+        Words("attention weight", "アテンションの重み"),
+    )
+    axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
+
+
+def _mark_beta(axes: Axes, found: WeightsByTemperature) -> None:
+    """The weight of the best key at one β, in digits."""
+    weight = float(weights_at(found.scores, MARKED_BETA).max())
+    axes.plot([MARKED_BETA], [weight], "o", color=INK, markersize=6, zorder=3)
+    axes.annotate(
+        f"β = {MARKED_BETA:g}: {weight:.5f}",
+        (MARKED_BETA, weight),
+        xytext=(12, -34),
+        textcoords="offset points",
+        fontsize=11.5,
+        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+    )
+
+
+def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) -> None:
+    """The mean over the draws with and without the scale, in a band of most draws.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo_course.figures.attention import entropies
+    >>> figure = Figure()
+    >>> draw_entropy(entropies((4, 64), draws=5), figure, "en")
+    >>> figure.axes[0].get_ylabel()
+    'entropy (nats)'
+    """
+    draws = found.scaled.shape[1]
+    n_keys = round(np.exp(found.uniform))
+    low, high = (f"{share:.0%}".rstrip("%") for share in QUANTILES)
+    title = Words("Why the scores are divided by √d", "スコアを √d で割る理由")
+    note = Words(
+        f"Softmax over {n_keys} keys; q, k from N(0, 1). Line: mean of {draws} draws; band: {low} % to"
+        f" {high} %. Vaswani et al. 2017, section 3.2.1.",
+        f"{n_keys} 個のキーに対する softmax のエントロピー。q, k は N(0, 1) に従う。線：{draws} 回の平均、"
+        f"帯：{low}～{high} % 点。Vaswani et al. 2017, 3.2.1 節。",
+    )
+    heading(figure, language, title, note)
+    axes = figure.add_subplot()
+    axes.set_xscale("log", base=2)
+    names = Words("softmax(qKᵀ/√d)", "softmax(qKᵀ/√d)"), Words("softmax(qKᵀ)", "softmax(qKᵀ)")
+    for entropies, name, color, rise in zip(
+        (found.scaled, found.unscaled), names, (BLUE, VERMILION), (0, 9), strict=True
+    ):
+        axes.fill_between(
+            found.dimensions, *np.quantile(entropies, QUANTILES, axis=1), color=color, alpha=0.18, linewidth=0
+        )
+        mean = entropies.mean(1)
+        axes.plot(found.dimensions, mean, "o-", color=color, markersize=5)
+        axes.annotate(
+            f"{name.in_language(language)}\n{mean[-1]:.2f}",
+            (found.dimensions[-1], mean[-1]),
+            xytext=(10, rise),
+            textcoords="offset points",
+            color=color,
+            va="center",
+            fontsize=11.5,
+            fontweight=emphasis(language),
+            annotation_clip=False,
+        )
+    axes.axhline(found.uniform, color=FAINT, linewidth=1.2, linestyle="--")
+    uniform = Words(f"uniform: ln {n_keys} = {found.uniform:.4f}", f"一様：ln {n_keys} = {found.uniform:.4f}")
+    axes.text(
+        found.dimensions[0], found.uniform + 0.05, uniform.in_language(language), fontsize=11, color=FAINT
+    )
+    axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
+    axes.minorticks_off()
+    axes.set_ylim(0, 3.1)
+    label_axes(
+        axes,
+        language,
+        Words("dimension d of query and key", "クエリとキーの次元 d"),
+        Words("entropy (nats)", "エントロピー（nat）"),
+    )
+
+
+def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
+    """A curve for each warm-up; the peak of the first in digits.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo_course.figures.schedule import rates
+    >>> figure = Figure()
+    >>> draw_noam(rates(), figure, "en")
+    >>> any("6.98771 × 10⁻⁴ at step 4,000" in text.get_text() for text in figure.axes[0].texts)
+    True
+    """
+    title = Words("The learning rate of the Transformer", "Transformer の学習率")
+    note = Words(
+        "lr = min(1/√s, s/(w√w)) / √d: w steps of linear warm-up, then the inverse square root."
+        " Vaswani et al. 2017, eq. 3.",
+        "lr = min(1/√s, s/(w√w)) / √d：w ステップの線形ウォームアップの後、逆平方根で減衰。"
+        "Vaswani et al. 2017, 式 (3)。",
+    )
+    heading(figure, language, title, note)
+    axes = figure.add_subplot()
+    colors = (BLUE, ORANGE, GREEN, PURPLE, VERMILION)
+    order = sorted(range(len(found.warmups)), key=lambda row: found.warmups[row])
+    for row in order:
+        main = row == 0
+        axes.plot(
+            found.steps,
+            found.rates[row] * 1e4,
+            color=colors[row % len(colors)],
+            linewidth=3.0 if main else 1.6,
+            zorder=3 if main else 2,
+            label=f"w = {found.warmups[row]:,}",
+        )
+    peak, warmup = float(found.peaks[0]), found.warmups[0]
+    axes.plot([warmup], [peak * 1e4], "o", color=INK, markersize=8, zorder=4)
+    marked = Words(
+        f"peak {scientific(peak)} at step {warmup:,}", f"最大 {scientific(peak)}（{warmup:,} ステップ）"
+    )
+    axes.annotate(
+        marked.in_language(language),
+        (warmup, peak * 1e4),
+        xytext=(30, 22),
+        textcoords="offset points",
+        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+    )
+    last, end = int(found.steps[-1]), float(found.rates[0, -1])
+    axes.annotate(
+        scientific(end),
+        (last, end * 1e4),
+        xytext=(-4, 22),
+        textcoords="offset points",
+        ha="right",
+        arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+    )
+    axes.set_title(f"d = {found.d_model}", loc="left", color=FAINT, fontsize=12)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.set_xlim(0, last * 1.01)
+    axes.set_ylim(0, float(found.peaks.max()) * 1.06e4)
+    label_axes(axes, language, Words("step s", "ステップ s"), Words("learning rate × 10⁴", "学習率 × 10⁴"))
+    axes.legend(loc="upper right", title=Words("warm-up steps", "ウォームアップ").in_language(language))

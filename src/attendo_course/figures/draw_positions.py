@@ -1,0 +1,177 @@
+"""Draws the figures about sinusoidal positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from attendo.microscope.pictures import heat_map
+from attendo.words import Language, Words
+from attendo_course.figures.positions import PositionCurves, PositionProducts
+from attendo_course.figures.style import (
+    BLUE,
+    FAINT,
+    INK,
+    VERMILION,
+    emphasis,
+    heading,
+    label_axes,
+    lay_out,
+    scientific,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FORMULA = r"$\sin(t/L^{2i/d_e}),\ \cos(t/L^{2i/d_e})$"
+PLOTTED = r"$\sin(x/L^{i/d_e}),\ \cos(x/L^{(i-1)/d_e})$"
+
+
+def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, language: Language) -> None:
+    """A cell for each position and dimension, from -1 to 1.
+
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> draw_heatmap(np.zeros((128, 64)), figure, "en")
+    >>> figure.axes[0].get_title()
+    'Sinusoidal Positional Encoding (max_len=64, d_model=128)'
+    """
+    d_model, max_len = table.shape
+    lay_out(figure, top=0.985)
+    axes = figure.add_subplot()
+    bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
+    sizes = f"max_len={max_len}, d_model={d_model}"
+    title = Words(f"Sinusoidal Positional Encoding ({sizes})", f"正弦波による位置符号化（{sizes}）")
+    axes.set_title(title.in_language(language), fontsize=16, fontweight=emphasis(language), pad=12)
+    label_axes(axes, language, Words("Position", "位置"), Words("Embedding Dimension", "埋め込みの次元"))
+    axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
+    axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
+    axes.grid(visible=False)
+    bar.set_label(Words("Value", "値").in_language(language))
+
+
+def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:
+    """A small graph for each row of either encoding: the formula's left, the plot's right.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo_course.figures.positions import formula_curves, plotted_curves
+    >>> figure = Figure()
+    >>> draw_curves(formula_curves(), plotted_curves(), figure, "en")
+    >>> len(figure.axes), figure.axes[0].get_title(loc="left")
+    (10, 'formula')
+    """
+    n_rows, length = plotted.rows.shape
+    title = Words(
+        "One positional encoding: its formula, and what was plotted",
+        "同じ位置符号化：式のとおりの値と、図に描かれた値",
+    )
+    sizes = f"L = {length}, d_e = {n_rows}"
+    note = Words(
+        f"{sizes}. Formula: Phuong & Hutter 2022, rows from 1, positions from 1; plot: the weather post's code,"
+        " positions from 0.",
+        f"{sizes}。式：Phuong & Hutter 2022（行も位置も 1 から）。図：天気のブログ記事のコード（位置は 0 から）。",
+    )
+    heading(figure, language, title, note, rows_apart=0.03)
+    graphs = figure.subplots(n_rows, 2, sharex="col", sharey=True)
+    heads = (
+        (Words("formula", "式のとおり"), FORMULA, Words("position t", "位置 t"), BLUE),
+        (Words("as plotted", "記事の図"), PLOTTED, Words("position x", "位置 x"), VERMILION),
+    )
+    for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
+        name, equation, across, color = head
+        top: Axes = graphs[0, column]
+        top.set_title(
+            name.in_language(language), loc="left", color=color, fontweight=emphasis(language), pad=24
+        )
+        top.text(0, 1.12, equation, transform=top.transAxes, fontsize=11, va="bottom")
+        for row in range(n_rows):
+            axes: Axes = graphs[row, column]
+            number = Words(f"row {row + 1}", f"{row + 1} 行目").in_language(language)
+            _beside(axes, -0.1, number, "right", INK)
+            if row < len(curves.rows):
+                _draw_row(axes, language, curves, row, color)
+            else:
+                _leave_undefined(axes, language, n_rows)
+        bottom: Axes = graphs[-1, column]
+        bottom.set_xlabel(across.in_language(language))
+        bottom.set_xticks([int(curves.positions[0]), *range(10, length + 1, 10)])
+
+
+def _draw_row(axes: Axes, language: Language, curves: PositionCurves, row: int, color: str) -> None:
+    axes.plot(curves.positions, curves.rows[row], "o-", color=color, linewidth=1.4, markersize=2.4)
+    axes.set_ylim(-1.25, 1.25)
+    axes.set_yticks([-1, 0, 1])
+    period = Words("period", "周期").in_language(language)
+    _beside(axes, 1.02, f"{period} {curves.periods[row]:.2f}", "left", FAINT)
+
+
+def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
+    """An odd width's last row, for which the formula has no i."""
+    axes.grid(visible=False)
+    axes.spines[["left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelleft=False)
+    i = d_e // 2
+    text = Words(
+        f"undefined: i ends at {i},\nwhich gives {2 * i} rows",
+        f"未定義：i は {i} までで、\n{2 * i} 行しかない",
+    )
+    _beside(axes, 0.5, text.in_language(language), "center", FAINT)
+
+
+def _beside(axes: Axes, x: float, text: str, side: Literal["left", "right", "center"], color: str) -> None:
+    """A text at mid-height of a graph; x is a share of its width."""
+    axes.text(x, 0.5, text, transform=axes.transAxes, ha=side, va="center", fontsize=10.5, color=color)
+
+
+def draw_products(found: Sequence[PositionProducts], figure: Figure, language: Language) -> None:
+    """A graph for each width, with the distance at which the product stops falling.
+
+    >>> from matplotlib.figure import Figure
+    >>> from attendo_course.figures.positions import products
+    >>> figure = Figure()
+    >>> draw_products([products(128)], figure, "en")
+    >>> figure.axes[0].texts[0].get_text().splitlines()[0]
+    'first rise after k = 11'
+    """
+    title = Words(
+        "Dot products of position vectors depend on their distance only",
+        "位置ベクトルの内積は位置の差だけで決まる",
+    )
+    deviation = max(each.deviation for each in found)
+    limit = scientific(10.0 ** math.ceil(math.log10(max(deviation, 1e-16))), 0)
+    note = Words(
+        "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d)), Vaswani et al. 2017. Over all p computed, the values of one k differ"
+        f" by less than {limit}.",
+        "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d))、Vaswani et al. 2017。計算したすべての p で、同じ k の値の差は"
+        f" {limit} 未満。",
+    )
+    heading(figure, language, title, note)
+    graphs = figure.subplots(1, len(found), squeeze=False)[0]
+    for axes, each, color in zip(graphs, found, (BLUE, VERMILION), strict=False):
+        distances = np.arange(len(each.products))
+        axes.plot(distances, each.products, color=color)
+        k = each.first_rise
+        axes.plot([k], [each.products[k]], "o", color=INK, markersize=7, zorder=3)
+        rise = Words(
+            f"first rise after k = {k}\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
+            f"k = {k}→{k + 1} で初めて増加\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
+        )
+        axes.annotate(
+            rise.in_language(language),
+            (k, each.products[k]),
+            xytext=(14, 46),
+            textcoords="offset points",
+            fontsize=11.5,
+            arrowprops={"arrowstyle": "-", "color": FAINT, "linewidth": 0.9},
+        )
+        axes.set_title(f"d = {each.d_model}", loc="left", color=color, fontweight=emphasis(language))
+        axes.set_ylim(0, each.products[0] * 1.04)
+        axes.set_xlim(-1, len(distances))
+        label_axes(
+            axes, language, Words("distance k", "位置の差 k"), Words("PE[p] · PE[p+k]", "PE[p] · PE[p+k]")
+        )

@@ -1,0 +1,115 @@
+"""`draw`: a figure by its name, as a PNG or an SVG file, the same bytes every time."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
+from attendo.model_config import ModelConfig
+from attendo.words import Language
+from attendo_course.figures import attention, draw_curves, draw_model, draw_positions, positions, schedule
+from attendo_course.figures.catalogue import require_known
+from attendo_course.figures.chosen_model import chosen_model
+from attendo_course.figures.model_parts import model_diagram
+from attendo_course.figures.style import DOTS_PER_INCH, HEIGHT, SETTINGS, WIDTH, texts_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".png", ".svg")
+ELSEWHERE = ("Hiragino Sans", "Yu Gothic", "Meiryo")
+"""The Japanese fonts of macOS and Windows."""
+Painter = Callable[["Figure", Language], None]
+
+
+def draw(name: str, path: Path, language: Language = "en", config: ModelConfig | None = None) -> Language:
+    """Draws the figure of that name into a .png or .svg file and gives the language its words are in.
+
+    That is English where no font installed here has the Japanese characters. config: of the figure "model", the
+    base model of Vaswani et al. 2017 if None. Raises AttendoError for an unknown name, another suffix, a folder that
+    is not there, a config for another figure, and without matplotlib.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     draw("noam", Path(folder, "noam.svg"))
+    'en'
+    """
+    require_known(name)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise AttendoError(f"{path} must end in .png or .svg; name it {path.with_suffix('.png').name}")
+    if not path.absolute().parent.is_dir():
+        raise AttendoError(f"{path}: there is no folder {path.parent}; make it first")
+    if config is not None and name != "model":
+        raise AttendoError(f"the figure {name!r} shows no model; leave the settings out, or draw 'model'")
+    try:
+        import matplotlib
+    except ImportError:
+        raise AttendoError('a figure needs matplotlib: pip install "attendo[plots]"') from None
+    paint = painter(name, config)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(SETTINGS)
+        spoken, families = _fonts(paint, language)
+        matplotlib.rcParams["font.family"] = [*families, "sans-serif"]
+        if spoken == "ja":  # where an SVG is opened there may be other fonts than here
+            matplotlib.rcParams["font.sans-serif"] = [*ELSEWHERE, *matplotlib.rcParams["font.sans-serif"]]
+        write_atomic(path, _rendered(lambda figure: paint(figure, spoken), suffix))
+    return spoken
+
+
+def painter(name: str, config: ModelConfig | None = None) -> Painter:
+    """Computes the arrays of a figure; what is given draws them on an empty matplotlib figure.
+
+    >>> from matplotlib.figure import Figure
+    >>> figure = Figure()
+    >>> painter("position-heatmap")(figure, "en")
+    >>> figure.axes[0].get_ylabel()
+    'Embedding Dimension'
+    """
+    match name:
+        case "position-heatmap":
+            return partial(draw_positions.draw_heatmap, positions.heatmap())
+        case "position-curves":
+            return partial(draw_positions.draw_curves, positions.formula_curves(), positions.plotted_curves())
+        case "position-products":
+            return partial(draw_positions.draw_products, [positions.products(d) for d in (128, 512)])
+        case "temperature":
+            return partial(draw_curves.draw_temperature, attention.temperature())
+        case "entropy":
+            return partial(draw_curves.draw_entropy, attention.entropies())
+        case "noam":
+            return partial(draw_curves.draw_noam, schedule.rates())
+        case _:
+            return partial(draw_model.draw_model, model_diagram(config or chosen_model()))
+
+
+def _fonts(paint: Painter, language: Language) -> tuple[Language, list[str]]:
+    """The language that can be written here, and the font families for it."""
+    from attendo.microscope.fonts import BASE as FAMILY
+    from attendo.microscope.fonts import fonts_for
+
+    if language == "en":
+        return language, [FAMILY]
+    wanted = set(texts_of(lambda figure: paint(figure, language))) - {"\n"}
+    families, drawable = fonts_for("".join(sorted(wanted)))
+    return (language, families) if wanted <= drawable else ("en", [FAMILY])
+
+
+def _rendered(paint: Callable[[Figure], None], suffix: str) -> bytes:
+    """The figure as a file's bytes: no date, no version, no random ids."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH, HEIGHT))
+    FigureCanvasAgg(figure)
+    paint(figure)
+    file = io.BytesIO()
+    metadata = {"Software": None} if suffix == ".png" else {"Date": None, "Creator": "attendo"}
+    figure.savefig(file, format=suffix[1:], dpi=DOTS_PER_INCH, metadata=metadata)
+    return file.getvalue()

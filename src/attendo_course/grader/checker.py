@@ -1,0 +1,310 @@
+"""Checks an attention function that somebody else wrote, and says what fails on which input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from attendo.errors import AttendoError
+from attendo.words import Words
+from attendo_course.grader import mask_properties, properties
+from attendo_course.grader.borrowed import borrowed
+from attendo_course.grader.loading import load_function
+from attendo_course.grader.quiet import quiet
+from attendo_course.grader.report import Outcome, Report
+from attendo_course.grader.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
+from attendo_course.grader.suspects import MASK_MISTAKES, Diagnosis, diagnose
+from attendo_course.grader.trials import Failure, Property, draw, drawn_masks
+from attendo_course.grader.unfit import UnfitError
+
+PROPERTIES = (
+    Property(
+        "shapes",
+        Words("output [..., q_len, value_dim]", "出力の形 [..., q_len, value_dim]"),
+        properties.shapes,
+    ),
+    Property("rows", Words("weights are ≥ 0 and sum to 1", "重みは 0 以上で和が 1"), properties.rows),
+    Property(
+        "scale", Words("scores are multiplied by 1/√head_dim", "スコアは 1/√head_dim 倍"), properties.scale
+    ),
+    Property(
+        "agreement",
+        Words("as attendo's attention, to 1e-10", "attendo のアテンションと 1e-10 まで一致"),
+        properties.agreement,
+    ),
+    Property(
+        "mask",
+        Words("forbidden keys have no part, exactly", "禁止されたキーはまったく寄与しない"),
+        mask_properties.mask,
+        mask_properties.no_mask,
+    ),
+    Property(
+        "empty row",
+        Words("a query without keys gets zeros, no NaN", "見てよいキーのないクエリは NaN でなく 0"),
+        mask_properties.empty_row,
+        mask_properties.no_mask,
+    ),
+    Property(
+        "permutation",
+        Words("the order of keys does not matter", "キーとバリューの並べ替えで結果が変わらない"),
+        properties.permutation,
+    ),
+    Property(
+        "stability",
+        Words("scores of 1e4 and -1e4 give numbers", "スコアが 1e4 や -1e4 でも NaN にならない"),
+        properties.stability,
+    ),
+    Property(
+        "gradient",
+        Words("as finite differences give it", "勾配が差分と一致"),
+        mask_properties.gradient,
+        mask_properties.no_gradient,
+    ),
+    Property("inputs", Words("inputs stay as they were", "入力を書き換えない"), properties.inputs),
+)
+SCALE = [property.id for property in PROPERTIES].index("scale")
+MASKED = ("mask", "empty row")
+Missing = Callable[[Student], Words | None]
+OWED: dict[str, tuple[Missing, tuple[str, ...]]] = {
+    "mask": (mask_properties.no_mask, MASKED),
+    "scale": (properties.no_scale, ("scale",)),
+    "gradient": (mask_properties.no_gradient, ("gradient",)),
+}
+"""What may be required of a function: why it is not offered, and the properties that fail then."""
+NO_INPUT = Words("the function works on no input", "どの入力でも動かない")
+TOO_LONG = Words("a call took too long", "時間のかかりすぎる呼び出しがあった")
+NO_BATCH = Words(
+    "it works with a batch only; @ and axes counted from the end work with and without one",
+    "バッチがあるときだけ動く。@ と末尾から数えた軸を使えば、バッチの有無によらない",
+)
+BATCH = Words(
+    "it does not work with (more) batch axes: .T turns every axis, and axis 0 or 1 counts from the front; take"
+    " key.mT (NumPy: np.swapaxes(key, -1, -2)) and axis -1",
+    "バッチの軸（が増える）と動かない。.T はすべての軸を入れ替え、軸 0 や 1 は先頭から数える。"
+    "key.mT（NumPy では np.swapaxes(key, -1, -2)）と軸 -1 を使うこと",
+)
+LENGTHS = Words(
+    "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows",
+    "キーとクエリの個数は異なってよい。QKᵀ は [q_len, k_len]、V は k_len 行である",
+)
+VALUE_WIDTH = Words("values may have a width of their own", "バリューの幅はクエリ・キーの幅と異なってよい")
+
+
+def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
+    """Tries the properties of attention on a function `f(query, key, value[, mask][, scale])` (F07).
+
+    The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]`, of torch or
+    of NumPy, in float64, and returns the output `[..., q_len, value_dim]`, or (output, weights). Its mask is the first
+    further parameter with `mask` in its name: `[..., q_len, k_len]` of bool, True = may attend (of 0 and 1 if it raises
+    for bool). Its scale is the first with `scale` in it: what multiplies the scores. A property of what it has not (a
+    mask; in NumPy a gradient) is reported as not offered and does not fail, unless `require` names it: "mask", "scale"
+    (a parameter for it) or "gradient". Inputs are tried from small to large, always the same ones, and the first that
+    fails is reported with the usual mistake that explains it. `name` is what the report calls the function. What it
+    prints is left out, it gets no input, and the report says so.
+    A call that gives no result within 10 seconds is stopped and fails, and what comes after it is not tried. That takes
+    an alarm of the system: on Windows, and outside the main thread, there is no limit.
+    Raises AttendoError for what is no function of three arrays, and for what cannot be required.
+
+    >>> import torch
+    >>> def mine(query, key, value):
+    ...     return torch.softmax(query @ key.mT, -1) @ value
+    >>> report = check(mine)
+    >>> report.ok, report.failed
+    (False, ('scale', 'agreement'))
+    >>> print(report.outcomes[3].failure.hint.en)
+    forgot the scale: multiply the scores by 1/√head_dim
+    """
+    try:
+        return try_out(function, name, require)
+    except UnfitError as unfit:
+        raise AttendoError(str(unfit)) from None
+
+
+def try_out(function: Callable[..., Any], name: str | None, require: Sequence[str]) -> Report:
+    """`check`, which raises UnfitError for what is no function of three arrays.
+
+    >>> try_out(lambda query, key: key, "mine", ())
+    Traceback (most recent call last):
+    ...
+    attendo_course.grader.unfit.UnfitError: mine takes 2 arrays; write mine(query, key, value)
+    """
+    refuse_unknown(require)
+    with quiet() as heard:
+        student = meet(function, name)
+        outcomes = _outcomes(student)
+        whose = _whose(function) or (() if student.broken else borrowed(student))
+    outcomes = _with_owed(student, outcomes, require)
+    return Report(student.name, outcomes, (*whose, *heard.remarks))
+
+
+def _outcomes(student: Student) -> tuple[Outcome, ...]:
+    """What comes of each property."""
+    if student.broken is not None:
+        note = TOO_LONG if isinstance(student.broken, SlowError) else NO_INPUT
+        return _ended(student.broken, [], note)
+    outcomes: list[Outcome] = []
+    try:
+        for property in PROPERTIES:
+            outcomes.append(_outcome(student, property))
+        no_scale = properties.has_no_scale(student) if outcomes[0].status == "fails" else None
+    except SlowError as slow:
+        return _ended(slow, outcomes, TOO_LONG)
+    if no_scale is not None:
+        outcomes[SCALE] = Outcome(PROPERTIES[SCALE], "not tried", note=no_scale)
+    if any(outcome.status == "fails" for outcome in outcomes):
+        with suppress(SlowError):  # a function that is slow only now and then goes without hints
+            usual, masked = _diagnoses(student)
+            outcomes = [_with_hint(outcome, student, usual, masked) for outcome in outcomes]
+    return tuple(outcomes)
+
+
+def refuse_unknown(require: Sequence[str]) -> None:
+    """Raises AttendoError for what cannot be required.
+
+    >>> refuse_unknown(["dropout"])
+    Traceback (most recent call last):
+    ...
+    attendo.errors.AttendoError: 'dropout' cannot be required; give one of mask, scale, gradient
+    """
+    unknown = [name for name in require if name not in OWED]
+    if unknown:
+        raise AttendoError(f"{unknown[0]!r} cannot be required; give one of {', '.join(OWED)}")
+
+
+def _with_owed(
+    student: Student, outcomes: tuple[Outcome, ...], require: Sequence[str]
+) -> tuple[Outcome, ...]:
+    """The outcomes, where what is required and not offered fails."""
+    why = {id: OWED[name][0](student) for name in require for id in OWED[name][1]}
+    return tuple(
+        Outcome(outcome.property, "fails", note=why[outcome.property.id])
+        if outcome.status in ("holds", "not offered") and why.get(outcome.property.id) is not None
+        else outcome
+        for outcome in outcomes
+    )
+
+
+def _whose(function: Callable[..., Any]) -> tuple[Words, ...]:
+    """A remark on a function that is no work of its author's."""
+    library = (getattr(function, "__module__", None) or "").split(".")[0]
+    if library not in ("attendo", "attendo_course", "torch", "numpy"):
+        return ()
+    return (Words(f"this is {library}'s own function", f"{library} の関数をそのまま提出している"),)
+
+
+def check_file(place: str, require: Sequence[str] = ()) -> Report:
+    """`check` for the function that "FILE.py:FUNCTION" names, under that name.
+
+    Raises AttendoError, which names the file, for what cannot be loaded and what is no function of three arrays.
+
+    >>> check_file("mine.py")
+    Traceback (most recent call last):
+    ...
+    attendo.errors.AttendoError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
+    """
+    try:
+        return try_file(place, require)
+    except UnfitError as unfit:
+        raise AttendoError(str(unfit)) from None
+
+
+def try_file(place: str, require: Sequence[str]) -> Report:
+    """`check_file`, which raises UnfitError for what cannot be checked.
+
+    >>> try_file("none.py:attention", ())
+    Traceback (most recent call last):
+    ...
+    attendo_course.grader.unfit.UnfitError: none.py: No such file or directory; give a Python file
+    """
+    refuse_unknown(require)
+    with quiet() as heard:
+        function = load_function(place)
+    file, _, name = place.rpartition(":")
+    try:
+        report = try_out(function, name, require)
+    except UnfitError as unfit:
+        raise UnfitError(unfit.said, file) from None
+    return replace(report, remarks=tuple(dict.fromkeys((*report.remarks, *heard.remarks))))
+
+
+def _ended(error: NoAnswerError, before: list[Outcome], note: Words) -> tuple[Outcome, ...]:
+    """The outcomes for a function whose trial ends with the property after these."""
+    failing, *rest = PROPERTIES[len(before) :]
+    ended = Outcome(failing, "fails", 1, _no_answer(error))
+    return (*before, ended, *(Outcome(property, "not tried", note=note) for property in rest))
+
+
+def _no_answer(error: NoAnswerError) -> Failure:
+    """The failure of a call that gave no answer."""
+    shape = error.case.wanted
+    wanted = Words(f"output of shape {shape}", f"出力の形 {shape}")
+    return Failure(error.case, wanted, error.said, error.hint, is_refusal=True)
+
+
+def _outcome(student: Student, property: Property) -> Outcome:
+    missing = property.missing(student)
+    if missing is not None:
+        return Outcome(property, "not offered", note=missing)
+    tried = 0
+    try:
+        for failure in property.trials(student):
+            tried += 1
+            if failure is not None:
+                return Outcome(property, "fails", tried, failure)
+    except RefusedError as refused:
+        return Outcome(property, "fails", tried + 1, _no_answer(refused))
+    return Outcome(property, "holds", tried)
+
+
+def _diagnoses(student: Student) -> tuple[Diagnosis, Diagnosis]:
+    """What explains the function's output, and its output with a mask."""
+    sizes = ((2, 2, 2, 2), (3, 3, 4, 2), (2, 3, 4, 5))
+    cases = [draw(size, student.lead, seed=7) for size in sizes] + [draw((3, 3, 4, 4), (2,), seed=7)]
+    usual = diagnose(student, cases)
+    if student.mask_name is None:
+        return usual, Diagnosis()
+    return usual, diagnose(student, list(drawn_masks(student))[2:], MASK_MISTAKES)
+
+
+def _with_hint(outcome: Outcome, student: Student, usual: Diagnosis, masked: Diagnosis) -> Outcome:
+    """The outcome with what explains its failure best."""
+    failure = outcome.failure
+    if failure is None:
+        return outcome
+    hint = failure.hint
+    if usual.random is not None:
+        hint = usual.random
+    elif outcome.property.id in MASKED and masked.mistake is not None:
+        hint = masked.hint
+    elif failure.is_refusal or outcome.property.id == "shapes":
+        is_known = usual.mistake is not None and usual.mistake.misshapes
+        hint = hint or (usual.hint if is_known else _size_hint(student, failure.case))
+        if hint is not None and outcome.property.id == "agreement" and usual.hint not in (None, hint):
+            hint = Words(f"{hint.en}; and {usual.hint.en}", f"{hint.ja}。さらに、{usual.hint.ja}")
+    return replace(outcome, failure=replace(failure, hint=hint or usual.hint))
+
+
+def _works(student: Student, size: tuple[int, ...], lead: tuple[int, ...]) -> bool:
+    q_len, k_len, head_dim, value_dim = size
+    try:
+        output = student(draw((q_len, k_len, head_dim, value_dim), lead)).output
+    except RefusedError:
+        return False
+    return output.shape == (*lead, q_len, value_dim)
+
+
+def _size_hint(student: Student, case: Case) -> Words | None:
+    """What an input of such a shape needs, where it is the shape that the function cannot do."""
+    lead, (q_len, head_dim) = tuple(case.query.shape[:-2]), case.query.shape[-2:]
+    k_len, value_dim = case.value.shape[-2:]
+    if _works(student, (q_len, k_len, head_dim, value_dim), lead):
+        return None
+    if lead != student.lead and _works(student, (q_len, k_len, head_dim, value_dim), student.lead):
+        return BATCH if len(lead) > len(student.lead) else NO_BATCH
+    if q_len != k_len and _works(student, (q_len, q_len, head_dim, value_dim), lead):
+        return LENGTHS
+    if head_dim != value_dim and _works(student, (q_len, k_len, head_dim, head_dim), lead):
+        return VALUE_WIDTH
+    return None

@@ -1,0 +1,162 @@
+"""The answers of a class: each file checked by itself, one line and one row of a table for each."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from attendo.errors import AttendoError
+from attendo.words import Language, Words
+from attendo_course.grader.checker import PROPERTIES, refuse_unknown, try_file
+from attendo_course.grader.report import Report, indented
+from attendo_course.grader.unfit import UnfitError
+
+COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
+"""score, out of: as `Report.counts`; a file that cannot be run has 0 of all."""
+VERDICTS = {
+    "passes": Words("passes", "合格"),
+    "fails": Words("fails", "不合格"),
+    "can't be run": Words("can't be run", "実行できない"),
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One file's: the report, or why there is none."""
+
+    file: str
+    report: Report | None = None
+    error: Words | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the function could be run and no property fails."""
+        return self.report is not None and self.report.ok
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS."""
+        if self.report is None:
+            return "can't be run"
+        return "passes" if self.report.ok else "fails"
+
+    def line(self, language: Language = "en") -> str:
+        """The answer in one line.
+
+        >>> Answer("ben.py", error=Words("line 1: syntax error", "1 行目：構文エラー")).line()
+        "ben.py: can't be run: line 1: syntax error"
+        """
+        verdict, report = VERDICTS[self.verdict], self.report
+        if report is None:
+            colon, said = Words(": ", "：").in_language(language), self.error or Words("", "")
+            return colon.join([self.file, verdict.in_language(language), said.in_language(language)])
+        (held, n), failed, absent = report.counts, report.failed, report.not_offered
+        n_left = [outcome.status for outcome in report.outcomes].count("not tried")
+        said = [
+            Words(
+                f"{verdict.en} {', '.join(failed)}".rstrip() + f" ({held} of {n} hold)",
+                f"{verdict.ja}（{held}/{n}）：{'、'.join(failed)}".rstrip("："),
+            ),
+            *([Words(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")] if absent else []),
+            *([Words(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
+        ]
+        texts = Words("; ".join(words.en for words in said), "。".join(words.ja for words in said))
+        return Words(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").in_language(language)
+
+    def lines(self, language: Language = "en") -> list[str]:
+        """The answer in one line, and below it the first hint and the remarks.
+
+        >>> [found.lines() for found in check_files(["none.py:attention"])]
+        [["none.py: can't be run: No such file or directory; give a Python file"]]
+        """
+        if self.report is None:
+            return [self.line(language)]
+        hint = Words("    hint: ", "    ヒント：").in_language(language)
+        said = [] if self.report.hint is None else indented(hint, self.report.hint.in_language(language))
+        for remark in self.report.remarks:
+            said += indented("    ! ", remark.in_language(language))
+        return [self.line(language), *said]
+
+    def row(self, language: Language = "en") -> list[str | int]:
+        """The answer under COLUMNS: hint and remarks in the language, all else as programs call it."""
+        report, whose = self.report, [Path(self.file).stem, self.file, self.verdict]
+        if report is None:
+            untried = ", ".join(one.id for one in PROPERTIES)
+            why = "" if self.error is None else self.error.in_language(language)
+            return [*whose, 0, len(PROPERTIES), "", untried, why, ""]
+        lists = [", ".join(report.failed), ", ".join(report.not_tried)]
+        hint = "" if report.hint is None else report.hint.in_language(language)
+        remarks = (
+            Words("; ", "。").in_language(language).join(one.in_language(language) for one in report.remarks)
+        )
+        return [*whose, *report.counts, *lists, hint, remarks]
+
+    def as_json(self, language: Language = "en") -> dict[str, Any]:
+        """The answer as JSON's own types."""
+        facts = None if self.report is None else self.report.as_json(language)
+        error = None if self.error is None else self.error.in_language(language)
+        return {"file": self.file, "verdict": self.verdict, "error": error, "check": facts}
+
+
+def check_files(places: Sequence[str], require: Sequence[str] = ()) -> Iterator[Answer]:
+    """Checks each "FILE.py:FUNCTION", or for "FOLDER:FUNCTION" each Python file of the folder, as `check_file` does.
+
+    What cannot be run is an answer with an error. Raises AttendoError for a folder without Python files.
+
+    >>> [answer.line() for answer in check_files(["none.py:attention"])]
+    ["none.py: can't be run: No such file or directory; give a Python file"]
+    """
+    refuse_unknown(require)
+    for place in [one for given in places for one in places_in(given)]:
+        file = place.rpartition(":")[0] or place
+        try:
+            yield Answer(file, try_file(place, require))
+        except UnfitError as unfit:
+            yield Answer(file, error=unfit.within)
+
+
+def places_in(place: str) -> list[str]:
+    """The place itself, or for "FOLDER:FUNCTION" one for each Python file in it, sorted by name.
+
+    >>> places_in("mine.py:attention")
+    ['mine.py:attention']
+    """
+    folder, _, name = place.rpartition(":")
+    if is_folder(place):
+        found = sorted(Path(folder).glob("*.py"))
+        if not found:
+            raise AttendoError(f"{folder}: no Python file in it; name the folder of the answers")
+        return [f"{file}:{name}" for file in found]
+    if not folder and Path(place).is_dir():
+        raise AttendoError(f"{place}: write {place}:FUNCTION, the function's name behind a colon")
+    return [place]
+
+
+def is_folder(place: str) -> bool:
+    """Whether "FOLDER:FUNCTION" names a folder that is there.
+
+    >>> is_folder("none:attention")
+    False
+    """
+    folder, _, name = place.rpartition(":")
+    return bool(folder and name) and Path(folder).is_dir()
+
+
+def as_csv(answers: Sequence[Answer], language: Language = "en") -> str:
+    """A table with COLUMNS and a row for each answer, for a spreadsheet; hints and remarks are in the language.
+
+    >>> error = Words("it must run", "実行できること")
+    >>> first, ben = as_csv([Answer("ben.py", error=error)]).splitlines()
+    >>> first
+    'student,file,verdict,score,out of,failed,not tried,hint,remarks'
+    >>> ben.startswith("ben,ben.py,can't be run,0,10,,"), ben.endswith(",it must run,")
+    (True, True)
+    """
+    written = io.StringIO()
+    table = csv.writer(written, lineterminator="\n")
+    table.writerows([COLUMNS, *(answer.row(language) for answer in answers)])
+    return written.getvalue()

@@ -1,0 +1,212 @@
+"""What a check found, for a reader and for a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attendo.data.text_width import columns
+from attendo.microscope.flow import flowed
+from attendo.words import Language, Words, labelled
+from attendo_course.grader.trials import Failure, Property, numbers
+
+Status = Literal["holds", "fails", "not offered", "not tried"]
+
+JAPANESE = {
+    "shapes": "形",
+    "rows": "行の和",
+    "scale": "スケール",
+    "agreement": "一致",
+    "mask": "マスク",
+    "empty row": "見てよいキーのない行",
+    "permutation": "順序",
+    "stability": "安定性",
+    "gradient": "勾配",
+    "inputs": "入力",
+}
+"""What the properties are called beside their ids."""
+
+NEVER_THERE = ("gradient",)
+"""Not counted where not offered: NumPy has none, while a parameter could be added."""
+
+WIDTH = 79
+SMALL = 12
+"""Up to so many numbers of an array are shown."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one property: tried inputs, and the smallest one found on which it fails.
+
+    note: why it is not offered, or was not tried.
+    """
+
+    property: Property
+    status: Status
+    tried: int = 0
+    failure: Failure | None = None
+    note: Words | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What `check` found; printed, it reads as a table.
+
+    ok: no property fails; one that the function does not offer (a mask, say) does not count, unless it was required.
+    remarks: what else there is to say of the function.
+    """
+
+    function: str
+    outcomes: tuple[Outcome, ...]
+    remarks: tuple[Words, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether no property fails."""
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The ids of the properties that fail."""
+        return tuple(outcome.property.id for outcome in self.outcomes if outcome.status == "fails")
+
+    @property
+    def not_offered(self) -> tuple[str, ...]:
+        """The ids of the properties that were not tried for want of a parameter or of gradients, one for each want."""
+        absent = [outcome for outcome in self.outcomes if outcome.status == "not offered"]
+        return tuple({outcome.note: outcome.property.id for outcome in reversed(absent)}.values())[::-1]
+
+    @property
+    def not_tried(self) -> tuple[str, ...]:
+        """The ids of the properties that neither hold nor fail: not offered, or not come to."""
+        left = ("not offered", "not tried")
+        return tuple(outcome.property.id for outcome in self.outcomes if outcome.status in left)
+
+    @property
+    def hint(self) -> Words | None:
+        """The first hint; if there is none, what came of the first property that fails."""
+        failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
+        said = [failure.hint for failure in failures if failure.hint is not None]
+        said += [failure.got for failure in failures]
+        said += [o.note for o in self.outcomes if o.status == "fails" and o.note is not None]
+        return said[0] if said else None
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many properties hold, of how many in all, tried or not; without the gradient that NumPy cannot have."""
+        statuses = [outcome.status for outcome in self.outcomes]
+        absent = [o.status == "not offered" and o.property.id in NEVER_THERE for o in self.outcomes]
+        return statuses.count("holds"), len(statuses) - sum(absent)
+
+    def lines(self, language: Language = "en") -> list[str]:
+        """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
+        n_held, n = self.counts
+        absent = named(self.not_offered)
+        head = Words(
+            f"{self.function}: {n_held} of {n} properties hold"
+            + (absent.en and f", {absent.en} not offered"),
+            f"{self.function}：{n} 個の性質のうち {n_held} 個が成り立つ"
+            + (absent.ja and f"。対象外：{absent.ja}"),
+        )
+        return [
+            *flowed(head.in_language(language), WIDTH),
+            *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
+            *chain(*(indented("! ", remark.in_language(language)) for remark in self.remarks)),
+        ]
+
+    def as_json(self, language: Language = "en") -> dict[str, Any]:
+        """The report as JSON's own types."""
+        return {
+            "function": self.function,
+            "ok": self.ok,
+            "failed": list(self.failed),
+            "remarks": [remark.in_language(language) for remark in self.remarks],
+            "properties": [_outcome_json(outcome, language) for outcome in self.outcomes],
+        }
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
+
+
+def named(ids: Sequence[str]) -> Words:
+    """Properties in a row; in Japanese their names stand beside the ids.
+
+    >>> named(["scale", "mask"]).ja
+    'scale（スケール）、mask（マスク）'
+    """
+    return Words(", ".join(ids), "、".join(f"{id}（{JAPANESE[id]}）" for id in ids))
+
+
+def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
+    mark = {"holds": "✓", "fails": "✗"}.get(outcome.status, "–")
+    title = outcome.property.title.in_language(language)
+    if outcome.note is not None:
+        said = {
+            "fails": Words("required, not offered", "必須だが、ない"),
+            "not offered": Words("not offered", "対象外"),
+            "not tried": Words("not tried", "未検査"),
+        }
+        status = said[outcome.status]
+        title = labelled(status, outcome.note.in_language(language), language)
+    lines = indented(f"{mark} {outcome.property.id:<12}", title)
+    if outcome.failure is None:
+        return lines
+    case, failure = outcome.failure.case, outcome.failure
+    names = Words("on", "入力"), Words("expected", "期待値"), Words("got", "結果"), Words("hint", "ヒント")
+    given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
+    given += [] if case.scale is None else [f"scale {case.scale:g}"]
+    texts = [*given, failure.expected.in_language(language), failure.got.in_language(language)]
+    labels = [names[0], *[Words("", "")] * (len(given) - 1), names[1], names[2]]
+    if failure.hint is not None:
+        texts, labels = [*texts, failure.hint.in_language(language)], [*labels, names[3]]
+    for label, text in zip(labels, texts, strict=True):
+        word = label.in_language(language)
+        lines += indented(f"    {word}{' ' * (10 - columns(word))}", text)
+    return lines
+
+
+def indented(first: str, text: str) -> list[str]:
+    """A text behind a label, wrapped beside it.
+
+    >>> indented("! ", "it prints")
+    ['! it prints']
+    """
+    left = columns(first)
+    parts = flowed(text, WIDTH - left)
+    return [first + parts[0], *(" " * left + part for part in parts[1:])]
+
+
+def _shown(array: Tensor) -> str:
+    if array.numel() > SMALL:
+        return str(list(array.shape))
+    return f"{list(array.shape)} = {array.tolist() if array.dtype == torch.bool else numbers(array).en}"
+
+
+def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "property": outcome.property.id,
+        "title": outcome.property.title.in_language(language),
+        "status": outcome.status,
+        "tried": outcome.tried,
+        "note": None if outcome.note is None else outcome.note.in_language(language),
+        "failure": None,
+    }
+    if outcome.failure is not None:
+        case, failure = outcome.failure.case, outcome.failure
+        found["failure"] = {
+            "shapes": {name: list(array.shape) for name, array in case.arrays.items()},
+            "input": {
+                name: array.tolist() if array.numel() <= SMALL else None
+                for name, array in case.arrays.items()
+            },
+            "scale": case.scale,
+            "expected": failure.expected.in_language(language),
+            "got": failure.got.in_language(language),
+            "hint": None if failure.hint is None else failure.hint.in_language(language),
+        }
+    return found

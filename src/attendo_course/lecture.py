@@ -1,0 +1,393 @@
+"""The NYU lecture's classes under their names and arguments, as a thin adapter over `attendo.nn`.
+
+NYU Deep Learning (2020), week 12, part 3, and its notebook 15. A reader's notebook needs one changed line:
+
+    from attendo_course.lecture import MultiHeadAttention, EncoderLayer, Encoder, TransformerClassifier
+
+Everything is computed by the core's `Attention`, `EncoderBlock`, `Encoder` and `EncoderClassifier`; each class here
+holds one of those (and `over` shows an existing one under the lecture's names). `p` is accepted everywhere and used
+nowhere, as in the lecture, whose figures come from models without dropout; a model with dropout is a `ModelConfig`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attendo.inspecting.recording import Part, RecordingAttend
+from attendo.nn import blocks
+from attendo.nn.attention import Attend, Attention, masked_softmax
+from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
+from attendo.nn.feedforward import FeedForward
+from attendo.nn.positions import FixedPositions, sinusoidal_encoding
+from attendo_course import presets
+
+PAD_ID = 1
+
+
+class nn_Softargmax(nn.Module):
+    """a_i = exp(s_i) / Σ_j exp(s_j) along `dim`, the lecture's name for the softmax.
+
+    >>> nn_Softargmax(dim=-1)(torch.tensor([[0.0, 0.0]]))
+    tensor([[0.5000, 0.5000]])
+    """
+
+    def __init__(self, dim: int = -1):
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, s: Float[Tensor, "*batch n"]) -> Float[Tensor, "*batch n"]:
+        """Same shape; every line along `dim` sums to 1."""
+        return masked_softmax(s.movedim(self.dim, -1)).movedim(-1, self.dim)
+
+
+class MultiHeadAttention(nn.Module):
+    """H = [H₁ … H_h] W_h, H_i = A_i V_i, A_i = softargmax(Q_i K_iᵀ/√d_k), d_k = d_model / num_heads.
+
+    W_q, W_k, W_v without bias, W_h with one. p: unused. d_input: widths of X_q, X_k and X_v, d_model unless given;
+    that alone makes no cross-attention, only the arguments of the call do. Raises ValueError where d_model is no
+    multiple of num_heads.
+
+    >>> temp_mha = MultiHeadAttention(d_model=512, num_heads=8, p=0)
+    >>> x = torch.ones(2, 5, 512)
+    >>> [tuple(t.shape) for t in temp_mha(x[:, :3], x, x)]
+    [(2, 3, 512), (2, 8, 3, 5)]
+    """
+
+    def __init__(self, d_model: int, num_heads: int, p: float, d_input: tuple[int, int, int] | None = None):
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError(f"d_model={d_model} is no multiple of num_heads={num_heads}; change one of them")
+        d_xq, d_xk, d_xv = (d_model, d_model, d_model) if d_input is None else d_input
+        self.num_heads, self.d_model, self.d_k = num_heads, d_model, d_model // num_heads
+        self.attention = Attention(
+            d_xq,
+            num_heads,
+            head_dim=self.d_k,
+            d_memory=(d_xk, d_xv),
+            bias=False,
+            out_proj=nn.Linear(d_model, d_model),
+            attend=Attend(scale=self.d_k**-0.5),  # T02's keys have another width than d_k
+        )
+
+    @classmethod
+    def over(cls, attention: Attention) -> MultiHeadAttention:
+        """An attention of the core under the lecture's names; the parameters are shared."""
+        d_xq, d_xk, d_xv = (p.in_features for p in (attention.q_proj, attention.k_proj, attention.v_proj))
+        with torch.device("meta"):
+            adapter = cls(attention.q_proj.out_features, attention.n_heads, 0.0, (d_xq, d_xk, d_xv))
+        adapter.attention = attention
+        return adapter
+
+    @property
+    def W_q(self) -> nn.Linear:
+        """From X_q to the queries of all heads."""
+        return self.attention.q_proj
+
+    @property
+    def W_k(self) -> nn.Linear:
+        """From X_k to the keys of all heads."""
+        return self.attention.k_proj
+
+    @property
+    def W_v(self) -> nn.Linear:
+        """From X_v to the values of all heads."""
+        return self.attention.v_proj
+
+    @property
+    def W_h(self) -> nn.Module:
+        """From the heads side by side to the output."""
+        return self.attention.out_proj
+
+    def scaled_dot_product_attention(
+        self,
+        Q: Float[Tensor, "bs heads q_len d_q"],
+        K: Float[Tensor, "bs heads k_len d_q"],
+        V: Float[Tensor, "bs heads k_len d_v"],
+    ) -> tuple[Float[Tensor, "bs heads q_len d_v"], Float[Tensor, "bs heads q_len k_len"]]:
+        """(H, A): A = softargmax(QKᵀ/√d_k), H = AV, computed by the leaf that recordings put into a model.
+
+        √d_k is the layer's, whatever the width of Q and K.
+
+        >>> mha = MultiHeadAttention(512, 8, 0)
+        >>> K, V = torch.tensor([[[[10.0, 0.0], [0.0, 10.0]]]]), torch.tensor([[[[1.0], [2.0]]]])
+        >>> mha.scaled_dot_product_attention(K[:, :, :1], K, V)[1]
+        tensor([[[[1.0000e+00, 3.7266e-06]]]])
+        """
+        noted: dict[Part, Tensor] = {}
+        leaf = RecordingAttend(self.attention.attend, ["weights"], noted.update)
+        H = leaf(Q, K, V)
+        return H, noted["weights"]
+
+    def split_heads(
+        self, x: Float[Tensor, "bs len d_model"], batch_size: int | None = None
+    ) -> Float[Tensor, "bs heads len d_k"]:
+        """Each token's vector cut into one piece a head. batch_size: as the notebook calls it; x knows it, too.
+
+        >>> MultiHeadAttention(6, 2, 0).split_heads(torch.ones(1, 4, 6), 1).shape
+        torch.Size([1, 2, 4, 3])
+        """
+        return x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+
+    def group_heads(
+        self, x: Float[Tensor, "bs heads len d_k"], batch_size: int | None = None
+    ) -> Float[Tensor, "bs len d_model"]:
+        """The heads side by side again: undoes `split_heads`.
+
+        >>> MultiHeadAttention(6, 2, 0).group_heads(torch.ones(1, 2, 4, 3), 1).shape
+        torch.Size([1, 4, 6])
+        """
+        return x.transpose(1, 2).flatten(2)
+
+    def forward(
+        self,
+        X_q: Float[Tensor, "bs q_len d_xq"],
+        X_k: Float[Tensor, "bs k_len d_xk"],
+        X_v: Float[Tensor, "bs k_len d_xv"],
+    ) -> tuple[Float[Tensor, "bs q_len d_model"], Float[Tensor, "bs heads q_len k_len"]]:
+        """(H, A): the output and the weights of each head; self-attention where all three are the same."""
+        Q = self.split_heads(self.W_q(X_q))
+        K, V = self.attention.keys_values(X_k, X_v)
+        H_cat, A = self.scaled_dot_product_attention(Q, K, V)
+        return self.W_h(self.group_heads(H_cat)), A
+
+
+class CNN(nn.Module):
+    """W₂ ReLU(W₁x + b₁) + b₂ at each position: the lecture's convolution of width 1. p: unused.
+
+    >>> CNN(d_model=4, hidden_dim=8, p=0)(torch.ones(1, 3, 4)).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, d_model: int, hidden_dim: int, p: float):
+        super().__init__()
+        self.feed_forward = FeedForward(d_model, hidden_dim)
+
+    @classmethod
+    def over(cls, feed_forward: FeedForward) -> CNN:
+        """A feed-forward net of the core under the lecture's names; the parameters are shared."""
+        with torch.device("meta"):
+            adapter = cls(feed_forward.in_proj.in_features, feed_forward.in_proj.out_features, 0.0)
+        adapter.feed_forward = feed_forward
+        return adapter
+
+    @property
+    def k1convL1(self) -> nn.Linear:
+        """The first dense layer."""
+        return self.feed_forward.in_proj
+
+    @property
+    def k1convL2(self) -> nn.Linear:
+        """The second."""
+        return self.feed_forward.out_proj
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Each position by itself."""
+        return self.feed_forward(x)
+
+
+FFN = CNN
+"""The page's name for the notebook's class."""
+
+
+class EncoderLayer(nn.Module):
+    """LN₂(y + CNN(y)), y = LN₁(x + MHA(x, x, x)), ε = 1e-6. p: unused.
+
+    >>> EncoderLayer(d_model=4, num_heads=2, conv_hidden_dim=8)(torch.ones(1, 3, 4)).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, d_model: int, num_heads: int, conv_hidden_dim: int, p: float = 0.1):
+        super().__init__()
+        self.block = blocks.EncoderBlock(
+            MultiHeadAttention(d_model, num_heads, p).attention,
+            CNN(d_model, conv_hidden_dim, p).feed_forward,
+            lambda: blocks.Residual(nn.LayerNorm(d_model, eps=1e-6), norm_first=False),
+        )
+
+    @classmethod
+    def over(cls, block: blocks.EncoderBlock) -> EncoderLayer:
+        """A block of the core under the lecture's names; the parameters are shared."""
+        attention, net = block.self_attention, block.feed_forward
+        with torch.device("meta"):
+            adapter = cls(attention.q_proj.in_features, attention.n_heads, net.in_proj.out_features)
+        adapter.block = block
+        return adapter
+
+    @property
+    def mha(self) -> MultiHeadAttention:
+        """The layer's attention; `mha(x, x, x)` gives its weights, too."""
+        return MultiHeadAttention.over(self.block.self_attention)
+
+    @property
+    def cnn(self) -> CNN:
+        """The layer's feed-forward net."""
+        return CNN.over(self.block.feed_forward)
+
+    @property
+    def layernorm1(self) -> nn.Module:
+        """The norm behind attention."""
+        return self.block.self_attention_residual.norm
+
+    @property
+    def layernorm2(self) -> nn.Module:
+        """The norm behind the feed-forward net."""
+        return self.block.feed_forward_residual.norm
+
+    def forward(self, x: Float[Tensor, "bs len d_model"]) -> Float[Tensor, "bs len d_model"]:
+        """Every position in the light of all; nothing is masked."""
+        return self.block(x)
+
+
+class Embeddings(nn.Module):
+    """LN(E[ids] + PE), ε = 1e-12: embeddings that are not scaled, sinusoids that are not trained. p: unused.
+
+    Row 1 of the embedding, padding, is 0 and stays so. The notebook's table of positions ends at
+    max_position_embeddings; ValueError behind it, and for an id outside the vocabulary.
+
+    >>> Embeddings(d_model=4, vocab_size=9, max_position_embeddings=5, p=0)(torch.tensor([[2, 3, 1]])).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(self, d_model: int, vocab_size: int, max_position_embeddings: int, p: float):
+        super().__init__()
+        self.max_position_embeddings = max_position_embeddings
+        tokens = TokenEmbedding(vocab_size, d_model, scaled=False, pad_id=PAD_ID)
+        presets.start_as_in_the_notebook(tokens)
+        positions = FixedPositions(partial(sinusoidal_encoding, d_model=d_model))
+        self.embedding = InputEmbedding(tokens, positions, nn.LayerNorm(d_model, eps=1e-12))
+
+    @classmethod
+    def over(cls, embedding: InputEmbedding, max_position_embeddings: int) -> Embeddings:
+        """An embedding of the core under the lecture's names; the parameters are shared."""
+        vocab_size, d_model = embedding.tokens.weight.shape
+        with torch.device("meta"):
+            adapter = cls(d_model, vocab_size, max_position_embeddings, 0.0)
+        adapter.embedding = embedding
+        return adapter
+
+    @property
+    def word_embeddings(self) -> TokenEmbedding:
+        """A row for each id."""
+        return self.embedding.tokens
+
+    @property
+    def LayerNorm(self) -> nn.Module:
+        """The norm of the sum."""
+        return self.embedding.norm
+
+    def forward(self, input_ids: Int[Tensor, "bs len"]) -> Float[Tensor, "bs len d_model"]:
+        """One vector a token."""
+        _check_texts(input_ids, len(self.word_embeddings.weight), self.max_position_embeddings)
+        return self.embedding(input_ids)
+
+
+class Encoder(nn.Module):
+    """Embeddings, then num_layers of EncoderLayer. p: unused.
+
+    >>> encoder = Encoder(2, 4, 2, ff_hidden_dim=8, input_vocab_size=9, maximum_position_encoding=5)
+    >>> encoder(torch.tensor([[2, 3, 1]])).shape
+    torch.Size([1, 3, 4])
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        ff_hidden_dim: int,
+        input_vocab_size: int,
+        maximum_position_encoding: int,
+        p: float = 0.1,
+    ):
+        super().__init__()
+        self.embedding = Embeddings(d_model, input_vocab_size, maximum_position_encoding, p)
+        layers = (EncoderLayer(d_model, num_heads, ff_hidden_dim, p) for _ in range(num_layers))
+        self.encoder = blocks.Encoder(layer.block for layer in layers)
+
+    @classmethod
+    def over(cls, embedding: InputEmbedding, encoder: blocks.Encoder, max_len: int) -> Encoder:
+        """An embedding and a stack of the core under the lecture's names; the parameters are shared."""
+        vocab_size, d_model = embedding.tokens.weight.shape
+        with torch.device("meta"):
+            adapter = cls(0, d_model, 1, 1, vocab_size, max_len)
+        adapter.embedding, adapter.encoder = Embeddings.over(embedding, max_len), encoder
+        return adapter
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers it has."""
+        return len(self.encoder.blocks)
+
+    @property
+    def enc_layers(self) -> list[EncoderLayer]:
+        """The layers, bottom first."""
+        return [EncoderLayer.over(block) for block in self.encoder.blocks]
+
+    def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs len d_model"]:
+        """From ids to one vector a token; padding takes part, as in the lecture."""
+        return self.encoder(self.embedding(x))
+
+
+class TransformerClassifier(nn.Module):
+    """Logits = dense(max over time of Encoder(x)): the preset `nyu_classifier`, which is `.model`.
+
+    Positions end at 10,000 tokens, as in the notebook; ValueError behind it, and for an id outside the vocabulary.
+
+    >>> model = TransformerClassifier(num_layers=1, d_model=32, num_heads=2,
+    ...                               conv_hidden_dim=128, input_vocab_size=50, num_answers=2)
+    >>> model(torch.tensor([[2, 3, 1], [4, 5, 6]])).shape
+    torch.Size([2, 2])
+    >>> model(torch.tensor([[2, 50]]))
+    Traceback (most recent call last):
+    ValueError: id 50 is none of a vocabulary of 50 tokens, whose ids are 0 to 49; give ids of this vocabulary
+    """
+
+    def __init__(
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        conv_hidden_dim: int,
+        input_vocab_size: int,
+        num_answers: int,
+    ):
+        super().__init__()
+        self.model = presets.nyu_classifier(
+            vocab_size=input_vocab_size,
+            n_classes=num_answers,
+            d_model=d_model,
+            n_heads=num_heads,
+            d_ff=conv_hidden_dim,
+            n_layers=num_layers,
+        )
+
+    @property
+    def encoder(self) -> Encoder:
+        """The embedding and the layers."""
+        return Encoder.over(self.model.embedding, self.model.encoder, self.model.config.max_len)
+
+    @property
+    def dense(self) -> nn.Linear:
+        """From the pooled vector to the logits."""
+        return self.model.output_proj
+
+    def forward(self, x: Int[Tensor, "bs len"]) -> Float[Tensor, "bs num_answers"]:
+        """Logits of each text."""
+        _check_texts(x, self.model.config.vocab_size, self.model.config.max_len)
+        return self.model(x)
+
+
+def _check_texts(token_ids: Tensor, vocab_size: int, most: int) -> None:
+    if len(outside := token_ids[(token_ids < 0) | (token_ids >= vocab_size)]):
+        raise ValueError(
+            f"id {int(outside[0])} is none of a vocabulary of {vocab_size} tokens, whose ids are 0 to {vocab_size - 1};"
+            " give ids of this vocabulary"
+        )
+    if token_ids.shape[1] > most:
+        raise ValueError(
+            f"the texts have {token_ids.shape[1]} tokens, but the positions end at {most}; cut the texts"
+        )

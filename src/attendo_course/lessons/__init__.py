@@ -1,0 +1,42 @@
+"""The sources' learning tasks, run: small models side by side, with tables, curves and what they show."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from attendo.errors import AttendoError
+
+if TYPE_CHECKING:
+    from attendo_course.lessons.lesson import Lesson
+
+_HOMES = {
+    "weather": "weather",
+    "ladder": "ladder",
+    "copy": "toys",
+    "reverse": "toys",
+    "sort": "toys",
+    "add": "toys",
+    "imdb": "imdb",
+    "words": "words",
+    "words-in-context": "contexts",
+    "ablate": "ablate",
+}
+"""The module of each lesson; its `LESSONS` holds it."""
+
+NAMES = tuple(_HOMES)
+
+
+def find_lesson(name: str) -> Lesson:
+    """The lesson of this name; only its own module is imported. Raises AttendoError naming the nearest ones.
+
+    >>> find_lesson("sort").name
+    'sort'
+    """
+    if name not in _HOMES:
+        near = get_close_matches(name, NAMES, n=1)
+        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(NAMES)}"
+        raise AttendoError(f"no lesson is called {name!r}; {remedy}")
+    lessons = import_module(f"{__name__}.{_HOMES[name]}").LESSONS
+    return next(lesson for lesson in lessons if lesson.name == name)

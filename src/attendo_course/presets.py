@@ -1,0 +1,390 @@
+"""Each source's own model as a call into the core: what its formulas say, its sizes as defaults.
+
+`PRESETS` is the table by name. Whole models are made from a `ModelConfig`, which is their `.config`; where a source
+describes attention alone, the preset is an `Attention`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from attendo.model_config import ModelConfig
+from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
+from attendo.nn.attention import Attention
+from attendo.nn.embeddings import TokenEmbedding
+from attendo.tasks.settings import preset_tables
+from attendo.words import Words
+from attendo_course.algorithms import hyperparameters
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A source's model: where it stands, what marks it, what builds it, and its trained numbers at the defaults."""
+
+    source: str
+    description: Words
+    build: Callable[..., nn.Module]
+    n_parameters: int
+
+
+def nyu_classifier(
+    *,
+    vocab_size: int = 50_002,
+    n_classes: int = 2,
+    d_model: int = 32,
+    n_heads: int = 2,
+    d_ff: int = 128,
+    n_layers: int = 1,
+    max_len: int = 10_000,
+) -> EncoderClassifier:
+    """Logits = W max_t Encoder(LN(E[x] + PE))_t + b, the lecture's classifier of film reviews.
+
+    NYU Deep Learning (2020), week 12, notebook 15. Post-norm with ε = 1e-6, after the embedding 1e-12; queries, keys
+    and values without bias, the projection back with one; embeddings not scaled. Id 1 is padding, whose row is 0; the
+    notebook masks none of it: give no lengths, then it attends and is pooled as there. Nothing is dropped. From ids
+    `[batch, len]` to logits `[batch, n_classes]`. The notebook keeps max_len × d_model = 320,000 numbers of sinusoids
+    in a fixed table; here they are computed when first needed, and are no parameters either.
+
+    >>> from attendo.models import parameter_count
+    >>> parameter_count(nyu_classifier(vocab_size=100)) - 100 * 32 == 1_612_802 - 50_002 * 32
+    True
+    """
+    config = ModelConfig(
+        architecture="classifier",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        d_ff=d_ff,
+        n_heads=n_heads,
+        n_encoder_layers=n_layers,
+        n_decoder_layers=0,
+        max_len=max_len,
+        dropout=0.0,
+        attention_bias=False,
+        attention_out_bias=True,
+        norm_eps=1e-6,
+        embedding_scale=False,
+        embedding_norm_eps=1e-12,
+        pad_id=1,
+        n_classes=n_classes,
+        pooling="max",
+    )
+    model = EncoderClassifier(config)
+    start_as_in_the_notebook(model.embedding.tokens)
+    return model
+
+
+def vaswani_base(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
+    """The base model of Vaswani et al. 2017, table 3: from source and target ids to logits over one vocabulary.
+
+    The settings are those of `attendo train --preset base`. sizes: other settings by their names in `ModelConfig`.
+
+    >>> vaswani_base(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
+    512
+    """
+    return EncoderDecoder(_vaswani("base", vocab_size, sizes))
+
+
+def vaswani_big(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
+    """The big model of Vaswani et al. 2017, table 3; as `vaswani_base`, the settings of `--preset big`.
+
+    >>> vaswani_big(50, n_encoder_layers=1, n_decoder_layers=1).config.d_model
+    1024
+    """
+    return EncoderDecoder(_vaswani("big", vocab_size, sizes))
+
+
+def slides(vocab_size: int = 37_000, **sizes: Any) -> EncoderDecoder:
+    """softmax(QKᵀ)V without 1/√d_k, as the slides write it, in the encoder-decoder they draw.
+
+    「ChatGPTの仕組みを理解したい! 3 Transformer編」. They name no sizes; the rest is `vaswani_base`.
+
+    >>> model = slides(50, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
+    >>> model.encoder.blocks[0].self_attention.attend.scale
+    1.0
+    """
+    return EncoderDecoder(replace(_vaswani("base", vocab_size, sizes), attention_scale=1.0))
+
+
+def pytorch_wlm(
+    *,
+    vocab_size: int = 33_278,
+    d_model: int = 200,
+    d_ff: int = 200,
+    n_heads: int = 2,
+    n_layers: int = 2,
+    dropout: float = 0.2,
+    max_len: int = 5_000,
+    last_norm: bool = False,
+) -> DecoderLM:
+    """The Transformer of PyTorch's example word_language_model: a post-norm ReLU stack under a causal mask.
+
+    Embeddings × √d + sinusoids, each dropout alike, an output matrix of its own with bias; embeddings and output
+    start uniform in ±0.1. From ids `[batch, len]` to logits; the example's output is their log-softmax. The
+    vocabulary is WikiText-2's. last_norm: later versions take the encoder of `nn.Transformer`, which ends in one
+    LayerNorm more.
+
+    >>> pytorch_wlm(vocab_size=10)(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 10])
+    """
+    config = ModelConfig(
+        architecture="decoder",
+        vocab_size=vocab_size,
+        d_model=d_model,
+        d_ff=d_ff,
+        n_heads=n_heads,
+        n_encoder_layers=0,
+        n_decoder_layers=n_layers,
+        max_len=max_len,
+        dropout=dropout,
+        attention_dropout=dropout,
+        activation_dropout=dropout,
+        tie="none",
+        output_bias=True,
+    )
+    model = DecoderLM(config)
+    for weight in (model.embedding.tokens.weight, model.output_proj.weight):
+        nn.init.uniform_(weight, -0.1, 0.1)
+    if last_norm:
+        model.decoder.norm = nn.LayerNorm(d_model, eps=config.norm_eps)
+    return model
+
+
+def formal_ed(
+    *,
+    N_V: int = 12,
+    ell_max: int = 8,
+    L_enc: int = 2,
+    L_dec: int = 2,
+    H: int = 2,
+    d_e: int = 16,
+    d_mlp: int = 32,
+    tied: bool = False,
+) -> EncoderDecoder:
+    """EDTransformer of Phuong & Hutter 2022, algorithm 8: post-norm, ReLU, one W_e and W_p for both sides, ε = 0.
+
+    The paper leaves every size free; these are a toy's. Called by `attendo_course.algorithms.EDTransformer`, or, with
+    ids from 0, as any model of the core.
+
+    >>> formal_ed().config.norm_eps
+    0.0
+    """
+    config = hyperparameters.formal_ed_config(
+        N_V=N_V, ell_max=ell_max, L_enc=L_enc, L_dec=L_dec, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied
+    )
+    return hyperparameters.build_formal_ed(config)
+
+
+def formal_e(
+    *,
+    N_V: int = 12,
+    ell_max: int = 8,
+    L: int = 2,
+    H: int = 2,
+    d_e: int = 16,
+    d_mlp: int = 32,
+    d_f: int | None = None,
+    tied: bool = False,
+) -> MaskedLM:
+    """ETransformer of Phuong & Hutter 2022, algorithm 9: post-norm, GELU, no mask, a dense layer before W_u.
+
+    >>> formal_e().config.activation
+    'gelu'
+    """
+    config = hyperparameters.formal_e_config(
+        N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, d_f=d_f, tied=tied
+    )
+    return MaskedLM(config)
+
+
+def formal_d(
+    *,
+    N_V: int = 12,
+    ell_max: int = 8,
+    L: int = 2,
+    H: int = 2,
+    d_e: int = 16,
+    d_mlp: int = 32,
+    tied: bool = False,
+) -> DecoderLM:
+    """DTransformer of Phuong & Hutter 2022, algorithm 10: pre-norm, GELU, causal, a last norm.
+
+    >>> formal_d().config.norm_first
+    True
+    """
+    return DecoderLM(
+        hyperparameters.formal_d_config(N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied)
+    )
+
+
+def gpt2_small(
+    *,
+    vocab_size: int = 50_257,
+    max_len: int = 1_024,
+    d_model: int = 768,
+    n_heads: int = 12,
+    n_layers: int = 12,
+    dropout: float = 0.1,
+) -> DecoderLM:
+    """GPT-2 small (Radford et al. 2019): A10 with W_u = W_eᵀ, an inner width of 4d and ε = 1e-5.
+
+    The released weights were trained with the tanh approximation of GELU, so it is used here; A10 has the exact one.
+    From ids `[batch, len]` to logits. 124,439,808 parameters.
+
+    >>> gpt2_small(vocab_size=50, d_model=8, n_heads=2, n_layers=1).config.activation
+    'gelu_tanh'
+    """
+    config = hyperparameters.formal_d_config(
+        N_V=vocab_size, ell_max=max_len, L=n_layers, H=n_heads, d_e=d_model, d_mlp=4 * d_model, tied=True
+    )
+    released = replace(config, activation="gelu_tanh", norm_eps=1e-5, initialization="normal")
+    return DecoderLM(replace(released, dropout=dropout, attention_dropout=dropout))
+
+
+def bert_base(
+    *,
+    vocab_size: int = 30_522,
+    max_len: int = 512,
+    d_model: int = 768,
+    n_heads: int = 12,
+    n_layers: int = 12,
+    dropout: float = 0.1,
+) -> MaskedLM:
+    """BERT base (Devlin et al. 2019): A9 with W_u = W_eᵀ plus a bias, a norm after the embedding, ε = 1e-12.
+
+    From ids `[batch, len]` to logits at each position. 109,512,762 parameters: 108,890,112 below the head and 622,650
+    in it. The well-known 110M is the encoder as released, 109,482,240: without this head, but with two rows for the
+    type of a token (1,536) and the pooled layer over the first token (590,592), both of which A9 lacks.
+
+    >>> 108_890_112 + 1_536 + 590_592
+    109482240
+    >>> bert_base(vocab_size=50, d_model=8, n_heads=2, n_layers=1).config.embedding_norm_eps
+    1e-12
+    """
+    config = hyperparameters.formal_e_config(
+        N_V=vocab_size, ell_max=max_len, L=n_layers, H=n_heads, d_e=d_model, d_mlp=4 * d_model, tied=True
+    )
+    released = replace(config, norm_eps=1e-12, embedding_norm_eps=1e-12, output_bias=True)
+    return MaskedLM(replace(released, dropout=dropout, attention_dropout=dropout, initialization="normal"))
+
+
+def weather_blog(*, d_in: int = 4, d_attn: int = 6, d_out: int = 3) -> Attention:
+    """ṽ = Σ_t softmax_t(qᵀk_t/√d_attn) v_t, one head with biases and nothing behind it: the weather post's model.
+
+    「Attentionが何をやっているのか理解しよう」, finished version; Phuong & Hutter 2022, algorithm 4. Called with the
+    embedded days `[batch, len, d_in]` twice, it gives `[batch, len, d_out]`, logits of the three kinds of weather.
+    (d_in + 1)(2 d_attn + d_out) = 75 parameters, whatever the length.
+
+    >>> from attendo.models import parameter_count
+    >>> parameter_count(weather_blog())
+    75
+    """
+    return Attention(d_in, 1, head_dim=d_attn, value_dim=d_out, out_proj=nn.Identity())
+
+
+def bishop(*, d_model: int = 512, n_heads: int = 8, d_value: int | None = None) -> Attention:
+    """Y = Concat_h[softmax(Q_h K_hᵀ/√D_k) V_h] W⁽ᵒ⁾, Q_h = X W_h⁽q⁾ and so on, without biases; rows of X are tokens.
+
+    Bishop & Bishop 2024, section 12.1.6. The book's W is torch's weight transposed. d_value: the heads' D_v,
+    D_k = d_model / n_heads unless given. The book leaves the sizes free.
+
+    >>> bishop(d_model=6, n_heads=2)(*[torch.ones(1, 4, 6)] * 2).shape
+    torch.Size([1, 4, 6])
+    """
+    return Attention(d_model, n_heads, value_dim=d_value, bias=False)
+
+
+PRESETS = {
+    "nyu_classifier": Preset(
+        "NYU Deep Learning (2020), week 12, notebook 15",
+        Words("classifier of film reviews: one post-norm encoder block, maximum over time",
+              "映画レビューの分類器。後置正規化のエンコーダ1層と、時間方向の最大値プーリング"),
+        nyu_classifier, 1_612_802,
+    ),
+    "vaswani_base": Preset(
+        "Vaswani et al. 2017, table 3",
+        Words("the paper's encoder-decoder, base: 6 + 6 layers, one embedding for all",
+              "論文のエンコーダ・デコーダ（base）。6＋6層、埋め込みはすべて共有"),
+        vaswani_base, 63_045_632,
+    ),
+    "vaswani_big": Preset(
+        "Vaswani et al. 2017, table 3",
+        Words("the paper's encoder-decoder, big: twice as wide, 16 heads",
+              "論文のエンコーダ・デコーダ（big）。幅が2倍で、ヘッドは16個"),
+        vaswani_big, 214_171_648,
+    ),
+    "pytorch_wlm": Preset(
+        "PyTorch examples, word_language_model",
+        Words("language model: two post-norm blocks under a causal mask, output not tied",
+              "因果マスクの下で後置正規化ブロックを2層重ねた言語モデル。出力行列は埋め込みと共有しない"),
+        pytorch_wlm, 13_828_478,
+    ),
+    "formal_ed": Preset(
+        "Phuong & Hutter 2022, algorithm 8",
+        Words("EDTransformer: both sides share one embedding and one table of positions",
+              "EDTransformer。トークン埋め込みと位置埋め込みを両側で共有するエンコーダ・デコーダ"),
+        formal_ed, 11_648,
+    ),
+    "formal_e": Preset(
+        "Phuong & Hutter 2022, algorithm 9",
+        Words("ETransformer: an encoder that predicts masked tokens (BERT)",
+              "ETransformer。隠されたトークンを予測するエンコーダ（BERT）"),
+        formal_e, 5_264,
+    ),
+    "formal_d": Preset(
+        "Phuong & Hutter 2022, algorithm 10",
+        Words("DTransformer: a pre-norm decoder that predicts the next token (GPT)",
+              "DTransformer。次のトークンを予測する、前置正規化のデコーダ（GPT）"),
+        formal_d, 4_992,
+    ),
+    "gpt2_small": Preset(
+        "Radford et al. 2019; The Illustrated GPT-2",
+        Words("GPT-2 small: 12 pre-norm layers, 768 wide, output tied to the embedding",
+              "GPT-2 small。前置正規化12層、幅768、出力行列は埋め込みと共有"),
+        gpt2_small, 124_439_808,
+    ),
+    "bert_base": Preset(
+        "Devlin et al. 2019",
+        Words("BERT base with its head for masked tokens, without token types and pooler",
+              "BERT base。マスク語予測の出力層を含み、トークン種別の埋め込みとプーラーを含まない"),
+        bert_base, 109_512_762,
+    ),
+    "weather_blog": Preset(
+        "「Attentionが何をやっているのか理解しよう」",
+        Words("one head of attention, from embedded days to logits of tomorrow's weather",
+              "埋め込んだ日々の天気から翌日の天気のロジットを出す、1ヘッドのアテンション"),
+        weather_blog, 75,
+    ),
+    "bishop": Preset(
+        "Bishop & Bishop 2024, chapter 12",
+        Words("multi-head attention without biases; rows are tokens",
+              "バイアスのないマルチヘッドアテンション。行がトークンである"),
+        bishop, 1_048_576,
+    ),
+    "slides": Preset(
+        "「ChatGPTの仕組みを理解したい! 3 Transformer編」",
+        Words("the encoder-decoder with softmax(QKᵀ)V, not divided by √d_k",
+              "√d_kで割らないsoftmax(QKᵀ)Vを用いるエンコーダ・デコーダ"),
+        slides, 63_045_632,
+    ),
+}  # fmt: skip
+"""Every preset by name."""
+
+
+def _vaswani(name: str, vocab_size: int, sizes: dict[str, Any]) -> ModelConfig:
+    settings: dict[str, Any] = preset_tables(name)["model"] | {"vocab_size": vocab_size} | sizes
+    return ModelConfig(**settings)
+
+
+def start_as_in_the_notebook(tokens: TokenEmbedding) -> None:
+    """N(0, 1), not small beside sinusoids of norm √(d/2); 0 in the row of padding.
+
+    >>> start_as_in_the_notebook(TokenEmbedding(3, 2, scaled=False, pad_id=1))
+    """
+    nn.init.normal_(tokens.weight)
+    with torch.no_grad():
+        tokens.weight[tokens.pad_id].zero_()
