@@ -263,7 +263,8 @@ def test_png(tmp_path, caplog):
 
 def test_no_font_has_a_character(tmp_path, monkeypatch):
     pytest.importorskip("matplotlib")
-    from attendo.microscope import fonts, pictures
+    from attendo.display import fonts
+    from attendo.microscope import pictures
 
     monkeypatch.setattr(fonts, "_others", lambda: iter(()))
     families, drawable = fonts.fonts_for("aé雨")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from attentions import RIGHT, WRONG, plain, unscaled, with_mask
 
-from attendo.data.text_width import columns
+from attendo.display.width import columns
 from attendo.errors import AttendoError
 from attendo.nn.attention import attention
 from attendo_course import check

@@ -3,8 +3,8 @@
 import pytest
 from claim_findings import BY_ID, failing, finding
 
-from attendo.data.text_width import columns
-from attendo.microscope.terminal_pictures import picture_lines
+from attendo.display.charts import picture_lines
+from attendo.display.width import columns
 from attendo_course.claims import CLAIMS
 
 IDS = [f"C{number:02}" for number in range(1, 28)]

@@ -20,8 +20,8 @@ import attendo as library
 from attendo.cli import build_app
 from attendo.cli.lines import numbered_chunks
 from attendo.data import forecasts
+from attendo.display.i18n import Localized
 from attendo.tasks.translator import Candidate, Translation, Translator
-from attendo.words import Words
 from attendo_course.lessons.lesson import Lesson
 
 NAMES = (
@@ -191,7 +191,7 @@ def test_training_leaves_a_run_folder_and_says_what_it_did(trained):
 
 def test_a_lesson_in_japanese_is_so_to_its_last_line(monkeypatch):
     lesson = Lesson(
-        "small", "a source", Words("word", "語"), Words("why", "問い"), 1.0, lambda options: iter(())
+        "small", "a source", Localized("word", "語"), Localized("why", "問い"), 1.0, lambda options: iter(())
     )
     monkeypatch.setattr("attendo_course.lessons.find_lesson", lambda name: lesson)
     assert attendo("lesson", "small", "--language", "ja").err.startswith("CPU 時間：")

@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from test_figures import CLASSIFIER, GPT2, MASKED, MIXED, encoding
 
+from attendo.display import fonts
 from attendo.errors import AttendoError
-from attendo.microscope import fonts
 from attendo_course.figures import attention, drawing, positions, schedule
 from attendo_course.figures.catalogue import FIGURES
 from attendo_course.figures.chosen_model import chosen_model

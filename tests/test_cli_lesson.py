@@ -10,20 +10,20 @@ import pytest
 from command_line import attendo, refused
 
 import attendo_course.lessons as lessons
-from attendo.data.text_width import columns
-from attendo.microscope.terminal_pictures import Picture
-from attendo.words import Words
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
+from attendo.display.width import columns
 from attendo_course.commands import lesson
 from attendo_course.lessons.lesson import Conclusion, Lesson, Options, Table
 
-W = Words("word", "語")
+W = Localized("word", "語")
 
 
 def teach(options):
-    yield Words("What is asked.", "問い。")
-    rows = ((Words("linear", "線形"), 0.5), (Words("deep", "深い"), f"{options.steps(100)} ± 1"))
-    yield Table("losses", Words("Losses", "損失"), (W, Words("loss", "損失")), rows)
-    yield Conclusion(Words("It is so.", "そうである。"))
+    yield Localized("What is asked.", "問い。")
+    rows = ((Localized("linear", "線形"), 0.5), (Localized("deep", "深い"), f"{options.steps(100)} ± 1"))
+    yield Table("losses", Localized("Losses", "損失"), (W, Localized("loss", "損失")), rows)
+    yield Conclusion(Localized("It is so.", "そうである。"))
     yield Picture("curves", W, np.array([[1.0, 2.0]]), ("a",), ("1", "2"))
 
 

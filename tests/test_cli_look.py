@@ -22,7 +22,7 @@ import attendo as library
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.cli import using_options
 from attendo.data import forecasts
-from attendo.data.text_width import columns
+from attendo.display.width import columns
 from attendo.inspecting.edits import Off, Temper
 from attendo.microscope.importance import importance
 from attendo.microscope.server import LookServer

@@ -11,9 +11,9 @@ from command_line import attendo, refused
 
 import attendo_course.claims as claims_package
 import attendo_course.errata as errata_package
-from attendo.data.text_width import columns
-from attendo.microscope.terminal_pictures import Picture
-from attendo.words import Words
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
+from attendo.display.width import columns
 from attendo_course.claims.claim import Check, Claim, Finding, below, equals, shown
 from attendo_course.claims.lookup import C27
 from attendo_course.commands.claims import _number
@@ -21,15 +21,17 @@ from attendo_course.commands.terminal import terminal_width
 from attendo_course.errata.erratum import Erratum, Snippet
 from attendo_course.sources import cited
 
-W = Words("word", "言葉")
-LONG = Words("a long statement " * 9, "長い文である。" * 15)
+W = Localized("word", "言葉")
+LONG = Localized("a long statement " * 9, "長い文である。" * 15)
 
 
-def claim(name: str, *checks: Check, condition: Words | None = None, picture: Picture | None = None) -> Claim:
+def claim(
+    name: str, *checks: Check, condition: Localized | None = None, picture: Picture | None = None
+) -> Claim:
     return Claim(name, "a source", LONG, W, lambda: Finding(checks, picture), condition)
 
 
-FINE = claim("C01", equals(W, 2.0, 2.0), shown(Words("time", "時間"), 0.25))
+FINE = claim("C01", equals(W, 2.0, 2.0), shown(Localized("time", "時間"), 0.25))
 BAD = claim("C02", equals(W, 2.5, 2.0), below(W, 1.0, 3.0))
 WITH_CONDITION = claim(
     "C03", equals(W, 1e-3, 0.0, 0.1, counterexample=True), below(W, 1.0, float("inf")), condition=W
@@ -49,9 +51,11 @@ def lookup(monkeypatch):
 @pytest.fixture
 def two(monkeypatch):
     right = Snippet("1 + 1", "2")
-    erratum = Erratum(1, "a source", Words("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right)
+    erratum = Erratum(
+        1, "a source", Localized("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right
+    )
     wrong_now = replace(erratum, number=2, right_code=Snippet("x = 1\nx + 1", "3"))
-    in_words = Erratum(3, "a source", Words("three", "三"), W, W, "words only")
+    in_words = Erratum(3, "a source", Localized("three", "三"), W, W, "words only")
     monkeypatch.setitem(vars(errata_package), "ERRATA", (erratum, wrong_now, in_words))
 
 
@@ -145,7 +149,7 @@ def test_one_claim_in_full(three):
 
 
 def test_a_narrow_difference_is_seen_and_lines_of_the_derivation_stay(monkeypatch):
-    narrowly = replace(claim("C01", below(W, 1.0, 1 + 1e-15)), derivation=Words("one\ntwo", "一\n二"))
+    narrowly = replace(claim("C01", below(W, 1.0, 1 + 1e-15)), derivation=Localized("one\ntwo", "一\n二"))
     monkeypatch.setitem(vars(claims_package), "CLAIMS", (narrowly,))
     out = attendo("claims", "C01").out
     assert "Why: one\ntwo\n\n✓ word: 1 < 1.0000000000000011\n" in out
@@ -360,5 +364,5 @@ def test_the_real_errata_are_listed_whole_and_fit_the_terminal(language):
     assert (listed.code, narrow(listed.out)) == (0, True)
     whole = re.sub(r"\s", "", listed.out)
     for erratum in errata_package.ERRATA:
-        form = "✗" + erratum.wrong.in_language(language) + "✓" + erratum.right.in_language(language)
+        form = "✗" + erratum.wrong.text(language) + "✓" + erratum.right.text(language)
         assert re.sub(r"\s", "", cited(erratum.source, language) + form) in whole

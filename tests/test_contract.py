@@ -187,6 +187,18 @@ def test_importing_attendo_and_its_command_line_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("module", "most", "absent"),
+    [("attendo_course.claims.generation", 20, "decoding"), ("attendo.serving.app", 200, "microscope")],
+)
+def test_an_import_stays_small(module, most, absent):
+    """A claim needs the formulas; a server of a translator needs no microscope."""
+    code = f"import {module}, sys; print(*[name for name in sys.modules if name.split('.')[0] == 'attendo'])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    names = run.stdout.split()
+    assert len(names) <= most and not [name for name in names if name.startswith(f"attendo.{absent}")]
+
+
 def test_importing_attendo_loads_nothing_else_that_is_installed():
     code = """
 import sys

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from attendo.cli.tables import WIDTH
 from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
-from attendo.data.text_width import columns
 from attendo.data.tokenizers import Tokenizer
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
+from attendo.display.tables import WIDTH
+from attendo.display.width import columns
 from attendo.models import EncoderDecoder, parameter_count
-from attendo.words import Words
 from attendo_course.commands.lesson import piece_lines
 from attendo_course.lessons import ablate
 from attendo_course.lessons.ablate import (
@@ -191,7 +191,7 @@ def result(losses, base_losses) -> Result:
     def runs(values):
         return [Training(nn.Identity(), [1.0], {"loss": x, "exact": 0.5}) for x in values]
 
-    return Result(Variant(Words("x", "x"), base_config()), runs(losses), runs(base_losses))
+    return Result(Variant(Localized("x", "x"), base_config()), runs(losses), runs(base_losses))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_each_change_is_named_under_its_verdict():
     names = ("base", "a", "b", "c", "d")
     losses = ((1.0, 2.0), (2.0, 3.01), (0.0, 1.01), (1.0, 2.5), (3.0, 4.01))
     results = [
-        replace(result(values, losses[0]), variant=Variant(Words(name, name), base_config()))
+        replace(result(values, losses[0]), variant=Variant(Localized(name, name), base_config()))
         for name, values in zip(names, losses, strict=True)
     ]
     assert "worse: a, d; better: b; 2 runs do not tell: c." in ablate._verdicts(results, 2).en
@@ -267,7 +267,7 @@ def test_the_table_holds_its_widest_numbers():
     base = {"loss": 3.25, "exact": 1.0}
     runs = [Training(EncoderDecoder(base_config()), [1.0], base | {"exact": x}) for x in (0.0, 1.0)]
     wide = [Result(variant, runs, [*reversed(runs)]).row() for variant in variants()]
-    table = Table("t", ABLATE.title, tuple(Words(*2 * ("x",)) for _ in range(6)), tuple(wide))
+    table = Table("t", ABLATE.title, tuple(Localized(*2 * ("x",)) for _ in range(6)), tuple(wide))
     for language in ("en", "ja"):
         assert not [line for line in piece_lines(table, language) if "…" in line]
 

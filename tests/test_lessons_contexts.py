@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sklearn.linear_model import RidgeClassifier
 from sklearn.metrics.pairwise import cosine_similarity
 
-from attendo.cli.tables import WIDTH
 from attendo.data.masking import MASK_ID
-from attendo.data.text_width import columns
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.tables import WIDTH
+from attendo.display.width import columns
 from attendo.models import MaskedLM
 from attendo_course.commands.lesson import piece_lines
 from attendo_course.lessons import contexts_models

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.data.labelled import LabelledRow
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
-from attendo.words import Words
 from attendo_course.lessons import imdb
 from attendo_course.lessons.imdb_reviews import (
     PAD_ID,
@@ -160,7 +160,7 @@ def test_all_contenders_learn_what_words_tell(files):
 def test_without_scikit_learn_a_quick_look_says_what_it_left_out(files, monkeypatch):
     monkeypatch.setattr(imdb, "find_spec", lambda name: None)
     pieces = list(imdb.IMDB.teach(Options(files=files, effort=0.001)))
-    told = [piece for piece in pieces if isinstance(piece, Words) and "linear" in piece.en]
+    told = [piece for piece in pieces if isinstance(piece, Localized) and "linear" in piece.en]
     assert [piece.en for piece in told] == [
         'The linear model is left out. For it: pip install "attendo[lessons]"'
     ]

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.data.weather import entropy
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
-from attendo.words import Words
 from attendo_course.lessons import ladder
 from attendo_course.lessons.arrays import ArrayTask, seeded, trained
 from attendo_course.lessons.ladder_models import (
@@ -140,7 +140,7 @@ def test_the_lesson_shows_tables_curves_and_maps_in_both_languages(monkeypatch):
     assert [len(table.rows) for table in tables.values()] == [7, 3, 4, 4]
     assert {piece.kind for piece in pieces if isinstance(piece, Picture)} == {"curves", "matrix"}
     texts = [piece.words if isinstance(piece, Conclusion) else piece for piece in pieces]
-    texts = [text for text in texts if isinstance(text, Words)]
+    texts = [text for text in texts if isinstance(text, Localized)]
     assert len(texts) == 8
     assert all("nan" not in words.en and words.ja != words.en for words in texts)
     weights = next(p for p in pieces if isinstance(p, Picture) and p.rows == ("A", "B", "C", "|A-B|")).values

@@ -14,11 +14,11 @@ from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 from attendo.data import weather
-from attendo.data.text_width import columns
-from attendo.microscope.terminal_pictures import Picture, picture_lines
+from attendo.display.charts import Picture, picture_lines
+from attendo.display.i18n import Localized
+from attendo.display.width import columns
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
-from attendo.words import Words
 from attendo_course.lessons import find_lesson, weather_contest, weather_tasks
 from attendo_course.lessons import weather as lesson
 from attendo_course.lessons.arrays import T_95, seeded
@@ -197,7 +197,7 @@ def test_the_quantiles_are_right():
 
 @given(arrays(np.float64, (2, 5), elements=st.floats(0, 1).map(lambda x: round(x, 3))))
 def test_an_effects_interval_is_that_of_the_paired_t_test(values):
-    found = effect_of(Words("a", "a"), [list(values[0])], [list(values[1])])
+    found = effect_of(Localized("a", "a"), [list(values[0])], [list(values[1])])
     assert found.difference == pytest.approx((values[0] - values[1]).mean())
     if np.ptp(values[0] - values[1]) > 1e-9:
         interval = stats.ttest_rel(values[0], values[1]).confidence_interval(0.95)
@@ -223,12 +223,12 @@ def test_effects_compare_the_right_variants():
 
 def test_the_answer_says_what_the_numbers_show():
     def one(name, difference):
-        return Effect(Words(name, name), difference, 0.1)
+        return Effect(Localized(name, name), difference, 0.1)
 
     said = answer([one("up", 0.2), one("down", -0.2), one("level", 0.1)], 5)
     assert said.en.startswith("Helpful: up. Harmful: down. No difference shown: level (")
     assert "役に立つもの:「up」" in said.ja
-    assert effect_of(Words("a", "a"), [[0.9]], [[0.1]]).verdict == 0  # one seed shows nothing
+    assert effect_of(Localized("a", "a"), [[0.9]], [[0.1]]).verdict == 0  # one seed shows nothing
 
 
 @pytest.fixture(scope="module")
@@ -261,8 +261,8 @@ def test_the_lesson_gives_its_tables_in_order(pieces):
 
 def test_its_words_are_in_two_languages(pieces):
     pieces = [piece.words if isinstance(piece, Conclusion) else piece for piece in pieces]
-    words = [piece for piece in pieces if isinstance(piece, Words)]
-    words += [piece.title for piece in pieces if not isinstance(piece, Words)]
+    words = [piece for piece in pieces if isinstance(piece, Localized)]
+    words += [piece.title for piece in pieces if not isinstance(piece, Localized)]
     assert all(re.search("[぀-ヿ一-鿿]", said.ja) for said in words)
     assert not any(re.search("[぀-ヿ一-鿿]", said.en) for said in words)
 

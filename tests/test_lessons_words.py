@@ -18,12 +18,12 @@ from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.sampling import SamplingConfig
+from attendo.display.charts import Picture, picture_lines
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
-from attendo.microscope.terminal_pictures import Picture, picture_lines
 from attendo.models import parameter_count
 from attendo.tasks.language import LanguageModelTask
 from attendo.tasks.perplexity import text_loss
-from attendo.words import Words
 from attendo_course.lessons.arrays import seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.words import (
@@ -318,7 +318,7 @@ def test_the_lesson_on_a_small_file_of_ones_own(tmp_path):
     assert heads.values.sum(1) == pytest.approx(np.ones(4))
     assert of_phrase.values.sum(1) == pytest.approx(np.ones(len(of_phrase.rows)), abs=1e-5)
     said = [piece.words if isinstance(piece, Conclusion) else piece for piece in shown]
-    for piece in (piece for piece in said if isinstance(piece, Words)):
+    for piece in (piece for piece in said if isinstance(piece, Localized)):
         assert piece.en.isascii() or "⏎" in piece.en or "→" in piece.en
         assert any("\u3040" < character < "\u30ff" for character in piece.ja)
     for picture in (curves, heads, of_phrase):

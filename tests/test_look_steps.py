@@ -12,7 +12,7 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 import attendo as library
 from attendo.cli.look_steps import steps_lines
 from attendo.cli.look_text import text_lines
-from attendo.data.text_width import columns
+from attendo.display.width import columns
 from attendo.inspecting.edits import Off, Temper
 from attendo.microscope.layers import attention_layers, layer_of
 

@@ -78,7 +78,7 @@ def test_a_question_finds_its_recipe(question, language, number):
 
 @pytest.mark.parametrize(("question", "language", "number"), QUESTIONS)
 def test_the_ranking_is_the_order_of_the_scores_and_begins_with_the_hard_answer(question, language, number):
-    titles = [recipe.title.in_language(language) for recipe in RECIPES]
+    titles = [recipe.title.text(language) for recipe in RECIPES]
     vectors = pair_vectors([question, *titles])
     scores = (vectors[1:] @ vectors[0]).tolist()
     for beta in (0.5, 8.0, 50.0):
@@ -98,7 +98,7 @@ def test_from_soft_to_hard_the_best_recipe_takes_all_the_weight():
 
 
 def test_every_recipe_has_words_of_its_own_in_both_languages():
-    texts = [words.in_language(lang) for r in RECIPES for words in (r.title, r.text) for lang in ("en", "ja")]
+    texts = [words.text(lang) for r in RECIPES for words in (r.title, r.text) for lang in ("en", "ja")]
     assert len(set(texts)) == 4 * len(RECIPES)
 
 

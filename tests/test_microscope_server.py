@@ -11,8 +11,9 @@ import torch
 from looked_models import hostile_tokenizer, looked_model
 
 from attendo.errors import AttendoError
+from attendo.files import json_of
 from attendo.microscope.server import LARGEST, LookServer
-from attendo.microscope.session import Session, json_of
+from attendo.microscope.session import Session
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from attendo.data.text_width import columns
-from attendo.microscope.flow import flowed
-from attendo.microscope.terminal_pictures import Picture, picture_lines
-from attendo.words import Words
+from attendo.display.charts import Picture, picture_lines
+from attendo.display.i18n import Localized
+from attendo.display.width import columns
+from attendo.display.wrapping import flowed
 
-TITLE = Words("A title", "題")
+TITLE = Localized("A title", "題")
 
 
 def test_shades_of_a_matrix():

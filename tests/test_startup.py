@@ -63,5 +63,5 @@ def test_of_the_library_help_imports_only_plain_values(after_all_helps):
     assert rooms == {"cli", "data", "errors", "words"}
     assert {name for name in after_all_helps if name.startswith("attendo.data.")} == {
         "attendo.data.accounting",
-        "attendo.data.text_width",
+        "attendo.display.width",
     }

@@ -103,10 +103,10 @@ def address(path: str, label: str = "") -> str | None:
 def room_page(room: str, whole: bool) -> str:
     """The page of a room in Markdown: its modules for mkdocstrings, or no more than anchors where `whole` is False.
 
-    >>> print(room_page("words", whole=True).split("    ")[0])
-    # attendo.words { #attendo.words }
+    >>> print(room_page("files", whole=True).split("    ")[0])
+    # attendo.files { #attendo.files }
     <BLANKLINE>
-    ::: attendo.words
+    ::: attendo.files
     <BLANKLINE>
     """
     own, *others = rooms()[room]

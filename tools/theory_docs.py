@@ -14,7 +14,7 @@ from pathlib import Path
 
 from theory_words import COMMANDS, HEADINGS, MATHS_IN_JAPANESE, SOURCES, Source
 
-from attendo.words import Language, Words
+from attendo.display.i18n import Language, Localized
 from attendo_course.algorithms import ALGORITHMS
 from attendo_course.claims import CLAIMS
 from attendo_course.claims.claim import Claim
@@ -70,7 +70,7 @@ def labelled(label: str, text: str, language: Language) -> str:
     '**正：** Σ a = 1\\n'
     """
     colon = ":" if language == "en" else "："
-    return f"**{HEADINGS[label].in_language(language)}{colon}** {prose(text, language)}\n"
+    return f"**{HEADINGS[label].text(language)}{colon}** {prose(text, language)}\n"
 
 
 def run_line(command: str, language: Language) -> str:
@@ -119,7 +119,7 @@ def code_blocks(lines: Iterable[CodeLine], signature: str | None = None) -> Iter
 
 def formula_section(formula: Formula, language: Language) -> Iterator[str]:
     """The formula, rendered, and beside it the code."""
-    yield f"### {formula.id} {formula.title.in_language(language)}\n"
+    yield f"### {formula.id} {formula.title.text(language)}\n"
     yield from math(formula.latex, language)
     yield from code_blocks(formula.code)
 
@@ -127,7 +127,7 @@ def formula_section(formula: Formula, language: Language) -> Iterator[str]:
 def algorithm_section(formula: Formula, language: Language) -> Iterator[str]:
     """The algorithm, what it does, its signature and its calls into the core."""
     function = dict(ALGORITHMS)[formula.id]
-    yield f"### {formula.id} {formula.title.in_language(language)}\n"
+    yield f"### {formula.id} {formula.title.text(language)}\n"
     yield from math(formula.latex, language)
     about = first_words(function) if language == "en" else formula.about_ja
     yield prose(about, language) + "\n"
@@ -187,11 +187,11 @@ def paragraphs(text: str, language: Language) -> str:
 def claim_section(claim: Claim, language: Language) -> Iterator[str]:
     """The statement, its condition, how it follows, and the command."""
     yield f"### {claim.id} {prose(cited(claim.source, language), language)}\n"
-    yield prose(claim.statement.in_language(language), language) + "\n"
+    yield prose(claim.statement.text(language), language) + "\n"
     if claim.condition is not None:
-        yield labelled("condition", claim.condition.in_language(language), language)
-    yield f"**{HEADINGS['why'].in_language(language)}**\n"
-    yield paragraphs(claim.derivation.in_language(language), language) + "\n"
+        yield labelled("condition", claim.condition.text(language), language)
+    yield f"**{HEADINGS['why'].text(language)}**\n"
+    yield paragraphs(claim.derivation.text(language), language) + "\n"
     yield run_line(f"attendo claims {claim.id}", language)
 
 
@@ -204,19 +204,19 @@ def outcome(snippet: Snippet) -> str:
     return re.sub(r"\\(.)", r"\1", re.sub(r"(?:\.|\\S)\*", "…", snippet.gives))
 
 
-def form(label: str, text: Words, snippet: Snippet | None, language: Language) -> Iterator[str]:
+def form(label: str, text: Localized, snippet: Snippet | None, language: Language) -> Iterator[str]:
     """One of the forms of an erratum: in words, in code, and what the code gives."""
-    yield labelled(label, text.in_language(language), language)
+    yield labelled(label, text.text(language), language)
     if snippet is not None:
         yield f"```python\n{snippet.code.strip()}\n# → {outcome(snippet)}\n```\n"
 
 
 def erratum_section(erratum: Erratum, language: Language) -> Iterator[str]:
     """Both forms, and the command."""
-    yield f"### E{erratum.number:02} {prose(erratum.title.in_language(language), language)}\n"
+    yield f"### E{erratum.number:02} {prose(erratum.title.text(language), language)}\n"
     sentences = [prose(cited(erratum.source, language), language) + ("." if language == "en" else "。")]
     if erratum.mark == "shown by analogy":
-        sentences.append(HEADINGS["analogy"].in_language(language))
+        sentences.append(HEADINGS["analogy"].text(language))
     yield (" " if language == "en" else "").join(sentences) + "\n"
     yield from form("wrong", erratum.wrong, erratum.wrong_code, language)
     yield from form("right", erratum.right, erratum.right_code, language)
@@ -227,11 +227,11 @@ def page(source: Source, language: Language) -> str:
     """The page of one source."""
 
     def word(name: str) -> str:
-        return HEADINGS[name].in_language(language)
+        return HEADINGS[name].text(language)
 
     parts = [
-        f"# {source.title.in_language(language)}\n",
-        source.about.in_language(language) + "\n",
+        f"# {source.title.text(language)}\n",
+        source.about.text(language) + "\n",
         word("made") + "\n",
         f"## {word('formulas')}\n",
     ]
@@ -250,10 +250,10 @@ def page(source: Source, language: Language) -> str:
 
 def algorithms_page(language: Language) -> str:
     """The page of Phuong & Hutter 2022."""
-    parts = [f"# {HEADINGS['algorithms_title'].in_language(language)}\n"]
-    parts += [HEADINGS[name].in_language(language) + "\n" for name in ("algorithms_about", "made")]
+    parts = [f"# {HEADINGS['algorithms_title'].text(language)}\n"]
+    parts += [HEADINGS[name].text(language) + "\n" for name in ("algorithms_about", "made")]
     own = [formula for formula in formulas() if formula.sources == ("A",)]
-    parts.append(f"## {HEADINGS['algorithms'].in_language(language)}\n")
+    parts.append(f"## {HEADINGS['algorithms'].text(language)}\n")
     return "\n".join([*parts, *(part for formula in own for part in algorithm_section(formula, language))])
 
 
@@ -261,12 +261,12 @@ def glossary_page(language: Language) -> str:
     """The conventions: one term in both languages, the sources' ways, and ours."""
 
     def word(name: str) -> str:
-        return HEADINGS[name].in_language(language)
+        return HEADINGS[name].text(language)
 
     rows = []
     for term in glossary():
         names = (term.name.en, term.name.ja) if language == "en" else (term.name.ja, term.name.en)
-        ways = (prose(text.in_language(language), language) for text in (term.variants, term.here))
+        ways = (prose(text.text(language), language) for text in (term.variants, term.here))
         rows.append("| " + " | ".join((*names, *ways)) + " |")
     top = [f"# {word('glossary_title')}", "", word("made"), "", word("glossary_head"), "|---|---|---|---|"]
     return "\n".join([*top, *rows, ""])
@@ -276,12 +276,12 @@ def front_page(language: Language) -> str:
     """What there is, and the commands."""
 
     def word(name: str) -> str:
-        return HEADINGS[name].in_language(language)
+        return HEADINGS[name].text(language)
 
     option = "" if language == "en" else " --language ja"
     width = max(len(command) for command, _ in COMMANDS) + len(option) + 2
-    commands = [f"{command + option:{width}}# {what.in_language(language)}" for command, what in COMMANDS]
-    links = [f"- [{s.title.in_language(language)}]({s.page}.md)" for s in SOURCES]
+    commands = [f"{command + option:{width}}# {what.text(language)}" for command, what in COMMANDS]
+    links = [f"- [{s.title.text(language)}]({s.page}.md)" for s in SOURCES]
     links.append(f"- [{word('algorithms_title')}](algorithms.md)")
     links.append(f"- [{word('glossary_title')}](glossary.md)")
     first = f"[{word('teaching')}](../../{language}/teaching.md)"

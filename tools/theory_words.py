@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
 
 @dataclass(frozen=True)
@@ -13,8 +13,8 @@ class Source:
 
     key: str
     page: str
-    title: Words
-    about: Words
+    title: Localized
+    about: Localized
     pattern: str
 
 
@@ -22,11 +22,11 @@ SOURCES = (
     Source(
         "S1",
         "nyu",
-        Words(
+        Localized(
             "NYU Deep Learning, week 12-3: attention and the Transformer",
             "NYU 深層学習 第 12-3 週：アテンションと Transformer",
         ),
-        Words(
+        Localized(
             "The lecture introduces hard and soft attention on columns, then queries, keys and values, and codes a"
             " classifier with tokens as rows. `attendo_course.lecture` has its classes under its names.",
             "講義は、列で書かれたハードアテンションとソフトアテンションから始まり、クエリ・キー・バリューを経て、行をトークンとする分類器の"
@@ -37,8 +37,8 @@ SOURCES = (
     Source(
         "S3",
         "weather",
-        Words("The weather post", "天気の記事"),
-        Words(
+        Localized("The weather post", "天気の記事"),
+        Localized(
             "A draft of a blog post that predicts a Markov chain of rain, cloud and sun by attention, after the"
             " conventions of Phuong & Hutter 2022: columns, ids from 1.",
             "雨・曇り・晴れのマルコフ連鎖をアテンションで予測しようとする記事の草稿。Phuong & Hutter 2022 の記法"
@@ -49,11 +49,11 @@ SOURCES = (
     Source(
         "S0",
         "exercises",
-        Words(
+        Localized(
             "Exercises on positions and attention (Kikuta 2025, chapter 3)",
             "位置符号化とアテンションの演習（菊田 2025、第 3 章）",
         ),
-        Words(
+        Localized(
             "Exercises 3.1 to 3.8: what a shift does to sinusoids, their heat map, attention by rows, look-up by"
             " distance, the softmax and its gradient.",
             "演習 3.1〜3.8。正弦波のずらし、ヒートマップ、行形式のアテンション、距離による検索、"
@@ -64,8 +64,8 @@ SOURCES = (
     Source(
         "S2",
         "bishop",
-        Words("Exercises of Bishop & Bishop 2024, chapter 12", "Bishop & Bishop 2024 第 12 章の演習"),
-        Words(
+        Localized("Exercises of Bishop & Bishop 2024, chapter 12", "Bishop & Bishop 2024 第 12 章の演習"),
+        Localized(
             "Tokens are rows of X; no biases. Exercises about the softmax's rows, the variance of products, heads as a"
             " sum, and permutations.",
             "トークンは X の行で、バイアスはない。softmax の行、内積の分散、ヘッドの和、置換に関する演習。",
@@ -75,8 +75,8 @@ SOURCES = (
     Source(
         "S4",
         "slides",
-        Words("Slides: how the Transformer works", "スライド：Transformer の仕組み"),
-        Words(
+        Localized("Slides: how the Transformer works", "スライド：Transformer の仕組み"),
+        Localized(
             "An introduction without code or 1/√d: self-attention, many heads, encoder and decoder.",
             "コードも 1/√d もない入門。セルフアテンション、マルチヘッド、エンコーダとデコーダを扱う。",
         ),
@@ -85,8 +85,8 @@ SOURCES = (
     Source(
         "R",
         "papers",
-        Words("The papers they rest on", "もとになった論文"),
-        Words(
+        Localized("The papers they rest on", "もとになった論文"),
+        Localized(
             "Vaswani et al. 2017 (the Transformer, its recipe and sizes), and what builds on it.",
             "Vaswani et al. 2017（Transformer、その学習手順と大きさ）と、その後の研究。",
         ),
@@ -94,61 +94,61 @@ SOURCES = (
     ),
 )
 COMMANDS = (
-    ("attendo claims", Words("every claim, decided by numbers", "すべての主張を数値で確かめる")),
-    ("attendo claims C08", Words("one: derivation, figures, picture", "一つの主張：導出、数値、図")),
+    ("attendo claims", Localized("every claim, decided by numbers", "すべての主張を数値で確かめる")),
+    ("attendo claims C08", Localized("one: derivation, figures, picture", "一つの主張：導出、数値、図")),
     (
         "attendo claims --check FILE.py:FUNCTION",
-        Words("your own attention against F07's properties", "自作のアテンションを F07 の性質で調べる"),
+        Localized("your own attention against F07's properties", "自作のアテンションを F07 の性質で調べる"),
     ),
-    ("attendo errata", Words("every mistake of the sources", "資料のすべての誤り")),
-    ("attendo errata 42", Words("one: both forms, run", "一つの誤り：誤った形と正しい形を実行する")),
-    ("attendo figure noam --out noam.svg", Words("figures for slides", "スライド用の図")),
+    ("attendo errata", Localized("every mistake of the sources", "資料のすべての誤り")),
+    ("attendo errata 42", Localized("one: both forms, run", "一つの誤り：誤った形と正しい形を実行する")),
+    ("attendo figure noam --out noam.svg", Localized("figures for slides", "スライド用の図")),
 )
 HEADINGS = {
-    "formulas": Words("Formulas and tasks", "式とタスク"),
-    "claims": Words("Claims and exercises", "主張と演習"),
-    "errata": Words("Errata", "正誤"),
-    "algorithms": Words("Algorithms", "アルゴリズム"),
-    "condition": Words("Condition", "条件"),
-    "why": Words("Why", "導出"),
-    "wrong": Words("Wrong", "誤"),
-    "right": Words("Right", "正"),
-    "analogy": Words("The code shows it by analogy.", "コードは類例である。"),
-    "made": Words(
+    "formulas": Localized("Formulas and tasks", "式とタスク"),
+    "claims": Localized("Claims and exercises", "主張と演習"),
+    "errata": Localized("Errata", "正誤"),
+    "algorithms": Localized("Algorithms", "アルゴリズム"),
+    "condition": Localized("Condition", "条件"),
+    "why": Localized("Why", "導出"),
+    "wrong": Localized("Wrong", "誤"),
+    "right": Localized("Right", "正"),
+    "analogy": Localized("The code shows it by analogy.", "コードは類例である。"),
+    "made": Localized(
         "*Made from the code by `make docs`; change the code, not this page.*",
         "*このページは `make docs` がコードから生成する。直すときはコードを直す。*",
     ),
-    "run": Words("Run it", "実行"),
-    "theory": Words("The theory, run", "動かして学ぶ理論"),
-    "theory_about": Words(
+    "run": Localized("Run it", "実行"),
+    "theory": Localized("The theory, run", "動かして学ぶ理論"),
+    "theory_about": Localized(
         "Every formula, algorithm, claim and erratum of the sources, on the code that trains and serves.",
         "資料のすべての式・アルゴリズム・主張・誤りを、学習と推論に使うのと同じコードで動かす。",
     ),
-    "teaching": Words(
+    "teaching": Localized(
         "Begin with three tokens by hand, figures and an exercise for a class.",
         "三つのトークンの手計算、図、授業の演習から始められる。",
     ),
-    "glossary": Words("Glossary", "用語集"),
-    "presets": Words("Presets", "プリセット"),
-    "presets_about": Words(
+    "glossary": Localized("Glossary", "用語集"),
+    "presets": Localized("Presets", "プリセット"),
+    "presets_about": Localized(
         "The models of the sources, built by `attendo_course.presets.PRESETS[name].build()`:",
         "資料のモデルは `attendo_course.presets.PRESETS[name].build()` で組み立てられる。",
     ),
-    "presets_head": Words("| name | source | parameters |", "| 名前 | 資料 | パラメータ数 |"),
-    "glossary_title": Words("Glossary: one way to say it", "用語集：呼び方をそろえる"),
-    "glossary_head": Words(
+    "presets_head": Localized("| name | source | parameters |", "| 名前 | 資料 | パラメータ数 |"),
+    "glossary_title": Localized("Glossary: one way to say it", "用語集：呼び方をそろえる"),
+    "glossary_head": Localized(
         "| term | 日本語 | in the sources | here |", "| 用語 | English | 資料では | ここでは |"
     ),
-    "algorithms_title": Words(
+    "algorithms_title": Localized(
         "Formal Algorithms for Transformers (Phuong & Hutter 2022)",
         "Transformer の形式的アルゴリズム（Phuong & Hutter 2022）",
     ),
-    "algorithms_about": Words(
+    "algorithms_about": Localized(
         "The paper's names and signatures on the core: columns are tokens, ids count from 1.",
         "論文の名前と引数のまま、コアの上で動く。列がトークン、番号は 1 から。",
     ),
-    "commands": Words("Commands", "コマンド"),
-    "pages": Words("Pages", "ページ"),
+    "commands": Localized("Commands", "コマンド"),
+    "pages": Localized("Pages", "ページ"),
 }
 MATHS_IN_JAPANESE = {
     " even": " が偶数",

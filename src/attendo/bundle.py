@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Literal, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +27,8 @@ FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError)
 """What a header raises that was changed while it was read, or that no safetensors file has."""
+TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
+
 USES: dict[Architecture, str] = {
     "encoder-decoder": "translate",
     "classifier": "classify",

@@ -2,6 +2,11 @@
 
 import errno
 
+NOT_NUMBERS = (
+    "the model computes what is no number (NaN): its training has diverged, its weights are damaged, or a part of your"
+    " own gives NaN or +inf"
+)
+
 
 class AttendoError(Exception):
     """What went wrong and what to do about it, in one line.

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, TextIO
 
+from attendo.errors import NOT_NUMBERS, AttendoError
+
 MANIFEST = "manifest.json"
 _CHUNK = 1 << 26  # some systems refuse a write of 2 GiB or more
 _ASIDE = ".old"
@@ -277,3 +279,11 @@ def _sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def json_of(value: Any, *, in_ascii: bool = True) -> str:
+    """A value as compact JSON. Raises AttendoError for NaN and infinity: a model has diverged."""
+    try:
+        return json.dumps(value, ensure_ascii=in_ascii, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        raise AttendoError(NOT_NUMBERS) from None

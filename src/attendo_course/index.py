@@ -15,7 +15,7 @@ from importlib.resources import files
 from operator import attrgetter
 from typing import Any
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Formula:
     """
 
     id: str
-    title: Words
+    title: Localized
     latex: tuple[str, ...]
     sources: tuple[str, ...] = ()
     code: tuple[CodeLine, ...] = ()
@@ -90,9 +90,9 @@ class Formula:
 class Term:
     """A word of the field, how the sources differ about it, and how it is said here."""
 
-    name: Words
-    variants: Words
-    here: Words
+    name: Localized
+    variants: Localized
+    here: Localized
 
 
 @cache
@@ -108,13 +108,13 @@ def _code_lines(home: str, *parts: str) -> tuple[CodeLine, ...]:
 def formulas() -> tuple[Formula, ...]:
     """F01 to F30, the tasks T01, T02, T03 and T11, and A1 to A15.
 
-    >>> formulas()[0].title.in_language("en")
+    >>> formulas()[0].title.text("en")
     'Hard and soft arg max with an inverse temperature'
     """
     return tuple(
         Formula(
             id=key,
-            title=Words(entry["title"], entry["title_ja"]),
+            title=Localized(entry["title"], entry["title_ja"]),
             latex=tuple(entry["latex"]),
             sources=tuple(entry.get("sources", ["A"])),
             code=tuple(line for lines in entry["code"] for line in _code_lines(*lines)),
@@ -127,14 +127,14 @@ def formulas() -> tuple[Formula, ...]:
 def glossary() -> tuple[Term, ...]:
     """The table of conventions, one term after another.
 
-    >>> glossary()[0].name.in_language("ja")
+    >>> glossary()[0].name.text("ja")
     '並べ方'
     """
     return tuple(
         Term(
-            Words(term["en"], term["ja"]),
-            Words(term["variants_en"], term["variants_ja"]),
-            Words(term["here"], term.get("here_ja", term["here"])),
+            Localized(term["en"], term["ja"]),
+            Localized(term["variants_en"], term["variants_ja"]),
+            Localized(term["here"], term.get("here_ja", term["here"])),
         )
         for term in _table("glossary.toml")["term"]
     )

@@ -12,50 +12,50 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.display.i18n import Language, Localized
 from attendo.nn.attention import attention, attention_weights, masked_softmax
-from attendo.words import Language, Words
 
 
 @dataclass(frozen=True)
 class Recipe:
     """An entry of the key-value store: the title is the key, the text the value."""
 
-    title: Words
-    text: Words
+    title: Localized
+    text: Localized
 
 
 RECIPES = (
     Recipe(
-        Words("Meat sauce lasagne", "ミートソースのラザニア"),
-        Words(
+        Localized("Meat sauce lasagne", "ミートソースのラザニア"),
+        Localized(
             "Brown the mince, stew it with tomatoes for an hour, layer it with pasta and white sauce, bake.",
             "ひき肉を炒めてトマトと一時間煮込み、パスタとホワイトソースを交互に重ねて焼く。",
         ),
     ),
     Recipe(
-        Words("Spinach and ricotta lasagne", "ほうれん草とリコッタのラザニア"),
-        Words(
+        Localized("Spinach and ricotta lasagne", "ほうれん草とリコッタのラザニア"),
+        Localized(
             "Wilt the spinach, stir in ricotta and nutmeg, spread it between the sheets, bake under cheese.",
             "ほうれん草をしんなりさせてリコッタとナツメグを混ぜ、生地の間に広げ、チーズをのせて焼く。",
         ),
     ),
     Recipe(
-        Words("Seafood lasagne", "魚介のラザニア"),
-        Words(
+        Localized("Seafood lasagne", "魚介のラザニア"),
+        Localized(
             "Poach prawns and white fish, thicken the broth with cream, layer lightly, bake for a short time.",
             "海老と白身魚を軽くゆで、煮汁にクリームを加えてとろみをつけ、薄く重ねて短時間で焼く。",
         ),
     ),
     Recipe(
-        Words("Vegan mushroom lasagne", "チーズを使わないきのこのラザニア"),
-        Words(
+        Localized("Vegan mushroom lasagne", "チーズを使わないきのこのラザニア"),
+        Localized(
             "Fry mushrooms until dark, bind them with oat cream, layer with pasta, bake under breadcrumbs.",
             "きのこを色づくまで炒めてオーツクリームでまとめ、パスタと重ね、パン粉をふって焼く。",
         ),
     ),
     Recipe(
-        Words("Pumpkin soup", "かぼちゃのスープ"),
-        Words(
+        Localized("Pumpkin soup", "かぼちゃのスープ"),
+        Localized(
             "Roast the pumpkin, simmer it with onions, blend, and season with ginger.",
             "かぼちゃを焼いて玉ねぎと煮込み、なめらかにつぶし、しょうがで味を調える。",
         ),
@@ -93,7 +93,7 @@ def recipe_weights(
     >>> recipe_weights("a lasagne with spinach", inverse_temperature=math.inf)
     tensor([0., 1., 0., 0., 0.], dtype=torch.float64)
     """
-    titles = [recipe.title.in_language(language) for recipe in RECIPES]
+    titles = [recipe.title.text(language) for recipe in RECIPES]
     vectors = pair_vectors([question, *titles])
     return attention_weights(
         vectors[:1], vectors[1:], scale=1.0, inverse_temperature=inverse_temperature

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import TokenEmbedding
 from attendo.tasks.settings import preset_tables
-from attendo.words import Words
 from attendo_course.algorithms import hyperparameters
 
 
@@ -27,7 +27,7 @@ class Preset:
     """A source's model: where it stands, what marks it, what builds it, and its trained numbers at the defaults."""
 
     source: str
-    description: Words
+    description: Localized
     build: Callable[..., nn.Module]
     n_parameters: int
 
@@ -301,73 +301,73 @@ def bishop(*, d_model: int = 512, n_heads: int = 8, d_value: int | None = None) 
 PRESETS = {
     "nyu_classifier": Preset(
         "NYU Deep Learning (2020), week 12, notebook 15",
-        Words("classifier of film reviews: one post-norm encoder block, maximum over time",
+        Localized("classifier of film reviews: one post-norm encoder block, maximum over time",
               "映画レビューの分類器。後置正規化のエンコーダ1層と、時間方向の最大値プーリング"),
         nyu_classifier, 1_612_802,
     ),
     "vaswani_base": Preset(
         "Vaswani et al. 2017, table 3",
-        Words("the paper's encoder-decoder, base: 6 + 6 layers, one embedding for all",
+        Localized("the paper's encoder-decoder, base: 6 + 6 layers, one embedding for all",
               "論文のエンコーダ・デコーダ（base）。6＋6層、埋め込みはすべて共有"),
         vaswani_base, 63_045_632,
     ),
     "vaswani_big": Preset(
         "Vaswani et al. 2017, table 3",
-        Words("the paper's encoder-decoder, big: twice as wide, 16 heads",
+        Localized("the paper's encoder-decoder, big: twice as wide, 16 heads",
               "論文のエンコーダ・デコーダ（big）。幅が2倍で、ヘッドは16個"),
         vaswani_big, 214_171_648,
     ),
     "pytorch_wlm": Preset(
         "PyTorch examples, word_language_model",
-        Words("language model: two post-norm blocks under a causal mask, output not tied",
+        Localized("language model: two post-norm blocks under a causal mask, output not tied",
               "因果マスクの下で後置正規化ブロックを2層重ねた言語モデル。出力行列は埋め込みと共有しない"),
         pytorch_wlm, 13_828_478,
     ),
     "formal_ed": Preset(
         "Phuong & Hutter 2022, algorithm 8",
-        Words("EDTransformer: both sides share one embedding and one table of positions",
+        Localized("EDTransformer: both sides share one embedding and one table of positions",
               "EDTransformer。トークン埋め込みと位置埋め込みを両側で共有するエンコーダ・デコーダ"),
         formal_ed, 11_648,
     ),
     "formal_e": Preset(
         "Phuong & Hutter 2022, algorithm 9",
-        Words("ETransformer: an encoder that predicts masked tokens (BERT)",
+        Localized("ETransformer: an encoder that predicts masked tokens (BERT)",
               "ETransformer。隠されたトークンを予測するエンコーダ（BERT）"),
         formal_e, 5_264,
     ),
     "formal_d": Preset(
         "Phuong & Hutter 2022, algorithm 10",
-        Words("DTransformer: a pre-norm decoder that predicts the next token (GPT)",
+        Localized("DTransformer: a pre-norm decoder that predicts the next token (GPT)",
               "DTransformer。次のトークンを予測する、前置正規化のデコーダ（GPT）"),
         formal_d, 4_992,
     ),
     "gpt2_small": Preset(
         "Radford et al. 2019; The Illustrated GPT-2",
-        Words("GPT-2 small: 12 pre-norm layers, 768 wide, output tied to the embedding",
+        Localized("GPT-2 small: 12 pre-norm layers, 768 wide, output tied to the embedding",
               "GPT-2 small。前置正規化12層、幅768、出力行列は埋め込みと共有"),
         gpt2_small, 124_439_808,
     ),
     "bert_base": Preset(
         "Devlin et al. 2019",
-        Words("BERT base with its head for masked tokens, without token types and pooler",
+        Localized("BERT base with its head for masked tokens, without token types and pooler",
               "BERT base。マスク語予測の出力層を含み、トークン種別の埋め込みとプーラーを含まない"),
         bert_base, 109_512_762,
     ),
     "weather_blog": Preset(
         "「Attentionが何をやっているのか理解しよう」",
-        Words("one head of attention, from embedded days to logits of tomorrow's weather",
+        Localized("one head of attention, from embedded days to logits of tomorrow's weather",
               "埋め込んだ日々の天気から翌日の天気のロジットを出す、1ヘッドのアテンション"),
         weather_blog, 75,
     ),
     "bishop": Preset(
         "Bishop & Bishop 2024, chapter 12",
-        Words("multi-head attention without biases; rows are tokens",
+        Localized("multi-head attention without biases; rows are tokens",
               "バイアスのないマルチヘッドアテンション。行がトークンである"),
         bishop, 1_048_576,
     ),
     "slides": Preset(
         "「ChatGPTの仕組みを理解したい! 3 Transformer編」",
-        Words("the encoder-decoder with softmax(QKᵀ)V, not divided by √d_k",
+        Localized("the encoder-decoder with softmax(QKᵀ)V, not divided by √d_k",
               "√d_kで割らないsoftmax(QKᵀ)Vを用いるエンコーダ・デコーダ"),
         slides, 63_045_632,
     ),

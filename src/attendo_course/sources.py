@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from attendo.words import Language
+from attendo.display.i18n import Language
 
 IN_JAPANESE = (
     (r"Queries, keys and values, and ", "クエリ・キー・バリュー、"),

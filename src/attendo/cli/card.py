@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attendo.data.accounting import duration
-from attendo.data.text_width import shown
+from attendo.display.formats import duration
+from attendo.display.width import shown
 
 LEFT, WIDTH = 12, 79
 CALLS = {

@@ -16,8 +16,9 @@ from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
 from attendo.cli.using import pairs_of
 from attendo.cli.using_options import Beam, Columns, Files, Header, chosen_device, make_ready, require_files
-from attendo.data.accounting import Account, plural
-from attendo.data.text_width import shown
+from attendo.data.accounting import Account
+from attendo.display.formats import plural
+from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums

@@ -10,7 +10,7 @@ import typer
 
 from attendo.cli.evaluating import ONE_NAME
 from attendo.cli.options import OneJson
-from attendo.data.text_width import shown
+from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.data.doctor_report import Report

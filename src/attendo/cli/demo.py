@@ -157,7 +157,7 @@ def _show(translator: Translator, out: Path) -> None:
 
 def _wrapped(mark: str, text: str) -> list[str]:
     """The text after its mark, in 80 columns."""
-    from attendo.data.text_width import wrapped
+    from attendo.display.width import wrapped
 
     lines = wrapped(text, 74)
     return [f"  {mark}{lines[0]}", *(f"    {line}" for line in lines[1:])]

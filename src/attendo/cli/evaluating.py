@@ -14,7 +14,6 @@ from attendo.cli.directions import warn_of_guessing, warn_of_order
 from attendo.cli.lines import one_line
 from attendo.cli.options import Device, OneJson, Threads
 from attendo.cli.reporting import say
-from attendo.cli.tables import table_lines
 from attendo.cli.using import pairs_of
 from attendo.cli.using_options import (
     Beam,
@@ -27,8 +26,10 @@ from attendo.cli.using_options import (
     make_ready,
     require_files,
 )
-from attendo.data.accounting import Account, plural
-from attendo.data.text_width import shown
+from attendo.data.accounting import Account
+from attendo.display.formats import plural
+from attendo.display.tables import table_lines
+from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource

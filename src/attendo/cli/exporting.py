@@ -10,7 +10,7 @@ import typer
 from attendo.cli.options import Threads, use_threads
 from attendo.cli.reporting import say
 from attendo.cli.using_options import Folder
-from attendo.data.text_width import shown
+from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.bundle import Bundle

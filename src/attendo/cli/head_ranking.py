@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from attendo.cli.reporting import say
-from attendo.cli.tables import WIDTH, table_lines
 from attendo.cli.using_options import FileScreen
+from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
+    from attendo.display.i18n import Language, Localized
     from attendo.microscope.importance import Importance
     from attendo.microscope.seen import User
-    from attendo.words import Language, Words
 
 
 def rank(
@@ -87,8 +87,8 @@ def _links(file: Path, rows: list[Any]) -> list[Any]:
 
 
 def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
-    from attendo.microscope.flow import flowed
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
+    from attendo.display.wrapping import flowed
 
     has_errors = any(head.alignment_error is not None for head in found.heads)
     rows: list[list[str | float]] = []
@@ -98,39 +98,38 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
         rows.append(
             [f"{names[head.path]}.{head.head + 1}", effect, *([error] if has_errors else []), head.path]
         )
-    change = Words("change, nats", "変化（ナット）")
-    heads = Words("head", "ヘッド"), change, Words("AER", "AER"), Words("path", "パス")
-    columns = [word.in_language(language) for i, word in enumerate(heads) if has_errors or i != 2]
+    change = Localized("change, nats", "変化（ナット）")
+    heads = Localized("head", "ヘッド"), change, Localized("AER", "AER"), Localized("path", "パス")
+    columns = [word.text(language) for i, word in enumerate(heads) if has_errors or i != 2]
     first = f"{found.heads[0].path}:{found.heads[0].head + 1}"
     legend = [
         *_legend(user, found, has_errors),
-        Words(
+        Localized(
             f"To see what the model does without {rows[0][0]}: attendo look DIR TEXT --off {first}",
             f"{rows[0][0]} なしのモデルを見るには：attendo look DIR TEXT --off {first}",
         ),
     ]
-    told = "\n".join(one.in_language(language) for one in legend)
+    told = "\n".join(one.text(language) for one in legend)
     return [*flowed(told, WIDTH), "", *table_lines(columns, rows)]
 
 
-def _legend(user: User, found: Importance, has_errors: bool) -> list[Words]:
+def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     """What the numbers of the table are."""
-    from attendo.microscope.reading import family_name
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
 
     of = {
-        "translation": Words("a row's translation", "1 行の訳文"),
-        "classification": Words("a row's label", "1 行のラベル"),
-        "language-model": Words("a row's text", "1 行のテキスト"),
-        "masked-language-model": Words("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
-    }[family_name(user)]
+        "translation": Localized("a row's translation", "1 行の訳文"),
+        "classification": Localized("a row's label", "1 行のラベル"),
+        "language-model": Localized("a row's text", "1 行のテキスト"),
+        "masked-language-model": Localized("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
+    }[user.task]
     n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
     told = [
-        Words(
+        Localized(
             f"The log-probability of {of.en}, all heads on: {log_prob} nats, the mean of {n} rows.",
             f"すべてのヘッドがあるときの、{of.ja}の対数確率：{n} 行の平均で {log_prob} ナット。",
         ),
-        Words(
+        Localized(
             "change: what it gains when this head alone is off. Below 0, the model needs the head; the most needed"
             " come first. ±: the standard error over the rows; a change smaller than twice that may be chance."
             " Changes of several heads do not add up.",
@@ -141,14 +140,14 @@ def _legend(user: User, found: Importance, has_errors: bool) -> list[Words]:
     ]
     if has_errors:
         told.append(
-            Words(
+            Localized(
                 "AER: the alignment error rate of what the head looks at most, from 0, none wrong, to 1.",
                 "AER：ヘッドが最もよく見ている先の、単語対応の誤り率。0（誤りなし）から 1 まで。",
             )
         )
     if found.n_cut:
         told.append(
-            Words(
+            Localized(
                 f"Of {found.n_cut:,} rows only the beginning was read: the model holds no more.",
                 f"{found.n_cut:,} 行は、モデルが読める長さまでしか読んでいない。",
             )

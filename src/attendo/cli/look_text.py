@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from attendo.cli.head_ranking import layer_names
 from attendo.cli.lines import one_line
 from attendo.cli.look_steps import steps_lines
-from attendo.cli.tables import WIDTH, table_lines
+from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
+    from attendo.display.i18n import Language, Localized
     from attendo.microscope.attention_map import AttentionMap
     from attendo.microscope.steps import Steps
     from attendo.microscope.view import View
-    from attendo.words import Language, Words
 
 Stack = Literal["encoder", "decoder", "cross"]
 SHORT = {
@@ -72,16 +72,16 @@ def text_lines(
 
 def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
     """How one head is seen, where a map is the mean of several."""
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
 
     if head is not None or shown.weights.shape[1] == 1:
         return ""
-    return Words(". One head: --head 1", "。1 つのヘッド：--head 1").in_language(language)
+    return Localized(". One head: --head 1", "。1 つのヘッド：--head 1").text(language)
 
 
 def _marked(mark: str, text: str) -> list[str]:
     """A text behind its mark, in lines."""
-    from attendo.data.text_width import isolated, wrapped
+    from attendo.display.width import isolated, wrapped
 
     first, *rest = wrapped(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
@@ -89,22 +89,22 @@ def _marked(mark: str, text: str) -> list[str]:
 
 def _plain(text: str, language: Language) -> str:
     """A text for a terminal: single spaces, what commands a screen as its code, and of a long text the beginning."""
-    from attendo.data.text_width import fitted
+    from attendo.display.i18n import Localized
+    from attendo.display.width import fitted
     from attendo.microscope.attention_map import visible
-    from attendo.words import Words
 
     whole = " ".join(visible(word) for word in one_line(text).split())
     cut = fitted(whole, MOST_COLUMNS)
     if cut == whole:
         return whole
     left = len(whole) - len(cut) + 1  # the ellipsis is none of its characters
-    return cut + Words(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").in_language(language)
+    return cut + Localized(f" ({left:,} more characters)", f"（ほか {left:,} 文字）").text(language)
 
 
 def _facts(view: View, language: Language) -> list[str]:
     """How probable the answer is, and what the edits have changed."""
-    from attendo.microscope.flow import flowed
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
+    from attendo.display.wrapping import flowed
 
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
@@ -114,49 +114,49 @@ def _facts(view: View, language: Language) -> list[str]:
         ]
         lines += [", ".join(others)] if others else []
     else:
-        lines.append(_probability(found).in_language(language))
+        lines.append(_probability(found).text(language))
     if change is not None and "labels" in change:
         best = change["labels"][0]
         label, points = _plain(best["label"], language), 100 * change["total"]
-        lines.append(_without(label, f"{best['probability']:.1%}").in_language(language))
-        moved = Words(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
-        lines.append(_changed(Words("probability", "確率"), label, moved, language))
+        lines.append(_without(label, f"{best['probability']:.1%}").text(language))
+        moved = Localized(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
+        lines.append(_changed(Localized("probability", "確率"), label, moved, language))
     elif change is not None:
         text = _plain(change["text"], language)
-        lines.append(_without(text, f"{change['log_prob']:.2f}").in_language(language))
-        moved = Words(f"by {change['total']:+.2f}", _moved(change["total"], 2))
-        lines.append(_changed(Words("log-probability", "対数確率"), text, moved, language))
+        lines.append(_without(text, f"{change['log_prob']:.2f}").text(language))
+        moved = Localized(f"by {change['total']:+.2f}", _moved(change["total"], 2))
+        lines.append(_changed(Localized("log-probability", "対数確率"), text, moved, language))
     return [part for line in lines for part in flowed(line, WIDTH - 4)]
 
 
-def _without(answer: str, probability: str) -> Words:
+def _without(answer: str, probability: str) -> Localized:
     """What the model says as it is."""
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
 
-    return Words(
+    return Localized(
         f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
     )
 
 
-def _changed(what: Words, answer: str, moved: Words, language: Language) -> str:
+def _changed(what: Localized, answer: str, moved: Localized, language: Language) -> str:
     """What becomes of that answer's probability when the changed model is made to give it; the answer cut to fit."""
-    from attendo.data.text_width import columns, fitted
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
+    from attendo.display.width import columns, fitted
 
     def said(name: str) -> str:
         en = f"they change the {what.en} of {name} {moved.en}"
-        return Words(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").in_language(language)
+        return Localized(en, f"この変更で「{name}」の{what.ja}は{moved.ja}").text(language)
 
     return said(fitted(answer or "∅", WIDTH - 4 - columns(said(""))))
 
 
 def _without_tokens(view: View, language: Language) -> list[str]:
     """By how much a label's log-probability changes without a token, of those that matter most; none if it is slow."""
-    from attendo.data.text_width import fitted
+    from attendo.display.i18n import Localized
+    from attendo.display.width import fitted
+    from attendo.display.wrapping import flowed
     from attendo.microscope.class_tokens import left_out
-    from attendo.microscope.flow import flowed
     from attendo.tasks import Classifier
-    from attendo.words import Words
 
     seen = view.seen
     if not isinstance(seen.user, Classifier):
@@ -172,10 +172,10 @@ def _without_tokens(view: View, language: Language) -> list[str]:
     if not found:
         return []
     listed = ", ".join(found)
-    said = Words(
+    said = Localized(
         f"its log-probability changes without: {listed}", f"そのトークンを除くと対数確率が変わる：{listed}"
     )
-    return [line.replace(UNBROKEN, " ") for line in flowed(said.in_language(language), WIDTH - 4)]
+    return [line.replace(UNBROKEN, " ") for line in flowed(said.text(language), WIDTH - 4)]
 
 
 def _moved(change: float, digits: int, unit: str = "") -> str:
@@ -189,33 +189,33 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
     return f" {abs(change):.{digits}f}{unit or ' '}{'下がる' if change < 0 else '上がる'}"
 
 
-def _probability(found: dict[str, Any]) -> Words:
+def _probability(found: dict[str, Any]) -> Localized:
     """How probable an answer is, and of a masked language model what the answer is."""
-    from attendo.words import Words
+    from attendo.display.i18n import Localized
 
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
     if "score" in found:
-        return Words(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
+        return Localized(f"{en}, score {found['score']:.3f}", f"{ja}、スコア {found['score']:.3f}")
     n = found.get("filled")
     if n is None:
-        return Words(en, ja)
+        return Localized(en, ja)
     if n == 0:
-        return Words(
+        return Localized(
             "the likeliest token at each place, since the text has no <mask> to fill in;"
             f" {en} of the text as it is",
             f"テキストに <mask> がないので、各位置で最も確率の高いトークン。元のテキストの{ja}",
         )
     what = "the token" if n == 1 else f"the {n} tokens"
-    return Words(f"{en} of {what} filled in", f"補った {n} トークンの{ja}")
+    return Localized(f"{en} of {what} filled in", f"補った {n} トークンの{ja}")
 
 
 def _heads_table(
     view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language
 ) -> list[str]:
     """A row for each head; of those of a stack, a layer or a number if these are chosen."""
-    from attendo.microscope.flow import flowed
+    from attendo.display.i18n import Localized
+    from attendo.display.wrapping import flowed
     from attendo.microscope.layers import attention_paths
-    from attendo.words import Words
 
     stacks = attention_paths(view.seen.model)
     names = layer_names(stacks)
@@ -234,7 +234,7 @@ def _heads_table(
         for row in rows
     ]
     path = rows[0]["path"]
-    said = Words(
+    said = Localized(
         f"{names[path]}.1 is head 1 of {path}. entr: entropy in nats; max: largest weight; dist: tokens away, the mean."
         " Shares of the weight: prev: on the token before; next: on the next; 1st: on the first; diag: on the same"
         " place; dupl: on the same token elsewhere; induc: on the one behind an earlier same token"
@@ -244,7 +244,7 @@ def _heads_table(
         "dupl：別の位置の同じトークン、induc：以前の同じトークンの次"
         f"{'、align：対角線の近く' if 'alignment' in measures else ''}。",
     )
-    return [*table_lines(["", *measures.values()], cells), "", *flowed(said.in_language(language), WIDTH)]
+    return [*table_lines(["", *measures.values()], cells), "", *flowed(said.text(language), WIDTH)]
 
 
 def _measure(value: float | None) -> str:

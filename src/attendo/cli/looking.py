@@ -18,7 +18,7 @@ from attendo.cli.look_text import Stack, json_text, text_lines
 from attendo.cli.options import Device, OneJson, Spoken, Threads
 from attendo.cli.reporting import say, wrote
 from attendo.cli.using_options import Folder, chosen_device
-from attendo.words import Language
+from attendo.display.i18n import Language
 
 if TYPE_CHECKING:
     from attendo.microscope.ask import Ask
@@ -210,9 +210,8 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
 
 def _check_family(user: User, given: dict[str, bool]) -> None:
     """BadParameter for an option that means nothing for this kind of model."""
-    from attendo.microscope.reading import family_name
 
-    family = family_name(user)
+    family = user.task
     for name, families in OF_FAMILIES.items():
         if given[name] and family not in families:
             others = " and ".join(f"{_spoken(one)}s" for one in families)
@@ -259,18 +258,20 @@ def _check_file(out: Path) -> None:
 
 def _serve(user: User, folder: Path, state: str, port: int, open_: bool, language: Language) -> int:
     """The page until Ctrl-C (130) or SIGTERM (143)."""
+    from attendo.display.i18n import Localized
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
     from attendo.training.stopping import stopping
-    from attendo.words import Words
 
     server = LookServer(Session.prepared(user, folder), port, language)
     address = server.address + state
     # shutdown waits for the loop, which runs in this thread
     with stopping(lambda: threading.Thread(target=server.shutdown).start()) as stopped, server:
         print(address, flush=True)
-        hint = Words("(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）")
-        say(hint.in_language(language))
+        hint = Localized(
+            "(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）"
+        )
+        say(hint.text(language))
         if open_:
             import webbrowser
 

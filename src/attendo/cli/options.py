@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from attendo.words import Language
+from attendo.display.i18n import Language
 
 Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -28,7 +28,7 @@ from attendo.cli.training_options import (
     joined_settings,
     one_end,
 )
-from attendo.data.accounting import duration, plural
+from attendo.display.formats import duration, plural
 
 if TYPE_CHECKING:
     from attendo.tasks.planning import Outcome, PaperPlan, Plan
@@ -236,7 +236,7 @@ def _time_of(plan: Plan) -> str:
 
 def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
     """What the plan says of many accelerators: a table, and when the traffic would be hidden."""
-    from attendo.cli.tables import table_lines
+    from attendo.display.tables import table_lines
 
     one = paper.accelerator
     sheet = f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next one"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from attendo.data.accounting import duration
-from attendo.data.text_width import ISOLATES, shown
-from attendo.words import Language, Words
+from attendo.display.formats import duration
+from attendo.display.i18n import Language, Localized
+from attendo.display.width import ISOLATES, shown
 
 if TYPE_CHECKING:
     from attendo.tasks.runs import TrainingRun
@@ -69,7 +69,7 @@ def wrote(path: Path, language: Language = "en") -> str:
     >>> wrote(Path("map.svg"), "ja")
     '保存：map.svg'
     """
-    return Words(f"wrote {path}", f"保存：{path}").in_language(language)
+    return Localized(f"wrote {path}", f"保存：{path}").text(language)
 
 
 def silent(line: str) -> None:

@@ -10,7 +10,7 @@ import typer
 from attendo.cli.exporting import say_what_cannot_go
 from attendo.cli.options import use_threads
 from attendo.cli.reporting import follow, preparing, say, silent
-from attendo.data.accounting import plural
+from attendo.display.formats import plural
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

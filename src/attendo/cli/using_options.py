@@ -11,7 +11,7 @@ import typer
 
 from attendo.cli.options import use_threads
 from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say
-from attendo.data.accounting import duration
+from attendo.display.formats import duration
 
 if TYPE_CHECKING:
     from attendo.tasks.bulk import Progress, Work

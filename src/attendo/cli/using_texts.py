@@ -34,7 +34,8 @@ from attendo.cli.using_options import (
     file_done,
     make_ready,
 )
-from attendo.data.accounting import Account, plural
+from attendo.data.accounting import Account
+from attendo.display.formats import plural
 
 if TYPE_CHECKING:
     from attendo.decoding.filters import SamplingConfig

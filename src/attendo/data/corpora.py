@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attendo.data.accounting import Account, Fault, plural
+from attendo.data.accounting import Account, Fault
 from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv
 from attendo.data.lines import TOO_LONG, count_lines, decode, physical_lines, require_file, suffix, text_lines
 from attendo.data.shards import TABLES, expanded
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 Columns = tuple[str, ...]

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attendo.data.accounting import Account, plural
+from attendo.data.accounting import Account
 from attendo.data.language_identification import language_of
 from attendo.data.language_names import name_of
 from attendo.data.language_scripts import Seen
+from attendo.display.formats import plural
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attendo.data.accounting import LINE_CAP, Fault, plural
+from attendo.data.accounting import LINE_CAP, Fault
 from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 _MOST_TRIES = 100  # to find the end of a record whose quotes are odd: each reads it again

@@ -6,10 +6,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from attendo.data.accounting import Account, plural
+from attendo.data.accounting import Account
 from attendo.data.corpora import read_rows
 from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.shards import TABLES, expanded
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 LABELLED = ("label", "text")

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attendo.data.accounting import REMEDIES, Account, Fault, plural
+from attendo.data.accounting import REMEDIES, Account, Fault
 from attendo.data.corpora import read_lines
 from attendo.data.held_out import source_hash
 from attendo.data.lines import decode, open_binary, physical_lines, suffix
 from attendo.data.shards import TABLES, expanded, is_pattern
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 Documents = Literal["file", "line", "blank"]

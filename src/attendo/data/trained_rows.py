@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
-from attendo.data.accounting import plural
 from attendo.data.held_out import HeldOut, source_hash
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 

@@ -8,12 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.errors import AttendoError
-
-NOT_NUMBERS = (
-    "the model computes what is no number (NaN): its training has diverged, its weights are damaged, or a part of your"
-    " own gives NaN or +inf"
-)
+from attendo.errors import NOT_NUMBERS, AttendoError
 
 
 class BestTokens(Protocol):

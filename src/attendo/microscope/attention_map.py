@@ -10,20 +10,20 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attendo.data.text_width import shown
+from attendo.display.i18n import Language, Localized
+from attendo.display.width import shown
 from attendo.errors import AttendoError
 from attendo.inspecting.measures import entropy
 from attendo.microscope.layers import attention_paths
 from attendo.microscope.looking import outcome
 from attendo.microscope.seen import Seen
 from attendo.microscope.shades import darkest
-from attendo.words import Language, Words
 
 Stack = Literal["encoder", "decoder", "cross"]
-NAMES: dict[Stack, Words] = {
-    "encoder": Words("Self-attention of the encoder", "エンコーダのセルフアテンション"),
-    "decoder": Words("Self-attention of the decoder", "デコーダのセルフアテンション"),
-    "cross": Words("Cross-attention", "クロスアテンション"),
+NAMES: dict[Stack, Localized] = {
+    "encoder": Localized("Self-attention of the encoder", "エンコーダのセルフアテンション"),
+    "decoder": Localized("Self-attention of the decoder", "デコーダのセルフアテンション"),
+    "cross": Localized("Cross-attention", "クロスアテンション"),
 }
 TIE = 1e-5
 """Nats by which mean entropies that are alike may differ."""
@@ -92,18 +92,18 @@ class AttentionMap:
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
         sharpest = head is None and layer == self.sharpest_layer and self._one_is_sharpest
-        why = Words(" (the sharpest)", "のうち最も鋭い層") if sharpest else Words("", "")
+        why = Localized(" (the sharpest)", "のうち最も鋭い層") if sharpest else Localized("", "")
         if head is not None:
-            heads = Words(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
+            heads = Localized(f"head {head + 1} of {n_heads}", f"ヘッド {head + 1}（全 {n_heads}）")
         elif n_heads > 1:
-            heads = Words(f"mean of {n_heads} heads", f"{n_heads} ヘッドの平均")
+            heads = Localized(f"mean of {n_heads} heads", f"{n_heads} ヘッドの平均")
         else:
-            heads = Words("its one head", "ただ 1 つのヘッド")
+            heads = Localized("its one head", "ただ 1 つのヘッド")
         name = NAMES[self.stack]
-        return Words(
+        return Localized(
             f"{name.en}, layer {layer + 1} of {n_layers}{why.en}, {heads.en}",
             f"{name.ja}、第 {layer + 1} 層（全 {n_layers} 層{why.ja}）、{heads.ja}",
-        ).in_language(language)
+        ).text(language)
 
 
 def map_of(seen: Seen, stack: Stack | None = None) -> AttentionMap:

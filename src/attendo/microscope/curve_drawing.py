@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
+from attendo.display.i18n import Language, Localized
 from attendo.microscope.curve_axes import Axis, axis_of, tick_texts
 from attendo.tasks.learning_curves import Curve, Event, Panel
-from attendo.words import Language, Words
 
 WIDTH, HEIGHT = 560, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 42
@@ -15,11 +15,11 @@ N_COLORS = 6
 """Runs are told apart by so many colors, then they come again."""
 
 EVENT_WORDS = {
-    "best": Words("best", "最良"),
-    "decay": Words("decay begins", "学習率の減衰開始"),
-    "checkpoint": Words("checkpoint", "チェックポイント"),
-    "skipped": Words("update left out", "更新の省略"),
-    "advice": Words("advice", "助言"),
+    "best": Localized("best", "最良"),
+    "decay": Localized("decay begins", "学習率の減衰開始"),
+    "checkpoint": Localized("checkpoint", "チェックポイント"),
+    "skipped": Localized("update left out", "更新の省略"),
+    "advice": Localized("advice", "助言"),
 }
 
 
@@ -30,7 +30,7 @@ def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, la
     """
     up = axis_of((float(y) for curve in panel.curves for y in curve.ys), panel.logarithmic)
     frame = _Frame(axis, up)
-    title = panel.title.in_language(language)
+    title = panel.title.text(language)
     parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
     parts += frame.grid(across)
     shown = {curve.run for curve in panel.curves}
@@ -82,7 +82,7 @@ def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iter
     places = [(frame.x(x), frame.y(y)) for x, y in zip(curve.xs.tolist(), curve.ys.tolist(), strict=True)]
     color = "valid" if alone and curve.style == "dots" else color_of(curve.run)
     path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    name = escape(curve.what.in_language(language))
+    name = escape(curve.what.text(language))
     yield f'<path class="{curve.style} {color}" d="{path}"><title>{name}</title></path>'
     if curve.style == "dots" or len(places) == 1:
         for (x, y), at, value in zip(places, curve.xs.tolist(), curve.ys.tolist(), strict=True):
@@ -93,7 +93,7 @@ def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iter
 def _behind(event: Event, frame: _Frame, language: Language) -> Iterator[str]:
     """What stands behind the curves: a line where the decay begins, and marks along the foot."""
     x, bottom = frame.x(event.x), HEIGHT - BOTTOM
-    word = escape(EVENT_WORDS[event.kind].in_language(language))
+    word = escape(EVENT_WORDS[event.kind].text(language))
     note = f": {escape(event.note)}" if event.note else ""
     title = f"<title>{event.step:,}: {word}{note}</title>"
     match event.kind:

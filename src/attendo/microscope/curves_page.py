@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from importlib.resources import files
 
+from attendo.display.i18n import Language, Localized, labelled
 from attendo.microscope.curve_axes import Axis
 from attendo.microscope.curve_drawing import EVENT_WORDS, color_of, panel_svg
 from attendo.tasks.learning_curves import (
@@ -22,23 +23,22 @@ from attendo.tasks.learning_curves import (
     read_number,
 )
 from attendo.tasks.run_facts import FACTS, differing_settings, facts_of
-from attendo.words import Language, Words, labelled
 
-TITLE = Words("Learning curves", "学習曲線")
-_FACTS = Words("Runs", "実行")
-_DIFFERING = Words("Settings that differ between the runs", "実行の間で異なる設定")
-_EVENTS = Words("What happened", "できごと")
-_ALL = Words("All evaluations", "すべての評価")
-_STEP, _RUN, _WHAT = Words("step", "ステップ"), Words("run", "実行"), Words("what", "内容")
-_SMOOTH = Words(
+TITLE = Localized("Learning curves", "学習曲線")
+_FACTS = Localized("Runs", "実行")
+_DIFFERING = Localized("Settings that differ between the runs", "実行の間で異なる設定")
+_EVENTS = Localized("What happened", "できごと")
+_ALL = Localized("All evaluations", "すべての評価")
+_STEP, _RUN, _WHAT = Localized("step", "ステップ"), Localized("run", "実行"), Localized("what", "内容")
+_SMOOTH = Localized(
     "Faint: means of 20 steps; bold: smoothed. Label smoothing and dropout raise the loss of training.",
     "薄い線は 20 ステップの平均、太い線はその平滑化。学習の損失はラベル平滑化とドロップアウトの分だけ高い。",
 )
 _LEGEND = (
-    ('<path class="line {color}" d="M0 6H28"/>', Words("training", "学習")),
+    ('<path class="line {color}" d="M0 6H28"/>', Localized("training", "学習")),
     (
         '<path class="dots {valid}" d="M0 6H28"/><circle class="dot {valid}" cx="14" cy="6" r="2.6"/>',
-        Words("validation", "検証"),
+        Localized("validation", "検証"),
     ),
 )
 _MARKS = {
@@ -70,11 +70,11 @@ def report_page(runs: Sequence[RunRecord], across: Across = "step", language: La
         f"<body><main><h1>{escape(title)}</h1>",
         *(f'<p class="note">{escape(run.word)}</p>' for run in runs if run.word),
         *_legend(names, happened, language),
-        f'<p class="note">{_SMOOTH.in_language(language)}</p>',
+        f'<p class="note">{_SMOOTH.text(language)}</p>',
         '<div class="panels">',
         *_figures(shown, happened, across, language),
         "</div>",
-        f"<h2>{_FACTS.in_language(language)}</h2>",
+        f"<h2>{_FACTS.text(language)}</h2>",
         *_facts(runs, names, language),
         *_happened(happened, names, language),
         *_evaluations(runs, names, language),
@@ -103,11 +103,11 @@ def _legend(names: Sequence[str], happened: Sequence[Event], language: Language)
             yield _key(f'<path class="line {color_of(run)}" d="M0 6H28"/>', name)
     color, valid = ("run-0", "valid") if len(names) == 1 else ("run-5", "run-5")
     for drawing, words in _LEGEND:
-        yield _key(drawing.format(color=color, valid=valid), words.in_language(language))
+        yield _key(drawing.format(color=color, valid=valid), words.text(language))
     there = {event.kind for event in happened}
     for kind, drawing in _MARKS.items():
         if kind in there:
-            yield _key(drawing.format(color=color), EVENT_WORDS[kind].in_language(language))
+            yield _key(drawing.format(color=color), EVENT_WORDS[kind].text(language))
     yield "</ul>"
 
 
@@ -120,8 +120,8 @@ def _figures(
 ) -> Iterator[str]:
     axis = axis_across(shown)
     for panel in shown:
-        name = escape(panel.title.in_language(language))
-        drawing = panel_svg(panel, happened, axis, ACROSS[across].in_language(language), language)
+        name = escape(panel.title.text(language))
+        drawing = panel_svg(panel, happened, axis, ACROSS[across].text(language), language)
         yield f"<figure><figcaption>{name}</figcaption>{drawing}</figure>"
 
 
@@ -134,10 +134,10 @@ def _facts(runs: Sequence[RunRecord], names: Sequence[str], language: Language) 
     for name, words in FACTS.items():
         if any(name in column for column in columns):
             cells = "".join(f"<td>{escape(column.get(name, ''))}</td>" for column in columns)
-            yield f'<tr><th scope="row">{words.in_language(language)}</th>{cells}</tr>'
+            yield f'<tr><th scope="row">{words.text(language)}</th>{cells}</tr>'
     yield "</tbody></table></div>"
     if differing := differing_settings(runs):
-        yield f'<p class="note">{_DIFFERING.in_language(language)}: {escape("; ".join(differing))}</p>'
+        yield f'<p class="note">{_DIFFERING.text(language)}: {escape("; ".join(differing))}</p>'
 
 
 def _happened(happened: Sequence[Event], names: Sequence[str], language: Language) -> Iterator[str]:
@@ -145,15 +145,13 @@ def _happened(happened: Sequence[Event], names: Sequence[str], language: Languag
     rows = sorted((e for e in happened if e.kind != "checkpoint"), key=lambda e: (e.step, e.run))
     if not rows:
         return
-    yield f"<h2>{_EVENTS.in_language(language)}</h2>"
+    yield f"<h2>{_EVENTS.text(language)}</h2>"
     several = len(names) > 1
     heads = [_STEP, *([_RUN] if several else []), _WHAT]
-    yield '<div class="scroll"><table>' + _row(
-        "th", [words.in_language(language) for words in heads], "thead"
-    )
+    yield '<div class="scroll"><table>' + _row("th", [words.text(language) for words in heads], "thead")
     yield "<tbody>"
     for event in rows:
-        what = EVENT_WORDS[event.kind].in_language(language)
+        what = EVENT_WORDS[event.kind].text(language)
         text = f"{what}: {event.note}" if event.note else what
         yield _row("td", [f"{event.step:,}", *([names[event.run]] if several else []), text])
     yield "</tbody></table></div>"
@@ -165,10 +163,10 @@ def _evaluations(runs: Sequence[RunRecord], names: Sequence[str], language: Lang
     keys = [key for key in ("loss", *MEASURES) if any(key in entry for _, entry in rows)]
     if not rows:
         return
-    yield f"<details><summary>{_ALL.in_language(language)}</summary>"
-    titles = [{"loss": Words("loss", "損失"), **MEASURES}[key].in_language(language) for key in keys]
+    yield f"<details><summary>{_ALL.text(language)}</summary>"
+    titles = [{"loss": Localized("loss", "損失"), **MEASURES}[key].text(language) for key in keys]
     several = len(names) > 1
-    heads = [*([_RUN.in_language(language)] if several else []), _STEP.in_language(language), *titles, ""]
+    heads = [*([_RUN.text(language)] if several else []), _STEP.text(language), *titles, ""]
     yield '<div class="scroll"><table>' + _row("th", heads, "thead") + "<tbody>"
     for run, entry in rows:
         numbers = [read_number(entry.get(key)) for key in keys]

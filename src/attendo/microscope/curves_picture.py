@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attendo.display.i18n import Language
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.microscope.curve_axes import axis_of, tick_texts
@@ -26,7 +27,6 @@ from attendo.tasks.learning_curves import (
     events,
     panels,
 )
-from attendo.words import Language
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,11 +65,11 @@ def write_picture(
         import matplotlib
     except ImportError:
         raise AttendoError('the picture needs matplotlib: pip install "attendo[plots]"') from None
-    from attendo.microscope.fonts import fonts_for
+    from attendo.display.fonts import fonts_for
 
     shown, names = panels(runs, across), short_names(runs)
     words = [*(panel.title for panel in shown), *EVENT_WORDS.values(), ACROSS[across], TRAINING, VALIDATION]
-    wanted = set("".join(word.in_language(language) for word in words))
+    wanted = set("".join(word.text(language) for word in words))
     fonts, drawable = fonts_for("".join(sorted(wanted.union(*names))))
     if not wanted <= drawable:
         language = "en"
@@ -99,10 +99,8 @@ def _rendered(
         axes = figure.add_subplot(n_rows, COLUMNS, number)
         axes.set_xlim(0, axis_across(shown).high)
         _panel(axes, panel, happened, len(names) == 1)
-        axes.set_title(
-            panel.title.in_language(language), fontsize=11, color=INK, loc="left", parse_math=False
-        )
-        axes.set_xlabel(ACROSS[across].in_language(language), fontsize=8.5, color=FAINT)
+        axes.set_title(panel.title.text(language), fontsize=11, color=INK, loc="left", parse_math=False)
+        axes.set_xlabel(ACROSS[across].text(language), fontsize=8.5, color=FAINT)
     _legend(figure, shown, happened, names, language)
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
@@ -174,12 +172,12 @@ def _legend(
     keys = [_key(name, color=COLORS[run % len(COLORS)], linewidth=1.8) for run, name in runs]
     styles = {curve.style for panel in shown for curve in panel.curves}
     if "line" in styles:
-        keys.append(_key(TRAINING.in_language(language), color=plain, linewidth=1.8))
+        keys.append(_key(TRAINING.text(language), color=plain, linewidth=1.8))
     if "dots" in styles:
-        keys.append(_key(VALIDATION.in_language(language), color=valid, **DOTS))
+        keys.append(_key(VALIDATION.text(language), color=valid, **DOTS))
     for kind, style in MARKS.items():
         if kind in there:
-            keys.append(_key(EVENT_WORDS[kind].in_language(language), **{"color": plain, **style}))
+            keys.append(_key(EVENT_WORDS[kind].text(language), **{"color": plain, **style}))
     found = figure.legend(
         handles=keys, loc="outside upper left", ncols=6, frameon=False, fontsize=9, labelcolor=INK
     )

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
+from attendo.display.i18n import Language
+from attendo.display.web import asset, hash_of, one_script
+from attendo.files import json_of
 from attendo.microscope.ask import Ask, canonical
-from attendo.microscope.session import Session, json_of, question_of
-from attendo.words import Language
+from attendo.microscope.session import Session, question_of
 
 MODULES = (
     *("words", "dom", "colors", "numbers", "source", "state", "late", "misfits", "app", "shown", "views"),
@@ -22,6 +21,7 @@ MODULES = (
     *("svgpen", "treedraw", "tree", "why", "positions", "classes", "film", "main"),
 )
 """In the order in which they are joined: each uses while it is loaded only those before it."""
+ASSETS = "microscope/assets/look"
 STYLES = ("look", "views")
 
 
@@ -71,7 +71,7 @@ def _page(connect: str, answers: str, language: Language, numbers: str = "") -> 
         f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data: blob:;"
         f" connect-src {connect}; base-uri 'none'; form-action 'none'"
     )
-    page = asset("look.html").replace('lang="en"', f'lang="{language}"', 1)
+    page = asset(f"{ASSETS}/look.html").replace('lang="en"', f'lang="{language}"', 1)
     # the answers come last: what they hold can't be taken for a mark
     for mark, text in (
         ("POLICY", policy),
@@ -87,26 +87,5 @@ def _page(connect: str, answers: str, language: Language, numbers: str = "") -> 
 @cache
 def joined() -> tuple[str, str]:
     """The styles as one, and the modules as one."""
-    styles = "\n".join(asset(f"{name}.css") for name in STYLES)
-    return styles, one_script(asset(f"{name}.js") for name in MODULES)
-
-
-def one_script(modules: Iterable[str]) -> str:
-    """Modules as one: without their imports, and nothing exported.
-
-    >>> one_script(['export const a = 1;', 'import { a } from "./a.js";\\nexport const b = a + 1;'])
-    'const a = 1;\\nconst b = a + 1;'
-    """
-    return "\n".join(
-        re.sub(r"^import \{[^}]*\} from .*\n|^export ", "", module, flags=re.M) for module in modules
-    )
-
-
-def asset(name: str) -> str:
-    """A part of the page as a text."""
-    return (files("attendo.microscope") / "assets" / "look" / name).read_text(encoding="utf-8")
-
-
-def hash_of(text: str) -> str:
-    """By which a content security policy lets a script or style be."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    styles = "\n".join(asset(f"{ASSETS}/{name}.css") for name in STYLES)
+    return styles, one_script(asset(f"{ASSETS}/{name}.js") for name in MODULES)

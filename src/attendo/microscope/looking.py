@@ -15,7 +15,7 @@ from attendo.inspecting.edits import Edit, Mean, Off, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.ask import Ask, AskedEdit
 from attendo.microscope.layers import attention_layers, effect_paths, stacks_of
-from attendo.microscope.reading import family_name, read
+from attendo.microscope.reading import read
 from attendo.microscope.seen import Seen, User, log_probs_of_wanted
 from attendo.tasks import Classifier, Embedder, Translator
 
@@ -28,7 +28,7 @@ def look(user: User, ask: Ask, folder: Path | None = None, baseline: Seen | None
     baseline: the look at the model as it is, where there is one; it is taken anew when an edit needs it. Its answer
     makes a greedy search quicker. Raises AttendoError for a text of nothing, and for an edit of what isn't there.
     """
-    model, family = user.model, family_name(user)
+    model, family = user.model, user.task
     if baseline is None and any(edit.how == "mean" for edit in ask.edits):
         baseline = look(user, ask.without_edits(), folder)
     edits = tuple(_edit(user, edit, baseline) for edit in ask.edits)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Float
 
-from attendo.data.text_width import fitted
+from attendo.display.i18n import Language, Localized
+from attendo.display.width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.microscope.attention_map import AttentionMap, visible
 from attendo.microscope.shades import MANY
-from attendo.words import Language, Words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,14 +30,14 @@ LEAST_NUMBERED = 0.095
 INK, FAINT = "#1b2430", "#5b6673"
 SUFFIXES = (".png", ".svg")
 LOOKED_AT = {
-    "encoder": Words("key: looked at", "キー（見られる側）"),
-    "decoder": Words("key: looked at", "キー（見られる側）"),
-    "cross": Words("source", "原文"),
+    "encoder": Localized("key: looked at", "キー（見られる側）"),
+    "decoder": Localized("key: looked at", "キー（見られる側）"),
+    "cross": Localized("source", "原文"),
 }
 LOOKING = {
-    "encoder": Words("query: looks", "クエリ（見る側）"),
-    "decoder": Words("query: looks", "クエリ（見る側）"),
-    "cross": Words("translation", "訳文"),
+    "encoder": Localized("query: looks", "クエリ（見る側）"),
+    "decoder": Localized("query: looks", "クエリ（見る側）"),
+    "cross": Localized("translation", "訳文"),
 }
 
 
@@ -138,14 +138,14 @@ def _words(shown: AttentionMap, layer: int | None, head: int | None, language: L
     words = (
         LOOKED_AT[shown.stack],
         LOOKING[shown.stack],
-        Words("weight", "重み"),
-        Words("weight (in the cells: %)", "重み（マスの数字は %）"),
+        Localized("weight", "重み"),
+        Localized("weight (in the cells: %)", "重み（マスの数字は %）"),
     )
-    return [shown.caption(layer, head, language), *(word.in_language(language) for word in words)]
+    return [shown.caption(layer, head, language), *(word.text(language) for word in words)]
 
 
 def _fonts(pieces: str, said: list[str]) -> tuple[list[str], set[str]]:
-    from attendo.microscope.fonts import fonts_for
+    from attendo.display.fonts import fonts_for
 
     return fonts_for("".join([pieces, "…", *said]))
 

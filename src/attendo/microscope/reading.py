@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attendo.bundle import TaskName
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.repetition import runs_away
@@ -22,7 +23,7 @@ from attendo.microscope.searching import (
     search_text,
     search_translation,
 )
-from attendo.microscope.seen import Family, User, edited
+from attendo.microscope.seen import User, edited
 from attendo.tasks import Classifier, Embedder, Generator, Translator
 from attendo.tasks.writing import special_ids
 
@@ -39,7 +40,7 @@ class Reading:
     finished: bool = True
     note: str = ""
 
-    def inputs(self, family: Family, device: torch.device) -> dict[str, Tensor]:
+    def inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
         """The inputs of the model's forward: one row, no padding."""
         names = {
             "translation": {"src": self.source, "tgt": self.target},
@@ -47,19 +48,6 @@ class Reading:
         }
         chosen = names.get(family, {"src": self.source})
         return {name: torch.tensor([list(ids)], device=device) for name, ids in chosen.items()}
-
-
-def family_name(user: User) -> Family:
-    """What kind of model a user object holds, as the card names its task."""
-    match user:
-        case Translator():
-            return "translation"
-        case Classifier():
-            return "classification"
-        case Generator():
-            return "language-model"
-        case Embedder():
-            return "masked-language-model"
 
 
 def usual_beam(user: User) -> int:

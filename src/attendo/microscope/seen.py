@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.bundle import TaskName
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.candidates import log_probs_of
@@ -24,7 +25,6 @@ from attendo.tasks import Classifier, Embedder, Generator, Translator
 
 User = Translator | Classifier | Generator | Embedder
 Side = Literal["source", "target"]
-Family = Literal["translation", "classification", "language-model", "masked-language-model"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Seen:
     user: User
     model: Model
     tokenizer: Tokenizer
-    family: Family
+    family: TaskName
     ask: Ask
     edits: tuple[Edit, ...]
     inputs: dict[str, Tensor]

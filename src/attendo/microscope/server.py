@@ -12,10 +12,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 from typing import Any
 
+from attendo.display.i18n import Language
 from attendo.errors import AttendoError, port_refused
+from attendo.files import json_of
 from attendo.microscope.look_page import live_page
-from attendo.microscope.session import Answer, Session, json_of
-from attendo.words import Language
+from attendo.microscope.session import Answer, Session
 
 LARGEST = 1 << 20
 """Bytes of a question."""

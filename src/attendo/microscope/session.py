@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 import time
 from collections import OrderedDict
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from attendo.decoding.candidates import NOT_NUMBERS
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import view
 from attendo.microscope.ask import Ask, ask_of
@@ -26,7 +24,7 @@ from attendo.microscope.layers import attention_layers, attention_paths, effect_
 from attendo.microscope.lens import lens_answer
 from attendo.microscope.looking import look, look_answer
 from attendo.microscope.position_view import positions_answer
-from attendo.microscope.reading import family_name, usual_beam, usual_search
+from attendo.microscope.reading import usual_beam, usual_search
 from attendo.microscope.seen import Seen, User
 from attendo.microscope.why import why_answer
 from attendo.models import parameter_count
@@ -111,7 +109,7 @@ class Session:
     def model_answer(self) -> dict[str, Any]:
         """What the page is told of the model before anything is looked at."""
         user, model = self.user, self.user.model
-        config, family = model.config, family_name(user)
+        config, family = model.config, user.task
         layers = f"{config.n_encoder_layers} + {config.n_decoder_layers}"
         facts = [
             ["family", family],
@@ -246,14 +244,6 @@ def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
     layer = min(layers, key=lambda layer: sum(layer["measures"]["entropy"]) / layer["heads"])
     entropies = layer["measures"]["entropy"]
     return {"path": layer["path"], "head": entropies.index(min(entropies))}
-
-
-def json_of(value: Any, *, in_ascii: bool = True) -> str:
-    """An answer as JSON. Raises AttendoError where it holds what is no number: a model has diverged."""
-    try:
-        return json.dumps(value, ensure_ascii=in_ascii, separators=(",", ":"), allow_nan=False)
-    except ValueError:
-        raise AttendoError(NOT_NUMBERS) from None
 
 
 def question_of(ask: Ask) -> dict[str, Any]:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import zip_longest
-
 import numpy as np
 from jaxtyping import Float
 
-from attendo.data.text_width import clusters, columns, fitted, isolated, padded
+from attendo.display.charts import CELL, shade, shade_legend, standing
+from attendo.display.i18n import Language, Localized
+from attendo.display.width import columns, fitted, isolated, padded
+from attendo.display.wrapping import flowed
 from attendo.errors import AttendoError
 from attendo.microscope.attention_map import AttentionMap, visible
-from attendo.microscope.flow import flowed
-from attendo.words import Language, Words
 
-SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
-"""The smallest weight of each shade; a smaller one leaves the cell blank."""
-CELL = 2
-"""Columns of a cell: a wide character fits, and cells are about square."""
 NARROWEST = 40
 MOST_BLOCKS = 4
 """Of columns, side by side with every key piece named; of more keys, neighbors share a cell."""
@@ -25,15 +20,15 @@ TIE = 1e-5
 LONGEST = 16
 """Columns of a label."""
 READ = {
-    "encoder": Words(
+    "encoder": Localized(
         "Down: the piece that looks. Across: at what. Right: where it looked most.",
         "縦は見ているトークン、横は見られているトークン、右端は最もよく見ている先。",
     ),
-    "decoder": Words(
+    "decoder": Localized(
         "Down: the piece read last. Across: what was read. Right: where it looked most.",
         "縦は最後に読んだトークン、横はそれ自身とそれより前、右端は最もよく見ている先。",
     ),
-    "cross": Words(
+    "cross": Localized(
         "Down: what was written. Across: the source. Right: where it looked most.",
         "縦は出力されたトークン、横は原文、右端は最もよく見ている先。",
     ),
@@ -65,7 +60,7 @@ def map_text(
     left = max(map(columns, labels))
     strongest = weights.argmax(-1)
     even = [_is_even(row[: i + 1] if shown.stack == "decoder" else row) for i, row in enumerate(weights)]
-    tie = Words("even", "均等").in_language(language)
+    tie = Localized("even", "均等").text(language)
     ends = [
         f" {tie if level else isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
         for key, row, level in zip(strongest, weights, even, strict=True)
@@ -73,7 +68,7 @@ def map_text(
     room = (width - left - 1 - max(map(columns, ends))) // CELL
     lines = [
         line
-        for text in (shown.caption(layer, head, language), READ[shown.stack].in_language(language))
+        for text in (shown.caption(layer, head, language), READ[shown.stack].text(language))
         for line in flowed(text, width)
     ]
     scale = shown.darkest(layer, head)
@@ -105,9 +100,9 @@ def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
 
 def _part(block: range, n: int, language: Language) -> str:
     first, last = block.start + 1, block.stop
-    return Words(
-        f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）"
-    ).in_language(language)
+    return Localized(f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）").text(
+        language
+    )
 
 
 def _together(
@@ -121,7 +116,7 @@ def _together(
     """One block in which neighboring keys share a cell of one column."""
     n, left = weights.shape[1], max(map(columns, labels))
     each = -(-n // room)
-    said = Words(
+    said = Localized(
         f"Each cell: the largest weight of {each} neighboring key pieces, {n} in all.",
         f"1 つのマスは、隣り合う {each} トークン（全 {n}）の重みの最大値。",
     )
@@ -130,48 +125,8 @@ def _together(
     cells = ["".join(map(shade, row)) for row in largest.tolist()]
     rows = zip(labels, cells, ends, strict=True)
     return [
-        *flowed(said.in_language(language), width),
+        *flowed(said.text(language), width),
         "",
         f"{'':{left}} 1{n:>{len(starts) - 1}}",
         *(f"{padded(label, left)} {line}{end}".rstrip() for label, line, end in rows),
     ]
-
-
-def standing(labels: list[str]) -> list[str]:
-    """Labels written downward, one cell wide each, so that all of them end in the last line.
-
-    >>> standing(["to", "雨"])
-    ['t', 'o 雨']
-    """
-    marks = [[_in_a_cell(cluster) for cluster in reversed(clusters(label))] for label in labels]
-    lines = [
-        "".join(mark + " " * (CELL - columns(mark)) for mark in line)
-        for line in zip_longest(*marks, fillvalue="")
-    ]
-    return [line.rstrip() for line in reversed(lines)]
-
-
-def _in_a_cell(cluster: str) -> str:
-    """The upright form of what would look wrong in a column of single characters."""
-    return {"…": "⋮"}.get(cluster, isolated(cluster))
-
-
-def shade(weight: float) -> str:
-    """A character that is the darker the larger the weight.
-
-    >>> [shade(weight) for weight in (0.0, 0.1, 0.5, 1.0)]
-    [' ', '·', '▒', '█']
-    """
-    return next((mark for least, mark in SHADES if weight >= least), " ")
-
-
-def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
-    """Which weight each shade begins at; scale: the weight that counts as 1.
-
-    >>> shade_legend()
-    'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'
-    """
-    marks = [f"{mark * CELL} {least * scale * 100:.2g} %" for least, mark in reversed(SHADES)]
-    if language == "ja":
-        return "濃淡：" + "、".join(marks) + " 以上"
-    return "Shades: " + ", ".join(marks).replace(" ", " from ", 1)

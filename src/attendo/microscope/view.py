@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from attendo.data.text_width import fitted
+from attendo.display.i18n import Language
+from attendo.display.width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.inspecting.edits import Edit, Off, Temper
@@ -39,7 +40,6 @@ from attendo.microscope.session import Session
 from attendo.microscope.steps import Steps, steps_of
 from attendo.microscope.terminal import map_text
 from attendo.tasks import load
-from attendo.words import Language
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

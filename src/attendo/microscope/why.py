@@ -14,11 +14,11 @@ from torch import Tensor
 from attendo.decoding.members import as_it_is
 from attendo.decoding.norms import length_norm
 from attendo.decoding.trace import SearchTrace
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.microscope.beam_tree import Searched, covered_scores, prompt_of, searched, text_of
 from attendo.microscope.seen import Seen
 from attendo.tasks import Generator, Translator
-from attendo.words import Words
 
 Verdict = Literal["same", "model", "search", "forced"]
 
@@ -174,86 +174,86 @@ class _Compared:
         return "search" if better and not kept_on else "model"
 
     @property
-    def sentence(self) -> Words:
+    def sentence(self) -> Localized:
         """The verdict in a few plain sentences."""
         mine, theirs = f"{self.score:.4f}", f"{self.best_score:.4f}"
-        over = Words("log-probability over as many tokens", "同じ長さまでの対数確率")
-        whole = Words("score", "スコア") if self.of_translation else over
+        over = Localized("log-probability over as many tokens", "同じ長さまでの対数確率")
+        whole = Localized("score", "スコア") if self.of_translation else over
         parts, lost = self._parting, self._lost
         if self.verdict == "same":
-            return Words(
+            return Localized(
                 f"This is the text that the search found; its {whole.en} is {mine}.",
                 f"これは探索が見つけた文そのものです。{whole.ja}は {mine} です。",
             )
         if self.verdict == "forced":
-            return Words(
+            return Localized(
                 f"It was not searched for: the answer was made to begin with other tokens. Its {whole.en}, {mine}, is"
                 f" better than that of the text found, {theirs}.",
                 f"探索の対象になっていません。答えの先頭が別のトークンに指定されていました。この文の{whole.ja}"
                 f" {mine} は、見つかった文の {theirs} より良い値です。",
             )
         if self.verdict == "search":
-            wider = Words(" A wider beam may find it.", "ビーム幅を広げれば見つかるかもしれません。")
-            return Words(
+            wider = Localized(" A wider beam may find it.", "ビーム幅を広げれば見つかるかもしれません。")
+            return Localized(
                 f"The search lost it: its {whole.en}, {mine}, is better than that of the text found, {theirs}."
                 f"{lost.en}{wider.en}",
                 f"探索の誤りです。この文の{whole.ja} {mine} は、見つかった文の {theirs} より良い値です。"
                 f"{lost.ja}{wider.ja}",
             )
         if self.score > self.best_score:
-            return Words(
+            return Localized(
                 f"The search kept this beginning, whose {whole.en}, {mine}, is better than {theirs}, but what follows"
                 f" it is less likely than how the text found goes on.{parts.en}",
                 f"探索はこの出だしを残していました。{whole.ja} {mine} は {theirs} より良い値ですが、"
                 f"その続きは、見つかった文の続きよりも確率が低くなります。{parts.ja}",
             )
-        return Words(
+        return Localized(
             f"The model itself prefers the text found: its {whole.en} is {theirs}, yours has {mine}."
             f"{parts.en}{lost.en}",
             f"モデル自身が見つかった文を選んでいます。{whole.ja}は {theirs}、この文は {mine} です。{parts.ja}{lost.ja}",
         )
 
     @property
-    def _parting(self) -> Words:
+    def _parting(self) -> Localized:
         """Where the two part, and by which probabilities."""
         at = self.diverges_at or 0
-        choice, alike = Words("", ""), Words("", "")
+        choice, alike = Localized("", ""), Localized("", "")
         if at < len(self.tokens) and self.tokens[at]["rank"] > 1:
             token = self.tokens[at]
             mine, first = token["piece"], token["best"]["piece"]
             p, most = math.exp(token["log_prob"]), math.exp(token["best"]["log_prob"])
-            choice = Words(
+            choice = Localized(
                 f": the model gives “{mine}” a probability of {p:.2g} there and “{first}”, its first choice,"
                 f" {most:.2g}",
                 f"（そこでの確率は「{mine}」が {p:.2g}、第一候補の「{first}」が {most:.2g}）",
             )
         if self.alike:
-            alike = Words(
+            alike = Localized(
                 " Both spell the same text, cut into other tokens.",
                 "どちらも同じ文で、トークンの切り方だけが違います。",
             )
-        return Words(
+        return Localized(
             f" They part at token {at + 1}{choice.en}.{alike.en}",
             f"両者は {at + 1} 番目のトークンで分かれます{choice.ja}。{alike.ja}",
         )
 
     @property
-    def _lost(self) -> Words:
+    def _lost(self) -> Localized:
         """What the search did with it."""
         if self.forced:
-            return Words(
+            return Localized(
                 " The search was made to begin with other tokens.",
                 "探索は別のトークンから始めるよう指定されていました。",
             )
         if self.lost_at is not None:
             at = self.lost_at + 1
-            return Words(
+            return Localized(
                 f" The beam of {self.beam} had no place for its beginning any more at token {at}.",
                 f"幅 {self.beam} のビームは、{at} 番目のトークンでこの出だしを捨てました。",
             )
         if len(self.tokens) > self.n_steps:
-            return Words(
+            return Localized(
                 f" The search was over after {self.n_steps} tokens, before this text ends.",
                 f"探索はこの文が終わる前、{self.n_steps} トークンで終わりました。",
             )
-        return Words("", "")
+        return Localized("", "")

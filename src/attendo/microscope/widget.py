@@ -18,9 +18,10 @@ from __future__ import annotations
 from typing import Any
 
 from attendo.errors import AttendoError
+from attendo.files import json_of
 from attendo.microscope.ask import Ask
 from attendo.microscope.look_page import framed_page
-from attendo.microscope.session import Session, json_of
+from attendo.microscope.session import Session
 
 Widget = Any
 """An `anywidget.AnyWidget`; that package is an extra."""

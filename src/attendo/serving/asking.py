@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from attendo.bundle import TaskName
 from attendo.errors import AttendoError
-from attendo.microscope.seen import Family
 from attendo.serving.bodies import seconds_asked
 from attendo.serving.calls import Gone, call, results
 from attendo.serving.engine import Pass, Stopped, Writes
@@ -25,7 +25,7 @@ INLINE = 2000
 """Characters that are made tokens in the event loop's own thread; more go to another."""
 CHARACTERS_A_TOKEN = 4
 """By which the cost of a pass over a text is reckoned before it is made tokens."""
-KINDS: dict[Family, str] = {
+KINDS: dict[TaskName, str] = {
     "translation": "translator",
     "classification": "classifier",
     "language-model": "language model",
@@ -44,7 +44,7 @@ def limits_of(request: Request) -> ServingConfig:
     return state_of(request).config
 
 
-def chosen(state: State, name: str | None, families: Sequence[Family] = ()) -> Served:
+def chosen(state: State, name: str | None, families: Sequence[TaskName] = ()) -> Served:
     """The model of this name, or the only one of these families; no families: of any.
 
     Raises Refused: 404 where there is none, 400 where it is for another task, or where the name tells which of several.
@@ -71,7 +71,7 @@ def chosen(state: State, name: str | None, families: Sequence[Family] = ()) -> S
 
 
 async def with_model(
-    request: Request, name: str | None, families: Sequence[Family], work: Callable[[Served], Awaitable[T]]
+    request: Request, name: str | None, families: Sequence[TaskName], work: Callable[[Served], Awaitable[T]]
 ) -> T:
     """What `work` makes of the model that `chosen` finds."""
     return await with_chosen(request, lambda: chosen(state_of(request), name, families), work)

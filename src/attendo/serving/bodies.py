@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from starlette.requests import Request
 from starlette.responses import Response
 
-from attendo.microscope.session import json_of
+from attendo.files import json_of
 from attendo.serving.faults import Refused, plain
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"

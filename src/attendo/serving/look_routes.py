@@ -7,20 +7,22 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
-from attendo.microscope.look_page import live_page
-from attendo.microscope.session import Answer, json_of
+from attendo.display.i18n import Language
+from attendo.files import json_of
 from attendo.serving.asking import chosen, passed, state_of, with_model
 from attendo.serving.bodies import JSON, UNREAD, media_type
 from attendo.serving.faults import Refused
 from attendo.serving.served import Served
-from attendo.words import Language
+
+if TYPE_CHECKING:
+    from attendo.microscope.session import Answer
 
 router = APIRouter(tags=["microscope"])
 COST = 1000
@@ -47,6 +49,10 @@ class _Asked:
 
 @cache
 def _page(language: Language) -> bytes:
+    from attendo.microscope.look_page import (
+        live_page,  # a server loads the microscope when it is first asked for
+    )
+
     return live_page(language).encode()
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cache
-from importlib.resources import files
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from attendo.microscope.look_page import asset, hash_of, one_script
+from attendo.display.web import asset, hash_of, one_script
 from attendo.serving.state import State
 
 router = APIRouter(include_in_schema=False)
+
+ASSETS, SHARED_ASSETS = "serving/assets/page", "microscope/assets/look"
 
 SHARED = ("words", "dom", "chips")
 """Modules that the microscope's page is made of, too."""
@@ -42,7 +43,7 @@ def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
     """The document, its content security policy (own style and script, requests to its server) and its tag."""
     style, script = joined()
     facts = {"look": look, "characters": characters}
-    document = _asset("page.html")
+    document = asset(f"{ASSETS}/page.html")
     for mark, text in (("FACTS", json.dumps(facts)), ("STYLE", style), ("SCRIPT", script)):
         document = document.replace(f"@@{mark}@@", text, 1)
     policy = (
@@ -56,9 +57,6 @@ def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
 @cache
 def joined() -> tuple[str, str]:
     """The styles as one, and the modules as one."""
-    modules = [asset(f"{name}.js") for name in SHARED] + [_asset(f"{name}.js") for name in MODULES]
-    return "\n".join((asset("look.css"), _asset("page.css"))), one_script(modules)
-
-
-def _asset(name: str) -> str:
-    return (files("attendo.serving") / "assets" / "page" / name).read_text(encoding="utf-8")
+    modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
+    modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
+    return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)

@@ -14,8 +14,7 @@ from torch import Tensor
 from attendo.data.special_tokens import SpecialTokens
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import MARK, Tokenizer
-from attendo.decoding.candidates import NOT_NUMBERS
-from attendo.errors import AttendoError
+from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.models import DecoderLM
 from attendo.tasks import Generator, Translator
 from attendo.tasks.alignment import teacher_forced

@@ -6,15 +6,16 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from attendo.bundle import TaskName
 from attendo.data.segments import Segment
 from attendo.errors import AttendoError
-from attendo.microscope.reading import family_name
-from attendo.microscope.seen import Family
-from attendo.microscope.session import Session
 from attendo.serving.engine import Engine
 from attendo.tasks import Embedder, Generator, Translator, load
+
+if TYPE_CHECKING:
+    from attendo.microscope.session import Session
 
 
 @dataclass(eq=False)
@@ -34,9 +35,9 @@ class Served:
     _session: Session | None = field(default=None, repr=False)
 
     @property
-    def family(self) -> Family:
+    def family(self) -> TaskName:
         """What kind of model it is."""
-        return family_name(self.user)
+        return self.user.task
 
     @property
     def embedder(self) -> Embedder:
@@ -49,6 +50,8 @@ class Served:
     def session(self) -> Session:
         """It under the microscope; made when it is first asked for."""
         if self._session is None:
+            from attendo.microscope.session import Session  # most servers never load the microscope
+
             self._session = Session(self.user, self.folder)
         return self._session
 
@@ -112,7 +115,7 @@ class Models:
         """Raises KeyError."""
         return self._served[name]
 
-    def of_family(self, family: Family) -> list[Served]:
+    def of_family(self, family: TaskName) -> list[Served]:
         """Those for a task."""
         return [served for served in self if served.family == family]
 

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.accounting import plural
 from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
 from attendo.data.labelled import LabelledRow, shown
 from attendo.data.labelled_store import LabelledStore
@@ -20,6 +19,7 @@ from attendo.data.lengths import RowLengths
 from attendo.data.long_texts import LongTexts
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import StoreFacts
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.metrics import (
     accuracy,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy import ndarray
 
-from attendo.bundle import Bundle, load_as
+from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelSet
@@ -89,6 +89,8 @@ class Classifier:
     counts: training rows by label, in the order of the classes. temperature: p = softmax(logits / temperature), fitted
     on validation rows. long_texts: what becomes of long texts. folder: that it was loaded from.
     """
+
+    task: ClassVar[TaskName] = "classification"
 
     model: EncoderClassifier
     tokenizer: Tokenizer

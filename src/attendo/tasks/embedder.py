@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import get_args
+from typing import ClassVar, get_args
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.bundle import Bundle, TaskName, load_bundle, load_model
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer
@@ -56,6 +56,8 @@ class Embedder:
 
     embedding: the run's own defaults, those of its table [embedding]. folder: that it was loaded from.
     """
+
+    task: ClassVar[TaskName] = "masked-language-model"
 
     model: Model
     tokenizer: Tokenizer

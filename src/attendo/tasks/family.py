@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from attendo.bundle import Bundle
+from attendo.bundle import Bundle, TaskName
 from attendo.data.batches import Batch
 from attendo.data.store import StoreFacts
 from attendo.data.tokenizers import Tokenizer
@@ -16,7 +16,6 @@ from attendo.models import Model
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Task
 
-TaskName = Literal["translation", "classification", "language-model", "masked-language-model"]
 Say = Callable[[str], None]
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from attendo.bundle import Bundle, load_as
+from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.members import Reader, fastest_reader, reader
@@ -62,6 +62,8 @@ class Generator:
     `Generation.cut` says by how many tokens; where prompt and text together come to more, the window slides (`Window`).
     folder: that it was loaded from.
     """
+
+    task: ClassVar[TaskName] = "language-model"
 
     model: DecoderLM
     tokenizer: Tokenizer

@@ -14,35 +14,35 @@ from numpy import ndarray
 
 from attendo.bundle import no_such_run
 from attendo.config import read_toml
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.tasks.baselines import NAMES
 from attendo.tasks.tracking import LOG_NAME, read_log
-from attendo.words import Words
 
 Across = Literal["step", "minutes", "cpu-minutes"]
 Style = Literal["faint", "line", "dots"]
 EventKind = Literal["best", "decay", "checkpoint", "skipped", "advice"]
 
-ACROSS: dict[Across, Words] = {
-    "step": Words("step", "ステップ"),
-    "minutes": Words("minutes", "経過時間（分）"),
-    "cpu-minutes": Words("CPU-minutes", "CPU 時間（分）"),
+ACROSS: dict[Across, Localized] = {
+    "step": Localized("step", "ステップ"),
+    "minutes": Localized("minutes", "経過時間（分）"),
+    "cpu-minutes": Localized("CPU-minutes", "CPU 時間（分）"),
 }
 MEASURES = {
-    "bleu": Words("BLEU", "BLEU"),
-    "chrf": Words("chrF", "chrF"),
-    "accuracy": Words("accuracy", "正解率"),
-    "macro_f1": Words("macro-F1", "マクロ F1"),
-    "perplexity": Words("perplexity", "パープレキシティ"),
-    "bits_per_byte": Words("bits a byte", "1 バイトあたりのビット数"),
-    "exact": Words("exact matches (%)", "完全一致（%）"),
-    "ece": Words("calibration error", "較正誤差"),
+    "bleu": Localized("BLEU", "BLEU"),
+    "chrf": Localized("chrF", "chrF"),
+    "accuracy": Localized("accuracy", "正解率"),
+    "macro_f1": Localized("macro-F1", "マクロ F1"),
+    "perplexity": Localized("perplexity", "パープレキシティ"),
+    "bits_per_byte": Localized("bits a byte", "1 バイトあたりのビット数"),
+    "exact": Localized("exact matches (%)", "完全一致（%）"),
+    "ece": Localized("calibration error", "較正誤差"),
 }
 """Measures of an evaluation in the order in which they are shown; others follow under their own names."""
 
-TRAINING, VALIDATION = Words("training", "学習"), Words("validation", "検証")
-GRADIENT = Words("gradient norm, before clipping", "勾配のノルム（クリップ前）")
-SPEED = Words("tokens a second", "1 秒あたりのトークン数")
+TRAINING, VALIDATION = Localized("training", "学習"), Localized("validation", "検証")
+GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
+SPEED = Localized("tokens a second", "1 秒あたりのトークン数")
 NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *NAMES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
@@ -66,7 +66,7 @@ class Curve:
     """A curve of the run of that number, from 0: what it is, its points, and how it is drawn."""
 
     run: int
-    what: Words
+    what: Localized
     xs: Float[ndarray, " points"]
     ys: Float[ndarray, " points"]
     style: Style
@@ -77,7 +77,7 @@ class Panel:
     """Curves on the same axes. logarithmic: upwards."""
 
     name: str
-    title: Words
+    title: Localized
     curves: tuple[Curve, ...]
     logarithmic: bool = False
 
@@ -115,7 +115,7 @@ def read_run(folder: Path) -> RunRecord:
 def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
     """The loss, each measure of the validation, and rate, gradient norm and speed, of all runs."""
     found = [
-        Panel("loss", Words("loss (nats)", "損失（nat）"), tuple(_losses(runs, across)), logarithmic=True)
+        Panel("loss", Localized("loss (nats)", "損失（nat）"), tuple(_losses(runs, across)), logarithmic=True)
     ]
     names = [key for run in runs for entry in _of(run, "evaluation") for key in entry]
     known = [*MEASURES, *dict.fromkeys(names)]
@@ -124,10 +124,10 @@ def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
             curves = [
                 _curve(run, i, "evaluation", key, across, VALIDATION, "dots") for i, run in enumerate(runs)
             ]
-            title = MEASURES.get(key, Words(key, key))
+            title = MEASURES.get(key, Localized(key, key))
             found.append(Panel(key, title, tuple(filter(None, curves)), key == "perplexity"))
     rates = [_curve(run, i, "step", "rate", across, TRAINING, "line") for i, run in enumerate(runs)]
-    found.append(Panel("rate", Words("learning rate", "学習率"), tuple(filter(None, rates))))
+    found.append(Panel("rate", Localized("learning rate", "学習率"), tuple(filter(None, rates))))
     norms = [curve for i, run in enumerate(runs) for curve in _noisy(run, i, "gradient_norm", across)]
     found.append(Panel("gradient_norm", GRADIENT, tuple(norms), logarithmic=True))
     speeds = [Curve(i, TRAINING, *_speed(run, across), "line") for i, run in enumerate(runs)]
@@ -202,7 +202,7 @@ def _noisy(run: RunRecord, number: int, key: str, across: Across) -> Iterator[Cu
 
 
 def _curve(
-    run: RunRecord, number: int, kind: str, key: str, across: Across, what: Words, style: Style
+    run: RunRecord, number: int, kind: str, key: str, across: Across, what: Localized, style: Style
 ) -> Curve | None:
     points = [(_x(entry, across), entry[key]) for entry in _of(run, kind) if _is_number(entry.get(key))]
     if not points:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.data.accounting import Account, plural
+from attendo.data.accounting import Account
 from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
@@ -20,6 +20,7 @@ from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.tasks.family import Say
 from attendo.tasks.pair_data import FORECASTS, PairData

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from attendo.display.i18n import Language, Localized
 from attendo.tasks.learning_curves import MEASURES, NOT_SHOWN, RunRecord, read_number
 from attendo.training.report_lines import counted
-from attendo.words import Language, Words
 
 FACTS = {
-    "task": Words("task", "タスク"),
-    "model": Words("model", "モデル"),
-    "parameters": Words("parameters", "パラメータ数"),
-    "own parts": Words("own parts", "自作の部品"),
-    "tokenizer": Words("tokenizer", "トークナイザ"),
-    "data": Words("data", "データ"),
-    "training": Words("training", "学習の設定"),
-    "so far": Words("so far", "進み具合"),
-    "time": Words("time", "時間"),
-    "best": Words("best validation", "最良の検証結果"),
-    "end": Words("end", "終了"),
-    "versions": Words("made with", "使用したもの"),
+    "task": Localized("task", "タスク"),
+    "model": Localized("model", "モデル"),
+    "parameters": Localized("parameters", "パラメータ数"),
+    "own parts": Localized("own parts", "自作の部品"),
+    "tokenizer": Localized("tokenizer", "トークナイザ"),
+    "data": Localized("data", "データ"),
+    "training": Localized("training", "学習の設定"),
+    "so far": Localized("so far", "進み具合"),
+    "time": Localized("time", "時間"),
+    "best": Localized("best validation", "最良の検証結果"),
+    "end": Localized("end", "終了"),
+    "versions": Localized("made with", "使用したもの"),
 }
 _COMPARED = ("model", "tokenizer", "training")
 _SETTINGS = (
-    ("steps", Words("{} steps", "{} ステップ")),
-    ("epochs", Words("{} epochs", "{} エポック")),
-    ("minutes", Words("{} minutes", "{} 分")),
-    ("cpu_minutes", Words("{} CPU-minutes", "CPU 時間 {} 分")),
-    ("batch_tokens", Words("batches of {} tokens", "バッチ {} トークン")),
-    ("learning_rate", Words("peak rate {}", "最大学習率 {}")),
-    ("schedule", Words("schedule {}", "スケジュール {}")),
-    ("precision", Words("{}", "{}")),
-    ("seed", Words("seed {}", "シード {}")),
+    ("steps", Localized("{} steps", "{} ステップ")),
+    ("epochs", Localized("{} epochs", "{} エポック")),
+    ("minutes", Localized("{} minutes", "{} 分")),
+    ("cpu_minutes", Localized("{} CPU-minutes", "CPU 時間 {} 分")),
+    ("batch_tokens", Localized("batches of {} tokens", "バッチ {} トークン")),
+    ("learning_rate", Localized("peak rate {}", "最大学習率 {}")),
+    ("schedule", Localized("schedule {}", "スケジュール {}")),
+    ("precision", Localized("{}", "{}")),
+    ("seed", Localized("seed {}", "シード {}")),
 )
 
 
@@ -95,16 +95,16 @@ def _counts(data: Any) -> list[str]:
 
 def _settings(training: Mapping[str, Any], language: Language) -> list[str]:
     known = [(name, words) for name, words in _SETTINGS if training.get(name) is not None]
-    return [words.in_language(language).format(_shown(training[name])) for name, words in known]
+    return [words.text(language).format(_shown(training[name])) for name, words in known]
 
 
 def _so_far(run: RunRecord, language: Language) -> str:
     last = run.entries[-1]
-    parts = [Words("step {}", "ステップ {}").in_language(language).format(_shown(last["step"]))]
+    parts = [Localized("step {}", "ステップ {}").text(language).format(_shown(last["step"]))]
     if type(last.get("epoch")) is int:
-        parts.append(Words("epoch {}", "エポック {}").in_language(language).format(last["epoch"] + 1))
+        parts.append(Localized("epoch {}", "エポック {}").text(language).format(last["epoch"] + 1))
     if tokens := next((e["tokens"] for e in reversed(run.entries) if type(e.get("tokens")) is int), 0):
-        parts.append(Words("{} tokens", "{} トークン").in_language(language).format(_shown(tokens)))
+        parts.append(Localized("{} tokens", "{} トークン").text(language).format(_shown(tokens)))
     return ", ".join(parts)
 
 
@@ -112,8 +112,8 @@ def _time(last: Mapping[str, Any], language: Language) -> str:
     wall, cpu = (read_number(last.get(name)) for name in ("wall_seconds", "cpu_seconds"))
     if wall is None or cpu is None:
         return ""
-    words = Words("{:,.1f} minutes ({:,.1f} CPU-minutes)", "{:,.1f} 分（CPU 時間 {:,.1f} 分）")
-    return words.in_language(language).format(wall / 60, cpu / 60)
+    words = Localized("{:,.1f} minutes ({:,.1f} CPU-minutes)", "{:,.1f} 分（CPU 時間 {:,.1f} 分）")
+    return words.text(language).format(wall / 60, cpu / 60)
 
 
 def _best(run: RunRecord, language: Language) -> str:
@@ -123,13 +123,13 @@ def _best(run: RunRecord, language: Language) -> str:
     if best is None:
         return ""
     measures = {key: read_number(best.get(key)) for key in ("loss", *MEASURES)}
-    names = {"loss": Words("loss", "損失"), **MEASURES}
+    names = {"loss": Localized("loss", "損失"), **MEASURES}
     parts = [
-        f"{names[key].in_language(language)} {value:.4g}"
+        f"{names[key].text(language)} {value:.4g}"
         for key, value in measures.items()
         if value is not None and (key == "loss" or key not in NOT_SHOWN)
     ]
-    at = Words("step {}", "ステップ {}").in_language(language).format(_shown(best["step"]))
+    at = Localized("step {}", "ステップ {}").text(language).format(_shown(best["step"]))
     return "; ".join([f"{', '.join(parts)} ({at})", *counted(best)])
 
 

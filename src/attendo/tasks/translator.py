@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from attendo.bundle import Bundle, load_as
+from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segment
@@ -54,6 +54,8 @@ class Translator:
     step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder:
     that it was loaded from. segment: how texts are split where a call does not say.
     """
+
+    task: ClassVar[TaskName] = "translation"
 
     model: EncoderDecoder
     tokenizer: Tokenizer

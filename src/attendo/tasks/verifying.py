@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from attendo.bundle import load_bundle
-from attendo.data.accounting import plural
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.own_parts import VERIFY, OwnParts
 from attendo.tasks.family import Say

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from attendo.data.accounting import plural
+from attendo.display.formats import plural
 from attendo.training.run import Run
 from attendo.training.schedules import Horizon
 

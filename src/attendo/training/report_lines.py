@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from attendo.data.accounting import duration, plural
-from attendo.data.text_width import fitted
+from attendo.display.formats import duration, plural
+from attendo.display.width import fitted
 
 if TYPE_CHECKING:
     from attendo.training.run import Report

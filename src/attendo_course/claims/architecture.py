@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.models import parameter_count
 from attendo.nn.attention import Attend, Attention, attention
-from attendo.words import Words
 from attendo_course.claims.blocks import C18
 from attendo_course.claims.built import built
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
@@ -67,39 +67,41 @@ def size_is_free_of_length(
         return numbers_kept(lambda: attend(query, key, value))
 
     ours, theirs = (
-        Words("attention: parameters", "アテンション：パラメータ数"),
-        Words("linear map", "線形写像"),
+        Localized("attention: parameters", "アテンション：パラメータ数"),
+        Localized("linear map", "線形写像"),
     )
-    formula = Words("(d_in + 1)(2 d_attn + d_out)", "(d_in + 1)(2 d_attn + d_out)")
-    spread = Words(
+    formula = Localized("(d_in + 1)(2 d_attn + d_out)", "(d_in + 1)(2 d_attn + d_out)")
+    spread = Localized(
         "attention: largest - least count, L = 1 to 40",
         "アテンション：L = 1〜40 でのパラメータ数の最大 - 最小",
     )
-    runs = Words("lengths that one layer takes, of 3", "一つの層で処理できた長さ（3 種のうち）")
-    square = Words("L = 64: numbers kept, L²", "L = 64：保存される数 L²")
-    growth = Words("numbers kept, L = 128 / 64", "保存される数の比 L = 128 / 64")
-    fused = Words("fused kernel: numbers kept, L = 128 / 64", "融合カーネル：保存される数の比 L = 128 / 64")
-    short = Words(
+    runs = Localized("lengths that one layer takes, of 3", "一つの層で処理できた長さ（3 種のうち）")
+    square = Localized("L = 64: numbers kept, L²", "L = 64：保存される数 L²")
+    growth = Localized("numbers kept, L = 128 / 64", "保存される数の比 L = 128 / 64")
+    fused = Localized(
+        "fused kernel: numbers kept, L = 128 / 64", "融合カーネル：保存される数の比 L = 128 / 64"
+    )
+    short = Localized(
         "L = 5: attention - linear map, parameters", "L = 5：アテンションと線形写像のパラメータ数の差"
     )
     checks = (
         equals(ours, sizes[3], 75, 0.0),
         equals(formula, (d_in + 1) * (2 * d_attn + d_out), sizes[3], 0.0),
         equals(
-            Words(f"{theirs.en}, L = 10: parameters", f"{theirs.ja}、L = 10：パラメータ数"),
+            Localized(f"{theirs.en}, L = 10: parameters", f"{theirs.ja}、L = 10：パラメータ数"),
             linear[3],
             123,
             0.0,
         ),
         equals(spread, max(sizes) - min(sizes), 0, 0.0),
-        equals(Words("L = 6: both have", "L = 6：両者は同数"), linear[2], sizes[2], 0.0),
+        equals(Localized("L = 6: both have", "L = 6：両者は同数"), linear[2], sizes[2], 0.0),
         above(short, sizes[1] - linear[1], 0, counterexample=True),
         equals(runs, sum(same), 3, 0.0),
         equals(square, kept(64, attention), 64 * 64, 0.0),
         equals(growth, kept(128, attention) / kept(64, attention), 4.0, 0.0),
         below(fused, kept(128, Attend()) / kept(64, Attend()), 2.5, counterexample=True),
     )
-    title = Words("parameters by length", "パラメータ数と長さ")
+    title = Localized("parameters by length", "パラメータ数と長さ")
     values, labels = np.array([sizes, linear], dtype=float), tuple(str(n) for n in lengths)
     return Finding(checks, Picture("curves", title, values, ("attention", "linear map"), labels))
 
@@ -107,12 +109,12 @@ def size_is_free_of_length(
 C20 = Claim(
     id="C20",
     source="Weather post, finished version",
-    statement=Words(
+    statement=Localized(
         "The number of attention's parameters does not depend on the length L of the text, as that of a linear map"
         " does; its memory grows as L².",
         "アテンションのパラメータ数は、線形写像とは違って文の長さ L によらない。一方、必要なメモリは L² で増える。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "W_q and W_k have d_attn × d_in numbers and W_v has d_out × d_in; with the biases"
         " 2(d_in + 1)d_attn + (d_in + 1)d_out = (d_in + 1)(2 d_attn + d_out). L is not in it.\n"
         "A linear map from all L vectors at once has d_in·L·d_out numbers and d_out biases: (d_in L + 1) d_out.\n"
@@ -131,7 +133,7 @@ C20 = Claim(
         "ただしトークンの組ごとに重みがある。ヘッドあたり L² 個の数であり、逆伝播のために保存される。\n"
         "融合カーネルはブロックごとに計算し、行ごとに数を一つ（log Σ exp）だけ保存して、残りは計算し直す。",
     ),
-    condition=Words(
+    condition=Localized(
         "Attention is the smaller one for more than 6 tokens; and the L² weights need memory only where they are kept,"
         " which a fused kernel avoids.",
         "パラメータが線形写像より少ないのは 6 トークンを超える場合である。また L² 個の重みがメモリを占めるのは、それを"

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.contributions import head_contributions, head_matrices
-from attendo.microscope.terminal_pictures import Picture
 from attendo.nn.attention import Attention, attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
-from attendo.words import Words
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
 
@@ -54,13 +54,13 @@ def rows_mix_values(
             loops[k] += weights[k, t] * value[t]
     summed = torch.einsum("kt,td->kd", weights, value)
     by_column = attention_weights(key, query, scale=1.0).T
-    rows, columns = Words("A: rows", "A の行数"), Words("A: columns", "A の列数")
-    width = Words("softmax(QKᵀ)V: columns = d_value", "softmax(QKᵀ)V の列数 = d_value")
-    loop = Words("largest |matrix product - loop|", "|行列積 - ループ| の最大")
-    einsum = Words("largest |matrix product - einsum|", "|行列積 - einsum| の最大")
-    unit = Words("largest |row sum of A - 1|", "|A の行の和 - 1| の最大")
-    column = Words("softmax by column: largest |row sum - 1|", "列ごとの softmax：|行の和 - 1| の最大")
-    outside = Words("how far outputs leave [min v, max v]", "出力が [min v, max v] からはみ出す量")
+    rows, columns = Localized("A: rows", "A の行数"), Localized("A: columns", "A の列数")
+    width = Localized("softmax(QKᵀ)V: columns = d_value", "softmax(QKᵀ)V の列数 = d_value")
+    loop = Localized("largest |matrix product - loop|", "|行列積 - ループ| の最大")
+    einsum = Localized("largest |matrix product - einsum|", "|行列積 - einsum| の最大")
+    unit = Localized("largest |row sum of A - 1|", "|A の行の和 - 1| の最大")
+    column = Localized("softmax by column: largest |row sum - 1|", "列ごとの softmax：|行の和 - 1| の最大")
+    outside = Localized("how far outputs leave [min v, max v]", "出力が [min v, max v] からはみ出す量")
     beyond = torch.maximum(mixed - value.amax(0), value.amin(0) - mixed).amax().clamp(min=0.0).item()
     checks = (
         equals(rows, weights.shape[0], n, 0.0),
@@ -72,7 +72,7 @@ def rows_mix_values(
         below(outside, beyond, 1e-12),
         above(column, largest(by_column.sum(-1) - 1.0), 0.1, counterexample=True),
     )
-    title = Words("A = softmax(QKᵀ): row k mixes the values", "A = softmax(QKᵀ)：行 k がバリューを混ぜる")
+    title = Localized("A = softmax(QKᵀ): row k mixes the values", "A = softmax(QKᵀ)：行 k がバリューを混ぜる")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("v", n)))
 
 
@@ -93,22 +93,24 @@ def weights_are_probabilities(
     scores, far = attention_scores(x, x, scale=1.0), attention_scores(long, long, scale=1.0)
     weights, far_weights = softmax(scores), softmax(far)
     unshifted = far.exp() / far.exp().sum(-1, keepdim=True)
-    unit = Words("largest |Σ_m a_nm - 1|", "|Σ_m a_nm - 1| の最大")
-    far_unit = Words("length 1000: largest |Σ_m a_nm - 1|", "長さ 1000：|Σ_m a_nm - 1| の最大")
-    nans = Words("length 1000: NaNs", "長さ 1000：NaN の数")
-    logs = Words("length 1000: least log a_nm, finite", "長さ 1000：log a_nm の最小（有限）")
-    naive = Words("length 1000, maximum not subtracted: NaNs", "長さ 1000、最大値を引かない場合の NaN の数")
-    underflow = Words("length 1000: least a_nm, underflown", "長さ 1000：a_nm の最小（アンダーフロー）")
+    unit = Localized("largest |Σ_m a_nm - 1|", "|Σ_m a_nm - 1| の最大")
+    far_unit = Localized("length 1000: largest |Σ_m a_nm - 1|", "長さ 1000：|Σ_m a_nm - 1| の最大")
+    nans = Localized("length 1000: NaNs", "長さ 1000：NaN の数")
+    logs = Localized("length 1000: least log a_nm, finite", "長さ 1000：log a_nm の最小（有限）")
+    naive = Localized(
+        "length 1000, maximum not subtracted: NaNs", "長さ 1000、最大値を引かない場合の NaN の数"
+    )
+    underflow = Localized("length 1000: least a_nm, underflown", "長さ 1000：a_nm の最小（アンダーフロー）")
     checks = (
         below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
-        above(Words("least a_nm", "a_nm の最小"), weights.min().item(), 0.0),
+        above(Localized("least a_nm", "a_nm の最小"), weights.min().item(), 0.0),
         below(far_unit, largest(far_weights.sum(-1) - 1.0), 1e-12),
         equals(nans, far_weights.isnan().sum().item(), 0.0, 0.0),
         above(logs, far.log_softmax(-1).min().item(), -2e6 - 1.0),
         above(naive, unshifted.isnan().sum().item(), 0.0, counterexample=True),
         equals(underflow, far_weights.min().item(), 0.0, 0.0, counterexample=True),
     )
-    title = Words("weights a_nm of one random set", "ある乱数の集合での重み a_nm")
+    title = Localized("weights a_nm of one random set", "ある乱数の集合での重み a_nm")
     return Finding(checks, Picture("matrix", title, weights[0].numpy(), numbered("x", n), numbered("x", n)))
 
 
@@ -138,19 +140,19 @@ def heads_add_up(
     split = head_contributions((weights @ value[0])[None], layer.out_proj.get_parameter("weight"))[0]
     ranks = torch.linalg.matrix_rank(w)
     rank = min(layer.value_dim, d_model)
-    total = Words("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|", "|Concat·Wᵒ - Σ_h A_h X W^(h)| の最大")
-    each = Words(
+    total = Localized("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|", "|Concat·Wᵒ - Σ_h A_h X W^(h)| の最大")
+    each = Localized(
         "each head: largest |head_h W_hᵒ - A_h X W^(h)|", "ヘッドごと：|head_h W_hᵒ - A_h X W^(h)| の最大"
     )
-    low = Words("least rank of a W^(h): D_v", "W^(h) のランクの最小：D_v")
-    high = Words("largest rank of a W^(h): D_v", "W^(h) のランクの最大：D_v")
+    low = Localized("least rank of a W^(h): D_v", "W^(h) のランクの最小：D_v")
+    high = Localized("largest rank of a W^(h): D_v", "W^(h) のランクの最大：D_v")
     checks = (
         below(total, largest(layer(x, x)[0] - parts.sum(0)), 1e-12),
         below(each, largest(split - parts), 1e-12),
         equals(low, ranks.min().item(), rank, 0.0),
         equals(high, ranks.max().item(), rank, 0.0),
     )
-    title = Words("singular values of W^(h): D_v are not 0", "W^(h) の特異値：0 でないものは D_v 個")
+    title = Localized("singular values of W^(h): D_v are not 0", "W^(h) の特異値：0 でないものは D_v 個")
     values = torch.linalg.svdvals(w).numpy()
     return Finding(checks, Picture("matrix", title, values, numbered("h", n_heads), numbered("σ", d_model)))
 
@@ -178,12 +180,12 @@ def masked_weights_are_zero(
         (softmax(moved_scores, allowed) - weights).abs().max(),
     )
     far = masked_softmax(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
-    later = Words("largest weight of a later token", "後のトークンの重みの最大")
-    unit = Words("largest |row sum - 1|", "|行の和 - 1| の最大")
-    least = Words("least weight of an allowed token", "許されたトークンの重みの最小")
-    nothing = Words("effect of later values and scores", "後のバリューとスコアを変えたときの影響")
-    unmasked = Words("no mask: least weight of a later token", "マスクなし：後のトークンの重みの最小")
-    underflow = Words(
+    later = Localized("largest weight of a later token", "後のトークンの重みの最大")
+    unit = Localized("largest |row sum - 1|", "|行の和 - 1| の最大")
+    least = Localized("least weight of an allowed token", "許されたトークンの重みの最小")
+    nothing = Localized("effect of later values and scores", "後のバリューとスコアを変えたときの影響")
+    unmasked = Localized("no mask: least weight of a later token", "マスクなし：後のトークンの重みの最小")
+    underflow = Localized(
         "no mask, scores 1000 and 0: second weight", "マスクなし、スコア 1000 と 0：第 2 の重み"
     )
     checks = (
@@ -194,7 +196,7 @@ def masked_weights_are_zero(
         above(unmasked, free[~allowed].min().item(), 0.0, counterexample=True),
         equals(underflow, far[0, 1].item(), 0.0, 0.0, counterexample=True),
     )
-    title = Words("A under the causal mask", "因果マスクの下での A")
+    title = Localized("A under the causal mask", "因果マスクの下での A")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("k", n)))
 
 
@@ -202,11 +204,11 @@ CLAIMS = (
     Claim(
         id="C05",
         source="Kikuta 2025, exercise 3.4",
-        statement=Words(
+        statement=Localized(
             "Row k of softmax(QKᵀ)V is the weighted sum of the values, Σ_t a_kt v_t, with the weights of row k.",
             "softmax(QKᵀ)V の第 k 行は、第 k 行の重みで混ぜたバリュー Σ_t a_kt v_t である。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "Q and K have n rows, so QKᵀ is n × n, and its entry (k, t) is q_k·k_t: query k against key t.\n"
             "The softmax goes along each row, over the keys: a_kt = exp(q_k·k_t) / Σ_t' exp(q_k·k_t').\n"
             "A is n × n and V is n × d_value, so AV is n × d_value.\n"
@@ -220,7 +222,7 @@ CLAIMS = (
             "重みは正で和が 1（C06）なので、出力の各成分はバリューの成分の最小と最大の間にある。\n"
             "この問題に 1/√d はない。あれば重みの値は変わるが、議論は同じである。",
         ),
-        condition=Words(
+        condition=Localized(
             "The softmax runs along the rows, over the keys; taken down the columns, a row does not sum to 1.",
             "softmax は行ごと（キーの方向）に計算する。列ごとに計算すると、一つのクエリの重みの和は 1 でない。",
         ),
@@ -229,11 +231,11 @@ CLAIMS = (
     Claim(
         id="C06",
         source="Bishop & Bishop 2024, exercise 12.2",
-        statement=Words(
+        statement=Localized(
             "The attention weights of a query are positive and sum to 1.",
             "一つのクエリのアテンションの重みは正であり、和は 1 である。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "a_nm = exp(x_nᵀx_m) / Z_n with Z_n = Σ_m' exp(x_nᵀx_m').\n"
             "exp is positive for every real number, so is Z_n as a sum of such, and so is the quotient.\n"
             "Σ_m a_nm = (Σ_m exp(x_nᵀx_m)) / Z_n = Z_n / Z_n = 1. It follows that a_nm ≤ 1.\n"
@@ -247,7 +249,7 @@ CLAIMS = (
             "浮動小数点では差が出る。exp(1000²) は無限大で ∞/∞ は NaN だが、exp(s - c) ≤ 1 なら安全である。\n"
             "ただし s - c がおよそ -745 を下回ると、64 ビットでは表せないので exp(s - c) は 0 に丸められる。",
         ),
-        condition=Words(
+        condition=Localized(
             "In floating point, a weight whose score lies far below the largest underflows to exactly 0.",
             "浮動小数点では、スコアが最大値よりはるかに小さい重みはアンダーフローして 0 になる。",
         ),
@@ -256,13 +258,13 @@ CLAIMS = (
     Claim(
         id="C08",
         source="Bishop & Bishop 2024, exercise 12.5",
-        statement=Words(
+        statement=Localized(
             "Multi-head attention, heads side by side times Wᵒ, is a sum over heads:"
             " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_hᵛ W_hᵒ, a matrix of rank D_v at most.",
             "ヘッドを横に並べて Wᵒ を掛けるマルチヘッドアテンションは、ヘッドについての和"
             " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) に等しい。W^(h) = W_hᵛ W_hᵒ のランクは D_v 以下である。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "Head h gives H_h = A_h V_h with A_h = softmax(Q_h K_hᵀ/√D_k) and V_h = X W_hᵛ.\n"
             "Cut Wᵒ into blocks of D_v rows, one for each head: W_1ᵒ over ... over W_Hᵒ.\n"
             "A row of blocks times a column of blocks: [H_1, ..., H_H] Wᵒ = Σ_h H_h W_hᵒ.\n"
@@ -283,13 +285,13 @@ CLAIMS = (
     Claim(
         id="C19",
         source="NYU Deep Learning 2020, week 12-3",
-        statement=Words(
+        statement=Localized(
             "With the causal mask a token attends to itself and to earlier ones only, and the attention matrix A"
             " shows which values were masked.",
             "因果マスクがあると、トークンは自分自身とそれより前だけを見る。どのバリューがマスクされたかは、"
             "アテンションの行列 A からわかる。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "The mask sets the scores of forbidden keys to -∞ before the softmax; exp(-∞) = 0.\n"
             "So a_qk is exactly 0 there, and the sum in the denominator has the allowed keys only:\n"
             "the row is the softmax over those, positive and with the sum 1.\n"
@@ -305,7 +307,7 @@ CLAIMS = (
             "このとき A は下三角行列である。逆に有限のスコアでは exp(s) > 0 なので、厳密な計算なら\n"
             "0 はマスクからしか生じない。浮動小数点ではアンダーフローの場合もある（C06）。",
         ),
-        condition=Words(
+        condition=Localized(
             "A mask must be passed (the lecture's code has none), and a zero in floating point may be an underflow.",
             "マスクを渡すことが前提である（講義のコードにはない）。浮動小数点の 0 はアンダーフローの場合もある。",
         ),

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import torch
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention, attention_weights
-from attendo.words import Words
 from attendo_course.claims.bishop_models import (
     bag_of_words_counts,
     bert_large_counts,
@@ -31,8 +31,8 @@ def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:
     """
     weights = attention_weights(5.0 * normal(0, n, 4), 5.0 * normal(1, n, 4))
     return (
-        above(Words("12.1 smallest weight", "12.1 最小の重み"), float(weights.min()), -1e-15),
-        below(Words("12.1 largest weight", "12.1 最大の重み"), float(weights.max()), 1.0 + 1e-12),
+        above(Localized("12.1 smallest weight", "12.1 最小の重み"), float(weights.min()), -1e-15),
+        below(Localized("12.1 largest weight", "12.1 最大の重み"), float(weights.max()), 1.0 + 1e-12),
     )
 
 
@@ -48,24 +48,26 @@ def orthogonal_inputs(n: int = 4, long: float = 10.0) -> tuple[Check, ...]:
     near = attention(unit, unit, unit, scale=1.0)
     return (
         equals(
-            Words("12.3 unit length: weight of itself", "12.3 長さ 1：自身への重み"),
+            Localized("12.3 unit length: weight of itself", "12.3 長さ 1：自身への重み"),
             weights[0, 0].item(),
             0.475,
             5e-4,
         ),
         equals(
-            Words("12.3 unit length: of each other", "12.3 長さ 1：他への重み"),
+            Localized("12.3 unit length: of each other", "12.3 長さ 1：他への重み"),
             weights[0, 1].item(),
             0.175,
             5e-4,
         ),
         above(
-            Words("12.3 unit length: |y - x|", "12.3 長さ 1：|y − x|"),
+            Localized("12.3 unit length: |y - x|", "12.3 長さ 1：|y − x|"),
             largest(near - unit),
             0.5,
             counterexample=True,
         ),
-        below(Words("12.3 length 10: |y - x|", "12.3 長さ 10：|y − x|"), largest(far - long * unit), 1e-10),
+        below(
+            Localized("12.3 length 10: |y - x|", "12.3 長さ 10：|y − x|"), largest(far - long * unit), 1e-10
+        ),
     )
 
 
@@ -81,12 +83,14 @@ def one_large_sparse_matrix(n: int = 4, d: int = 3) -> tuple[Check, ...]:
     direct = attention(x, x, x @ w)
     return (
         equals(
-            Words("12.6 (A⊗Wᵀ)vec(X) - AXW", "12.6 (A⊗Wᵀ)vec(X) と AXW の差"),
+            Localized("12.6 (A⊗Wᵀ)vec(X) - AXW", "12.6 (A⊗Wᵀ)vec(X) と AXW の差"),
             largest(large @ x.flatten() - direct.flatten()),
             0.0,
         ),
-        equals(Words("12.6 entries of the matrix", "12.6 行列の成分"), large.numel(), (n * d) ** 2),
-        below(Words("12.6 numbers behind them", "12.6 もとになる数"), a.numel() + w.numel(), large.numel()),
+        equals(Localized("12.6 entries of the matrix", "12.6 行列の成分"), large.numel(), (n * d) ** 2),
+        below(
+            Localized("12.6 numbers behind them", "12.6 もとになる数"), a.numel() + w.numel(), large.numel()
+        ),
     )
 
 
@@ -100,10 +104,10 @@ def random_directions_are_nearly_orthogonal(low: int = 3, high: int = 1000) -> t
     for d in (low, high):
         a, b = (torch.nn.functional.normalize(normal(seed, 2000, d), dim=-1) for seed in (0, 1))
         spread = float((a * b).sum(-1).square().mean().sqrt())
-        name = Words(f"12.8 D = {d}: spread of the cosine times √D", f"12.8 D = {d}：余弦の広がり × √D")
+        name = Localized(f"12.8 D = {d}: spread of the cosine times √D", f"12.8 D = {d}：余弦の広がり × √D")
         checks.append(equals(name, spread * math.sqrt(d), 1.0, 0.08))
     a, b = (torch.nn.functional.normalize(normal(seed, 2000, low), dim=-1) for seed in (0, 1))
-    name = Words(f"12.8 D = {low}: largest |cosine|", f"12.8 D = {low}：|余弦| の最大")
+    name = Localized(f"12.8 D = {low}: largest |cosine|", f"12.8 D = {low}：|余弦| の最大")
     return (*checks, above(name, float((a * b).sum(-1).abs().max()), 0.9, counterexample=True))
 
 
@@ -117,7 +121,7 @@ def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> tuple[Check,
     difference = torch.cat([x, r], -1) @ w - (x @ w[:d] + r @ w[d:])
     return (
         equals(
-            Words("12.9 [x; r]W - (xW_x + rW_r)", "12.9 [x; r]W と xW_x + rW_r の差"),
+            Localized("12.9 [x; r]W - (xW_x + rW_r)", "12.9 [x; r]W と xW_x + rW_r の差"),
             largest(difference),
             0.0,
         ),
@@ -131,7 +135,9 @@ def positions_by_relation() -> tuple[Check, ...]:
     True
     """
     held = [shifting_rotates().holds, only_distance_counts().holds, sines_alone_lose_it().holds]
-    return (equals(Words("12.10 C01, C02 and C03 that hold", "12.10 成立する C01・C02・C03"), sum(held), 3),)
+    return (
+        equals(Localized("12.10 C01, C02 and C03 that hold", "12.10 成立する C01・C02・C03"), sum(held), 3),
+    )
 
 
 EXERCISES = (
@@ -158,7 +164,7 @@ def other_exercises() -> Finding:
     """
     lengths = np.linspace(0.0, 4.0, 41)
     own = np.exp(lengths**2) / (np.exp(lengths**2) + 3.0)
-    title = Words(
+    title = Localized(
         "12.3: weight of itself among four orthogonal vectors, by length",
         "12.3：直交する 4 本の長さと、自身への重み",
     )
@@ -171,7 +177,7 @@ CLAIMS = (
     Claim(
         "C25",
         "Bishop & Bishop 2024, exercises 12.1, 12.3, 12.6, 12.8 to 12.16",
-        Words(
+        Localized(
             "Weights lie between 0 and 1; orthogonal inputs come out as they went in; attention is one large sparse"
             " matrix; random vectors are nearly orthogonal; concatenated positions are added ones; counts are the best"
             " tables, which grow as V^N; greedy search misses the best text; BERT-large has"
@@ -181,7 +187,7 @@ CLAIMS = (
             "連結した位置は足した位置に等しい。度数が最良の表であり、表は V^N で増える。貪欲法は最良の文を逃す。"
             "BERT-large のパラメータは約 3.4 億である。",
         ),
-        Words(
+        Localized(
             "12.1: Σa = 1 with no negative term: no term exceeds 1.\n"
             "12.3: x_n·x_m = ‖x‖²δ_nm, so a_nn = e^{‖x‖²}/(e^{‖x‖²} + N - 1), which goes to 1 only as ‖x‖ grows.\n"
             "12.6: vec(AXW) = (A ⊗ Wᵀ)vec(X), by rows.\n"
@@ -203,7 +209,7 @@ CLAIMS = (
             "12.16：行列の数は 12·d²·24 + (V + L)·d 個である。",
         ),
         other_exercises,
-        Words(
+        Localized(
             "12.3 holds in the limit of long vectors, 12.8 in high dimension.",
             "12.3 はベクトルが長い極限で、12.8 は高次元で成り立つ。",
         ),

@@ -12,10 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.step import SpecialIds
+from attendo.display.i18n import Localized
 from attendo.models import ModelConfig, build_model
-from attendo.words import Words
 from attendo_course.claims.claim import Check, above, below, equals
 
 TEXT = ["the", "cat", "saw", "the", "dog", "and", "the", "dog", "saw", "the", "cat"]
@@ -35,14 +33,14 @@ def bag_of_words_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
     gap = -(frequencies * np.log(p)).sum() - best - (frequencies * np.log(frequencies / p)).sum()
     return (
         above(
-            Words(
+            Localized(
                 "12.11 least loss of 200 other tables - that of the frequencies",
                 "12.11 他の 200 の表の最小損失と頻度の損失の差",
             ),
             least - best,
             0.0,
         ),
-        equals(Words("12.11 loss - best loss - KL", "12.11 損失 − 最良の損失 − KL"), gap, 0.0),
+        equals(Localized("12.11 loss - best loss - KL", "12.11 損失 − 最良の損失 − KL"), gap, 0.0),
     )
 
 
@@ -53,8 +51,8 @@ def tables_explode(vocab: int = 10, length: int = 5) -> tuple[Check, ...]:
     True
     """
     free = [np.zeros((vocab,) * (n - 1)).size * (vocab - 1) for n in range(1, length + 1)]
-    whole = Words("12.12 free numbers of all tables = V^N - 1", "12.12 すべての表の自由な数 = V^N − 1")
-    growth = Words("12.12 each table: V times the last", "12.12 各表は前の V 倍")
+    whole = Localized("12.12 free numbers of all tables = V^N - 1", "12.12 すべての表の自由な数 = V^N − 1")
+    growth = Localized("12.12 each table: V times the last", "12.12 各表は前の V 倍")
     return (equals(whole, sum(free), vocab**length - 1), equals(growth, free[-1] / free[-2], vocab))
 
 
@@ -73,11 +71,13 @@ def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
     rows = max(abs(row.sum() - 1.0) for row, word in zip(table, words, strict=True) if firsts[word])
     return (
         below(
-            Words("12.13 loss of the counts - of a smoothed table", "12.13 度数の表と平滑化した表の損失の差"),
+            Localized(
+                "12.13 loss of the counts - of a smoothed table", "12.13 度数の表と平滑化した表の損失の差"
+            ),
             chosen - other,
             0.0,
         ),
-        equals(Words("12.13 rows sum to 1: largest error", "12.13 行の和と 1 の差の最大"), rows, 0.0),
+        equals(Localized("12.13 rows sum to 1: largest error", "12.13 行の和と 1 の差の最大"), rows, 0.0),
     )
 
 
@@ -97,8 +97,8 @@ def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
         outputs.append(output)
     difference = float((torch.cat(outputs, 1) - network(x)[0]).abs().max())
     return (
-        equals(Words("12.14 step by step - at once", "12.14 一歩ずつと一括の差"), difference, 0.0),
-        equals(Words("12.14 numbers kept between steps", "12.14 歩の間に保つ数"), state.numel(), 4),
+        equals(Localized("12.14 step by step - at once", "12.14 一歩ずつと一括の差"), difference, 0.0),
+        equals(Localized("12.14 numbers kept between steps", "12.14 歩の間に保つ数"), state.numel(), 4),
     )
 
 
@@ -145,6 +145,9 @@ def greedy_is_not_best() -> tuple[Check, ...]:
     >>> all(check.holds for check in greedy_is_not_best())
     True
     """
+    from attendo.decoding.beam import DecodingConfig, beam_search
+    from attendo.decoding.step import SpecialIds
+
     special = SpecialIds(bos_id=0, eos_id=1, never=(0,))
     found = {}
     for beam in (1, 2):
@@ -152,10 +155,12 @@ def greedy_is_not_best() -> tuple[Check, ...]:
         best = beam_search(next_log_probs, Prefixes([()] * beam), [3], config, special)[0][0]
         found[beam] = (math.exp(best.log_prob), "".join(CHARACTERS[i] for i in best.token_ids))
     return (
-        equals(Words("12.15 probability of the greedy text", "12.15 貪欲法の文の確率"), found[1][0], 0.04),
-        equals(Words("12.15 probability with beam 2", "12.15 ビーム幅 2 の文の確率"), found[2][0], 0.06),
         equals(
-            Words("12.15 beam 2 finds 情報", "12.15 ビーム幅 2 は「情報」を見つける"),
+            Localized("12.15 probability of the greedy text", "12.15 貪欲法の文の確率"), found[1][0], 0.04
+        ),
+        equals(Localized("12.15 probability with beam 2", "12.15 ビーム幅 2 の文の確率"), found[2][0], 0.06),
+        equals(
+            Localized("12.15 beam 2 finds 情報", "12.15 ビーム幅 2 は「情報」を見つける"),
             found[2][1] == "情報",
             1,
         ),
@@ -187,10 +192,10 @@ def bert_large_counts() -> tuple[Check, ...]:
     every = sum(p.numel() for p in parts)
     formula = 24 * (4 * 1024**2 + 2 * 1024 * 4096) + (30_000 + 512) * 1024
     return (
-        equals(Words("12.16 matrices", "12.16 行列"), matrices, formula),
-        equals(Words("12.16 matrices, millions", "12.16 行列（百万）"), matrices / 1e6, 333.2, 0.05),
+        equals(Localized("12.16 matrices", "12.16 行列"), matrices, formula),
+        equals(Localized("12.16 matrices, millions", "12.16 行列（百万）"), matrices / 1e6, 333.2, 0.05),
         equals(
-            Words("12.16 with biases and norms, millions", "12.16 バイアスと正規化を含む（百万）"),
+            Localized("12.16 with biases and norms, millions", "12.16 バイアスと正規化を含む（百万）"),
             every / 1e6,
             333.6,
             0.05,

@@ -11,13 +11,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.initialization import xavier
 from attendo.nn.norms import build_norm
-from attendo.words import Words
 from attendo_course.claims.built import built
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.claims.samples import normal
@@ -110,8 +110,8 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
     }
     ratios = {kind: row / row[0] for kind, row in found.items()}
 
-    def name(kind: str, depth: int) -> Words:
-        return Words(
+    def name(kind: str, depth: int) -> Localized:
+        return Localized(
             f"{kind}: gradient at layer 1 of {depth} / of 1", f"{kind}：第 1 層の勾配の比 {depth} 層 / 1 層"
         )
 
@@ -121,7 +121,9 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
         below(name("f(x)", 32), ratios["f(x)"][-1], 1e-6),
         above(name("norm(f(x))", 2), ratios["norm(f(x))"][1], 0.3, counterexample=True),
     )
-    title = Words("log₁₀ |∂L/∂θ₁|, beside one layer's, by depth", "1 層の場合に対する log₁₀ |∂L/∂θ₁| と層数")
+    title = Localized(
+        "log₁₀ |∂L/∂θ₁|, beside one layer's, by depth", "1 層の場合に対する log₁₀ |∂L/∂θ₁| と層数"
+    )
     values, labels = np.log10(np.array(list(ratios.values()))), tuple(str(depth) for depth in DEPTHS)
     return Finding(checks, Picture("curves", title, values, tuple(ratios), labels))
 
@@ -226,10 +228,10 @@ def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
     def learned(heads: int) -> list[float]:
         return [_learned_error(heads, seed) for seed in range(seeds)]
 
-    bound = Words("c₁ - c₂, one head: least mean square error", "c₁ - c₂、1 ヘッド：平均二乗誤差の下限")
-    single = Words("one head, trained: least error", "1 ヘッド、学習後：誤差の最小")
-    hand = Words("two heads set by hand: largest error", "2 ヘッド、手で設定：誤差の最大")
-    several = Words("two heads, trained: largest error", "2 ヘッド、学習後：誤差の最大")
+    bound = Localized("c₁ - c₂, one head: least mean square error", "c₁ - c₂、1 ヘッド：平均二乗誤差の下限")
+    single = Localized("one head, trained: least error", "1 ヘッド、学習後：誤差の最小")
+    hand = Localized("two heads set by hand: largest error", "2 ヘッド、手で設定：誤差の最大")
+    several = Localized("two heads, trained: largest error", "2 ヘッド、学習後：誤差の最大")
     checks = (
         equals(bound, least_error_of_one_head(), 1.0),
         above(single, min(learned(1)), 1.0),
@@ -252,11 +254,11 @@ def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: i
 C18 = Claim(
     id="C18",
     source="Slides on the Transformer",
-    statement=Words(
+    statement=Localized(
         "Residual connections let a network learn well; several heads make attention more expressive than one.",
         "残差接続によって学習がうまく進む。マルチヘッドにするとアテンションの表現力が上がる。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "Without a residual connection the gradient of layer 1 goes through the Jacobians J_L ··· J_2 of all layers"
         " above it: a product that shrinks, for random weights, by a factor per layer.\n"
         "With it each factor is I + J_i (times the norm's): multiplied out, one term goes through the"
@@ -278,7 +280,7 @@ C18 = Claim(
         "2 ヘッドなら、一方がトークン 1 を見て W = 1、他方がトークン 2 を見て W = -1 とすれば、和は厳密に正しい。\n"
         "勾配降下法でも同じ結果になり、1 ヘッドは 1.00、2 ヘッドは 0 に至る。",
     ),
-    condition=Words(
+    condition=Localized(
         "Residual connections matter in deep stacks: through two layers the gradient comes without them.",
         "残差接続が効くのは層が深い場合である。2 層なら、なくても勾配は届く。",
     ),

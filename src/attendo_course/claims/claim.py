@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from attendo.microscope.terminal_pictures import Picture
-from attendo.words import Words
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 
 Relation = Literal["=", "<", ">", "shown"]
 
@@ -20,7 +20,7 @@ class Check:
     counterexample: the figure shows the statement to be false without its condition.
     """
 
-    name: Words
+    name: Localized
     value: float
     relation: Relation
     bound: float = math.nan
@@ -31,7 +31,7 @@ class Check:
     def holds(self) -> bool:
         """Whether the figure is what it must be.
 
-        >>> equals(Words("sum", "和"), 1.0 + 1e-13, 1.0).holds, below(Words("d", "差"), 2.0, 1.0).holds
+        >>> equals(Localized("sum", "和"), 1.0 + 1e-13, 1.0).holds, below(Localized("d", "差"), 2.0, 1.0).holds
         (True, False)
         """
         match self.relation:
@@ -46,38 +46,38 @@ class Check:
 
 
 def equals(
-    name: Words, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
+    name: Localized, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
 ) -> Check:
     """|value - expected| ≤ tolerance.
 
-    >>> equals(Words("sum", "和"), 0.1 + 0.2, 0.3).holds
+    >>> equals(Localized("sum", "和"), 0.1 + 0.2, 0.3).holds
     True
     """
     return Check(name, float(value), "=", float(expected), tolerance, counterexample)
 
 
-def below(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
+def below(name: Localized, value: float, limit: float, *, counterexample: bool = False) -> Check:
     """Value < limit.
 
-    >>> below(Words("error", "誤差"), 2.0, 1.0).holds
+    >>> below(Localized("error", "誤差"), 2.0, 1.0).holds
     False
     """
     return Check(name, float(value), "<", float(limit), counterexample=counterexample)
 
 
-def above(name: Words, value: float, limit: float, *, counterexample: bool = False) -> Check:
+def above(name: Localized, value: float, limit: float, *, counterexample: bool = False) -> Check:
     """Value > limit.
 
-    >>> above(Words("gain", "利得"), 2.0, 1.0).holds
+    >>> above(Localized("gain", "利得"), 2.0, 1.0).holds
     True
     """
     return Check(name, float(value), ">", float(limit), counterexample=counterexample)
 
 
-def shown(name: Words, value: float) -> Check:
+def shown(name: Localized, value: float) -> Check:
     """A figure that is reported and decides nothing.
 
-    >>> shown(Words("seconds", "秒"), 12.5).holds
+    >>> shown(Localized("seconds", "秒"), 12.5).holds
     True
     """
     return Check(name, float(value), "shown")
@@ -105,7 +105,7 @@ class Claim:
 
     id: str
     source: str
-    statement: Words
-    derivation: Words
+    statement: Localized
+    derivation: Localized
     compute: Callable[[], Finding]
-    condition: Words | None = None
+    condition: Localized | None = None

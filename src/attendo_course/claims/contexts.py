@@ -10,12 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.model_config import Positions
 from attendo.models import EncoderClassifier, MaskedLM, ModelConfig
 from attendo.nn.pooling import pool
-from attendo.training.losses import token_losses
-from attendo.words import Words
 from attendo_course.claims.built import built
 from attendo_course.claims.claim import Check, Claim, Finding, above, below, equals, shown
 from attendo_course.claims.samples import largest
@@ -73,20 +72,20 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
             _at(states, one, word) - _at(reversed_states, other, word) for word in ("dog", "bites", "man")
         ]
         pairs[name] = [vector.norm().item() for vector in moved]
-    same = Words("static: |bank by the river - bank of savings|", "静的：|川の bank - 貯蓄の bank|")
-    differ = Words("hidden: |bank by the river - bank of savings|", "隠れ状態：|川の bank - 貯蓄の bank|")
-    cosine = Words("hidden: their cosine", "隠れ状態：両者のコサイン")
-    context = Words(
+    same = Localized("static: |bank by the river - bank of savings|", "静的：|川の bank - 貯蓄の bank|")
+    differ = Localized("hidden: |bank by the river - bank of savings|", "隠れ状態：|川の bank - 貯蓄の bank|")
+    cosine = Localized("hidden: their cosine", "隠れ状態：両者のコサイン")
+    context = Localized(
         "no positions: |bank by the river - bank of savings|", "位置なし：|川の bank - 貯蓄の bank|"
     )
-    bag = Words(
+    bag = Localized(
         "static: |mean of 'dog bites man' - of 'man bites dog'|",
         "静的：dog bites man と man bites dog の平均の差",
     )
-    ordered = Words(
+    ordered = Localized(
         "with positions: least |word - same word, reversed|", "位置あり：語順を逆にしたときの同じ語の差の最小"
     )
-    unordered = Words(
+    unordered = Localized(
         "no positions: largest |word - same word, reversed|", "位置なし：語順を逆にしたときの同じ語の差の最大"
     )
     checks = (
@@ -99,7 +98,7 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
         below(unordered, max(pairs["none"]), 1e-12, counterexample=True),
     )
     units = F.normalize(torch.stack(hidden), dim=-1)
-    title = Words("cosines of the hidden vectors of 'bank'", "「bank」の隠れ状態のコサイン")
+    title = Localized("cosines of the hidden vectors of 'bank'", "「bank」の隠れ状態のコサイン")
     return Finding(checks, Picture("matrix", title, (units @ units.T).numpy(), ABOUT_BANKS))
 
 
@@ -137,6 +136,8 @@ def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
     >>> trained_encoder(steps=0).config.d_model
     16
     """
+    from attendo.training.losses import token_losses  # a claim that is only listed loads no training
+
     config = ModelConfig(
         architecture="classifier",
         vocab_size=LETTERS,
@@ -208,26 +209,26 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         first.append(probe_accuracy(_flat(rows), texts.flatten(), _flat(new), fresh.flatten()))
         pooled = pool(rows, "mean"), pool(new, "mean")
         mean.append(probe_accuracy(pooled[0], texts[:, 0], pooled[1], fresh[:, 0]))
-    trained = Words("its own task: accuracy on new texts", "本来のタスク：新しい文での正解率")
+    trained = Localized("its own task: accuracy on new texts", "本来のタスク：新しい文での正解率")
     names = (
-        Words(
+        Localized(
             "probe, the letter itself: accuracy, chance .17", "プローブ（その文字）：正解率、偶然なら 0.17"
         ),
-        Words("probe, its place: accuracy, chance .13", "プローブ（位置）：正解率、偶然なら 0.13"),
-        Words(
+        Localized("probe, its place: accuracy, chance .13", "プローブ（位置）：正解率、偶然なら 0.13"),
+        Localized(
             "probe, the letter to its left: accuracy, chance .17",
             "プローブ（左隣の文字）：正解率、偶然なら 0.17",
         ),
-        Words("nearest hidden vector has the same letter: share", "最も近い隠れ状態が同じ文字である割合"),
+        Localized("nearest hidden vector has the same letter: share", "最も近い隠れ状態が同じ文字である割合"),
     )
-    longest = Words("64 letters, probe of each vector: accuracy", "64 文字、各ベクトルのプローブ：正解率")
-    one = Words(
+    longest = Localized("64 letters, probe of each vector: accuracy", "64 文字、各ベクトルのプローブ：正解率")
+    one = Localized(
         "64 letters, one mean vector, first letter: accuracy",
         "64 文字、平均ベクトル 1 本から先頭の文字：正解率",
     )
     accuracy = (model(test).argmax(-1) == has_more_early_letters(test)).double().mean().item()
     checks: list[Check] = [
-        equals(Words(f"text of {t}: vectors in memory", f"長さ {t} の文：メモリのベクトル数"), n, t, 0.0)
+        equals(Localized(f"text of {t}: vectors in memory", f"長さ {t} の文：メモリのベクトル数"), n, t, 0.0)
         for t, n in ((t, memory(_texts(31, t)).shape[1]) for t in (1, 8, 128))
     ]
     checks.append(above(trained, accuracy, 0.9))
@@ -235,10 +236,10 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         above(name, value, least)
         for name, value, least in zip(names, (own, place, left, neighbor), (0.9, 0.3, 0.25, 0.9), strict=True)
     ]
-    faded = Words("its place: accuracy before - after training", "位置：学習前と学習後の正解率の差")
+    faded = Localized("its place: accuracy before - after training", "位置：学習前と学習後の正解率の差")
     checks.append(above(faded, before - place, 0.1))
     checks += [above(longest, first[-1], 0.9), below(one, mean[-1], 0.35, counterexample=True)]
-    title = Words("accuracy of the probe by length of text", "プローブの正解率と文の長さ")
+    title = Localized("accuracy of the probe by length of text", "プローブの正解率と文の長さ")
     values = np.array([first, mean])
     labels = tuple(str(length) for length in LENGTHS)
     return Finding(tuple(checks), Picture("curves", title, values, ("each vector", "one mean"), labels))
@@ -247,14 +248,14 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
 C16 = Claim(
     id="C16",
     source="Slides on the Transformer",
-    statement=Words(
+    statement=Localized(
         "Word2Vec gives a word one vector, whatever stands around it and in whatever order; self-attention takes the"
         " other words into account, and positional encodings add their order.",
         "Word2Vec は文脈や語順によらず、語に一つのベクトルを与える。セルフアテンションは周りの語を考慮し、"
         "位置符号化が語順の情報"
         "を加える。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "A static vector is a row of a table, E[w]: the same wherever w stands. A mean of such rows does not depend on"
         " the order of the words, for addition commutes.\n"
         "Self-attention mixes: h_p = Σ_q a_pq v_q with a_pq > 0. Another word q changes v_q and the weights, and so"
@@ -274,7 +275,7 @@ C16 = Claim(
         "入力に PE[p] を足すと、語の行は位置による。x_w + PE[1] は x_w + PE[3] ではないので、二つの文は区別される。\n"
         "ここでの重みは乱数である。この性質は構造によるものであり、学習はそれを利用するだけである。",
     ),
-    condition=Words(
+    condition=Localized(
         "Order needs positions (or a causal mask): by itself, self-attention sees a set of words. Distances alone do"
         " not suffice: they are the same in a text read backwards.",
         "語順を区別するには、位置の情報（または因果マスク）が必要である。セルフアテンションだけでは、語の集合しか見えない。距離だけ"
@@ -286,12 +287,12 @@ C16 = Claim(
 C26 = Claim(
     id="C26",
     source="NYU Deep Learning 2020, week 12-3",
-    statement=Words(
+    statement=Localized(
         "The encoder's hidden vectors represent what the tokens mean, and serve tasks that the encoder was not trained"
         " for.",
         "エンコーダの隠れ状態はトークンの意味を表し、学習時とは無関係なタスクにも利用できる。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "This is an observation, not a theorem; here it is made on one small encoder.\n"
         "It learns to say whether early letters prevail in a text. Then its weights are frozen, and a linear map"
         " (least squares on one-hot labels) is to read something else from single hidden vectors of new texts.\n"
@@ -310,7 +311,7 @@ C26 = Claim(
         "1 本のベクトルではそうはいかない。t 文字に対して d 個の数しかなく、64 文字の平均からは先頭の文字がほとんど"
         "わからない。",
     ),
-    condition=Words(
+    condition=Localized(
         "The memory, one vector a token, is meant. A single vector for the whole text is a bottleneck: the longer the"
         " text, the less can be read from it.",
         "トークンごとに 1 本のベクトルをもつメモリについての主張である。文全体で 1 本のベクトルはボトルネックであり、"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,18 +13,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.step import Hypothesis, SpecialIds
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
-from attendo.training.losses import token_losses
-from attendo.words import Words
 from attendo_course.claims.built import built, changed, unrolled
 from attendo_course.claims.claim import Claim, Finding, above, below, equals, shown
 from attendo_course.claims.reach import longest_chain
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
+
+if TYPE_CHECKING:
+    from attendo.decoding.step import Hypothesis
 
 Layer = Callable[[Float[Tensor, "1 q_len d"], Float[Tensor, "1 k_len d"]], Float[Tensor, "1 q_len d"]]
 """From some of the tokens and all of them to what becomes of the former."""
@@ -31,7 +32,6 @@ Layer = Callable[[Float[Tensor, "1 q_len d"], Float[Tensor, "1 k_len d"]], Float
 Shift = Callable[[Float[Tensor, "batch len d"]], Float[Tensor, "batch len d"]]
 
 BEGIN, END, VOCAB = 0, 1, 12
-SPECIAL = SpecialIds(bos_id=BEGIN, eos_id=END, never=(BEGIN,))
 
 
 def shift_right(x: Float[Tensor, "batch len d"]) -> Float[Tensor, "batch len d"]:
@@ -109,6 +109,9 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
     >>> positions_do_not_wait(lambda some, every: some.cumsum(1)).holds
     False
     """
+    from attendo.decoding.beam import DecodingConfig, beam_search
+    from attendo.decoding.step import SpecialIds
+
     attend = random_attention(0, d, 4, d**-0.5)
     layer = layer or attend
     x = normal(1, 1, n, d)
@@ -128,13 +131,15 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
         step, model.start(1, 16), [16], DecodingConfig(beam=1), SpecialIds(bos_id=BEGIN, eos_id=END)
     )
     generated = len(found[0].token_log_probs)
-    stack = Words("causal stack: |all at once - each prefix by itself|", "因果スタック：|一括 - 接頭辞ごと|")
-    steps = Words("layer: steps in a row, 2n more than n", "この層：逐次ステップ数、2n と n の差")
-    recurrent = Words("RNN: steps in a row, 2n / n", "RNN：逐次ステップ数の比 2n / n")
-    waits = Words("generating: calls per token", "生成時：1 トークンあたりの呼び出し回数")
-    once = Words(f"one call, {n} positions: ms", f"一括 {n} 位置：ミリ秒")
-    calls = Words(f"{n} calls, one position: ms", f"1 位置ずつ {n} 回：ミリ秒")
-    loop = Words(f"RNN, {n} steps: ms", f"RNN {n} ステップ：ミリ秒")
+    stack = Localized(
+        "causal stack: |all at once - each prefix by itself|", "因果スタック：|一括 - 接頭辞ごと|"
+    )
+    steps = Localized("layer: steps in a row, 2n more than n", "この層：逐次ステップ数、2n と n の差")
+    recurrent = Localized("RNN: steps in a row, 2n / n", "RNN：逐次ステップ数の比 2n / n")
+    waits = Localized("generating: calls per token", "生成時：1 トークンあたりの呼び出し回数")
+    once = Localized(f"one call, {n} positions: ms", f"一括 {n} 位置：ミリ秒")
+    calls = Localized(f"{n} calls, one position: ms", f"1 位置ずつ {n} 回：ミリ秒")
+    loop = Localized(f"RNN, {n} steps: ms", f"RNN {n} ステップ：ミリ秒")
     with torch.no_grad():
         times = (
             shown(once, _milliseconds(lambda: layer(x, x))),
@@ -142,14 +147,14 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
             shown(loop, _milliseconds(lambda: unrolled(cell, x[0]))),
         )
     checks = (
-        below(Words("|one call - n calls|", "|一括 - n 回|"), largest(together - alone), 1e-12),
+        below(Localized("|one call - n calls|", "|一括 - n 回|"), largest(together - alone), 1e-12),
         below(stack, largest(at_once[0] - prefixes), 1e-12),
         equals(steps, chains[0][-1] - chains[0][-2], 0, 0.0),
         equals(recurrent, chains[1][-1] / chains[1][-2], 2.0, 0.1),
         equals(waits, step.calls / generated, 1.0, 0.0, counterexample=True),
         *times,
     )
-    title = Words(
+    title = Localized(
         "longest chain of operations by the number of positions", "位置の数に対する、最長の逐次計算の長さ"
     )
     labels = tuple(f"n = {m}" for m in lengths)
@@ -167,9 +172,13 @@ def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> li
 
 
 def _search(model: EncoderDecoder, src: Tensor, beam: int, limit: int) -> Hypothesis:
+    from attendo.decoding.beam import DecodingConfig, beam_search
+    from attendo.decoding.step import SpecialIds
+
+    special = SpecialIds(bos_id=BEGIN, eos_id=END, never=(BEGIN,))
     config = DecodingConfig(beam=beam, length_penalty=0.0)
     cache = model.start(src, rows_per_source=beam, capacity=limit)
-    return beam_search(_Counted(model), cache, [limit], config, SPECIAL)[0][0]
+    return beam_search(_Counted(model), cache, [limit], config, special)[0][0]
 
 
 def _step_by_step(model: EncoderDecoder, src: Tensor, fed: Tensor) -> Tensor:
@@ -187,6 +196,8 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     >>> targets_or_prediction(lambda x: x.roll(1, dims=1)).holds
     False
     """
+    from attendo.training.losses import token_losses
+
     model, src, tgt = _translator(), _ids(0, 1, 7), _ids(1, 1, n)
     tokens, memory = model.target_embedding.tokens, model.encode(src)
     places = model.target_embedding(torch.full((1, n), BEGIN))  # the embedding of 0s: the positions alone
@@ -210,25 +221,25 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     anew = _greedy_by_recomputing(model, src, limit)
     text = torch.tensor([BEGIN, *written])
     losses = token_losses(model(src, text[None, :-1])[0], text[1:])
-    zeros = Words("shift: largest entry at place 1", "シフト：先頭の成分の最大")
-    rest = Words("shift: |x'[2:] - x[:n-1]|", "シフト：|x'[2:] - x[:n-1]|")
-    begin = Words(
+    zeros = Localized("shift: largest entry at place 1", "シフト：先頭の成分の最大")
+    rest = Localized("shift: |x'[2:] - x[:n-1]|", "シフト：|x'[2:] - x[:n-1]|")
+    begin = Localized(
         "logits: |shifted embeddings - begin id in front|", "ロジット：|埋め込みのシフト - 開始 ID を前置|"
     )
-    cached = Words(
+    cached = Localized(
         "targets given: |all at once - step by step on a cache|", "目標あり：|一括 - キャッシュで逐次|"
     )
-    future = Words("logits 1..t, another target t: change", "目標 t を変えたときのロジット 1..t の変化")
-    leak = Words(
+    future = Localized("logits 1..t, another target t: change", "目標 t を変えたときのロジット 1..t の変化")
+    leak = Localized(
         "no shift: logits t, another target t: change", "シフトなし：目標 t を変えたときのロジット t の変化"
     )
-    same = Words(
+    same = Localized(
         "predicted: tokens that differ, beam 1 and recomputed", "予測：ビーム幅 1 と再計算で異なるトークン数"
     )
-    taught_again = Words(
+    taught_again = Localized(
         "its log-probability: |cached - as targets|", "その対数確率：|キャッシュ - 目標として|"
     )
-    wider = Words("log-probability of the text: beam 4 - beam 1", "見つけた文の対数確率：ビーム幅 4 - 1")
+    wider = Localized("log-probability of the text: beam 4 - beam 1", "見つけた文の対数確率：ビーム幅 4 - 1")
     checks = (
         equals(zeros, largest(shift(embedded)[:, 0]), 0.0, 0.0),
         equals(rest, largest(shift(embedded)[:, 1:] - embedded[:, :-1]), 0.0, 0.0),
@@ -237,11 +248,11 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
         equals(future, largest(moves.tril()), 0.0, 0.0),
         above(leak, min(map(largest, leaks)), 0.1, counterexample=True),
         equals(same, _differing(written, anew), 0, 0.0),
-        above(Words("tokens of that text", "その文のトークン数"), len(set(written)), 3.0),
+        above(Localized("tokens of that text", "その文のトークン数"), len(set(written)), 3.0),
         below(taught_again, abs(float(losses.sum()) + greedy.log_prob), 1e-10),
         above(wider, beam.log_prob - greedy.log_prob, 0.0),
     )
-    title = Words(
+    title = Localized(
         "change of logits t (row) as target s (column) changes",
         "目標 s（列）を変えたときのロジット t（行）の変化",
     )
@@ -255,11 +266,11 @@ def _differing(first: list[int], second: list[int]) -> int:
 C15 = Claim(
     id="C15",
     source="Slides on the Transformer",
-    statement=Words(
+    statement=Localized(
         "Self-attention works on all positions in parallel.",
         "セルフアテンションは全位置を並列に計算する。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "Row t of softmax(QKᵀ/√d)V needs q_t and all keys and values, but no other row of the result.\n"
         "So n calls with one query each and one call with n queries compute the same numbers; the single call is\n"
         "one matrix product, of which every core or every lane of a chip can take a part.\n"
@@ -277,7 +288,7 @@ C15 = Claim(
         "最も長い演算の連鎖は n によらない。RNN では h_t が h_(t-1) を待つので n に比例する。\n"
         "文を生成するときは、トークンが前もってわからないので、1 トークンごとに 1 回の呼び出しになる。",
     ),
-    condition=Words(
+    condition=Localized(
         "The inputs of all positions must be known, as in training and in the encoder; generating a text takes a call"
         " for each token.",
         "学習時やエンコーダのように、全位置の入力が既知であることが条件である。文の生成では、トークンごとに 1 回の"
@@ -289,13 +300,13 @@ C15 = Claim(
 C23 = Claim(
     id="C23",
     source="Kikuta 2025, exercise 3.7",
-    statement=Words(
+    statement=Localized(
         "One model has two modes: with targets it gives the logits of all positions at once, from targets shifted to"
         " the right behind a vector of zeros; without, it predicts token by token, keeping keys and values.",
         "一つのモデルに二つの動作がある。目標文があれば、零ベクトルを先頭に置いて右に一つずらした目標文から、全位置の"
         "ロジットを一度に出す。なければ、キーとバリューを保存しながら 1 トークンずつ予測する。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "Logits at place t are to predict target t from targets 1 to t - 1. Shift: x'_1 = 0 and x'_t = x_(t-1).\n"
         "With the causal mask place t then reads x_1, ..., x_(t-1) only. So logits 1 to t stay as they are when"
         " target t changes, and all n can be trained in one call.\n"
@@ -315,7 +326,7 @@ C23 = Claim(
         "見つけた文に沿ったキャッシュのロジットは、教師強制のロジットと一致し、文の確率も同じである。\n"
         "ビーム幅 1 はこの貪欲な繰り返しであり、幅を広げると、最良のプレフィックスを一つでなく数個残す。",
     ),
-    condition=Words(
+    condition=Localized(
         "All at once works only with the shift and the causal mask: without the shift a place reads the very target"
         " that it is to predict.",
         "一度に計算できるのは、右シフトと因果マスクがある場合に限る。シフトしなければ、予測すべき目標そのものを"

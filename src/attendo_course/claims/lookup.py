@@ -10,8 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.microscope.terminal_pictures import Picture
-from attendo.words import Words
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.lookup import edit_weights, levenshtein
 
@@ -54,34 +54,37 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
     curves = torch.cat([weights_of([MISSPELT], keys, beta) for beta in BETAS])
     uniform = weights_of([MISSPELT], keys, 0.0)
     checks = (
-        equals(Words("sum of the weights", "重みの和"), float(weights.sum()), 1.0),
+        equals(Localized("sum of the weights", "重みの和"), float(weights.sum()), 1.0),
         below(
-            Words("|ln(a_i/a_j) - β(d_j - d_i)| at most", "|ln(a_i/a_j) - β(d_j - d_i)| の最大"),
+            Localized("|ln(a_i/a_j) - β(d_j - d_i)| at most", "|ln(a_i/a_j) - β(d_j - d_i)| の最大"),
             float((odds - 2.0 * (distances - distances[:, None])).abs().max()),
             1e-10,
         ),
         equals(
-            Words("keys found exactly at β = ∞", "β = ∞ で正しく引けたキーの数"), float(found), len(keys), 0.0
+            Localized("keys found exactly at β = ∞", "β = ∞ で正しく引けたキーの数"),
+            float(found),
+            len(keys),
+            0.0,
         ),
         below(
-            Words(f"β = 0: distance from 1/{len(keys)}", f"β = 0: 1/{len(keys)} との差"),
+            Localized(f"β = 0: distance from 1/{len(keys)}", f"β = 0: 1/{len(keys)} との差"),
             float((uniform - 1 / len(keys)).abs().max()),
             1e-12,
         ),
         above(
-            Words(
+            Localized(
                 f"weight of {keys[0]} for {MISSPELT}, β = 2", f"{MISSPELT} に対する {keys[0]} の重み（β = 2）"
             ),
             float(weights[0]),
             0.8,
         ),
         below(
-            Words("its distance from 1 at β = 40", "同じ重みと 1 との差（β = 40）"),
+            Localized("its distance from 1 at β = 40", "同じ重みと 1 との差（β = 40）"),
             1.0 - float(weights_of([MISSPELT], keys, 40.0)[0, 0]),
             1e-12,
         ),
         equals(
-            Words(f"largest weight for {BETWEEN}, β = 1000", f"{BETWEEN} に対する最大の重み（β = 1000）"),
+            Localized(f"largest weight for {BETWEEN}, β = 1000", f"{BETWEEN} に対する最大の重み（β = 1000）"),
             float(weights_of([BETWEEN], keys, 1000.0).max()),
             0.5,
             counterexample=True,
@@ -89,7 +92,7 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
     )
     picture = Picture(
         "curves",
-        Words(
+        Localized(
             f"Weights for the query {MISSPELT} as β grows", f"β を大きくしたときの検索語「{MISSPELT}」の重み"
         ),
         np.ascontiguousarray(curves.T.numpy()),
@@ -102,11 +105,11 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
 C27 = Claim(
     id="C27",
     source="Kikuta 2025, exercise 3.3",
-    statement=Words(
+    statement=Localized(
         "A dictionary can be looked up softly: attention whose scores are minus the edit distance.",
         "辞書引きはアテンションで「ソフト」に一般化できる。編集距離の符号を変えたものをスコアとするアテンションがそれである。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "A dictionary compares a query with each key and answers with the value of the key that is equal. Replace"
         " equal or not by the Levenshtein distance d_i, the least number of characters to insert, delete or replace,"
         " and take a = softmax(-βd) as weights. They sum to 1, and two keys compare as a_i/a_j = exp(β(d_j - d_i)):"
@@ -121,7 +124,7 @@ C27 = Claim(
         "アテンションとの違いは、スコアが qᵀk ではないことだけである。",
     ),
     compute=edit_distance_look_up,
-    condition=Words(
+    condition=Localized(
         "For a query that is no key, the weights become one-hot only if a single key is nearest; two keys at the same"
         " distance share the weight at every finite β.",
         "キーにない検索語では、最も近いキーがただ一つのときに限り重みが one-hot に近づく。同じ距離のキーが二つあれば、"

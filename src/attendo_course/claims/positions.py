@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.positions import frequencies, sinusoidal_encoding
-from attendo.words import Words
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.claims.samples import largest
 from attendo_course.figures.positions import heatmap
@@ -73,27 +73,31 @@ def shifting_rotates(
     m = {k: shift_matrix(k, d_model, dtype=torch.float64) for k in (1, a, b, a + b)}
     moved = max(largest(rows @ m[k].T - encode(places + k, d_model)) for k in (1, a, b))
     product = m[a].T @ m[a] - torch.eye(d_model, dtype=torch.float64)
-    odd = Words(
+    odd = Localized(
         "d = 1: PE[0] = 0, so M PE[0] = 0, but PE[1] =", "d = 1：M PE[0] = M·0 = 0 だが、PE[1] の値は"
     )
     checks = (
-        below(Words("sin (p+k)ω: largest deviation", "sin (p+k)ω の式の最大偏差"), largest(sine_law), 1e-12),
         below(
-            Words("cos (p+k)ω: largest deviation", "cos (p+k)ω の式の最大偏差"), largest(cosine_law), 1e-12
+            Localized("sin (p+k)ω: largest deviation", "sin (p+k)ω の式の最大偏差"), largest(sine_law), 1e-12
         ),
-        below(Words("largest |M_k PE[p] - PE[p+k]|", "|M_k PE[p] - PE[p+k]| の最大"), moved, 1e-12),
-        below(Words("largest |MᵀM - I|", "|MᵀM - I| の最大"), largest(product), 1e-12),
         below(
-            Words("largest |M_a M_b - M_(a+b)|", "|M_a M_b - M_(a+b)| の最大"),
+            Localized("cos (p+k)ω: largest deviation", "cos (p+k)ω の式の最大偏差"),
+            largest(cosine_law),
+            1e-12,
+        ),
+        below(Localized("largest |M_k PE[p] - PE[p+k]|", "|M_k PE[p] - PE[p+k]| の最大"), moved, 1e-12),
+        below(Localized("largest |MᵀM - I|", "|MᵀM - I| の最大"), largest(product), 1e-12),
+        below(
+            Localized("largest |M_a M_b - M_(a+b)|", "|M_a M_b - M_(a+b)| の最大"),
             largest(m[a] @ m[b] - m[a + b]),
             1e-12,
         ),
-        equals(Words("M_1[0, 0] = cos 1", "M_1[0, 0] = cos 1"), m[1][0, 0].item(), 0.540302, 5e-7),
-        equals(Words("M_1[0, 1] = sin 1", "M_1[0, 1] = sin 1"), m[1][0, 1].item(), 0.841471, 5e-7),
+        equals(Localized("M_1[0, 0] = cos 1", "M_1[0, 0] = cos 1"), m[1][0, 0].item(), 0.540302, 5e-7),
+        equals(Localized("M_1[0, 1] = sin 1", "M_1[0, 1] = sin 1"), m[1][0, 1].item(), 0.841471, 5e-7),
         equals(odd, encode(torch.tensor(1), 1).item(), 0.841471, 5e-7, counterexample=True),
     )
     small = shift_matrix(5, 8, dtype=torch.float64).numpy()
-    title = Words(
+    title = Localized(
         "M_5 for d = 8: four rotations, each slower than the last", "d = 8 の M_5：下ほど遅い 4 つの回転"
     )
     names = tuple(f"{phase} ω{i}" for i in range(4) for phase in ("sin", "cos"))
@@ -113,21 +117,23 @@ def only_distance_counts(encode: Encode = sines_and_cosines, n: int = 64) -> Fin
     distances = torch.arange(64)
     products = {d: encode(distances, d) @ encode(torch.tensor(0), d) for d in (128, 512)}
     sums = (distances[:, None] * frequencies(64, 128)).cos().sum(-1)
-    spread = Words("same distance: largest difference of the products", "距離が同じ内積どうしの差の最大")
-    formula = Words("largest |PE[0]·PE[k] - Σ cos kω_i|", "|PE[0]·PE[k] - Σ cos kω_i| の最大")
+    spread = Localized("same distance: largest difference of the products", "距離が同じ内積どうしの差の最大")
+    formula = Localized("largest |PE[0]·PE[k] - Σ cos kω_i|", "|PE[0]·PE[k] - Σ cos kω_i| の最大")
     checks = [
         below(spread, spread_by_distance(encode(torch.arange(n), 128)), 1e-12),
         below(formula, largest(products[128] - sums), 1e-12),
     ]
     for k, expected in enumerate((64.0, 62.094, 57.382, 52.186)):
         name = f"d = 128: PE[p]·PE[p+{k}]"
-        checks.append(equals(Words(name, name), products[128][k].item(), expected, 5e-4))
+        checks.append(equals(Localized(name, name), products[128][k].item(), expected, 5e-4))
     for d, expected in ((128, 11), (512, 43)):
         rises = (products[d].diff() > 0).nonzero().flatten().tolist()
-        name = Words(f"d = {d}: first k with a larger product at k+1", f"d = {d}：k+1 で内積が増える最初の k")
+        name = Localized(
+            f"d = {d}: first k with a larger product at k+1", f"d = {d}：k+1 で内積が増える最初の k"
+        )
         checks.append(equals(name, rises[0] if rises else math.nan, expected, 0.0, counterexample=True))
     curves = np.stack([(product / product[0]).numpy() for product in products.values()])
-    title = Words("PE[p]·PE[p+k] / (d/2) by k", "PE[p]·PE[p+k] / (d/2) と k")
+    title = Localized("PE[p]·PE[p+k] / (d/2) by k", "PE[p]·PE[p+k] / (d/2) と k")
     labels = tuple(str(k) for k in range(64))
     return Finding(tuple(checks), Picture("curves", title, curves, ("d = 128", "d = 512"), labels))
 
@@ -145,11 +151,11 @@ def sines_alone_lose_it(encode: Encode = sines_alone, d_model: int = 64, n: int 
     rows = encode(torch.arange(n), d_model)
     both = sines_and_cosines(torch.arange(n), 2 * d_model)
     lengths = rows.square().sum(-1)
-    spread = Words("same distance: largest difference of the products", "距離が同じ内積どうしの差の最大")
-    cured = Words("sines and cosines: the same difference", "正弦と余弦：同じ差の最大")
-    nothing = Words("|PE[0]|²: M_k PE[0] = 0 for every M_k", "|PE[0]|²（どの M_k でも M_k PE[0] = 0）")
-    something = Words("|PE[1]|²: what M_1 PE[0] should have", "|PE[1]|²（M_1 PE[0] がもつべき値）")
-    varying = Words("|PE[p]|²: greatest - least", "|PE[p]|² の最大と最小の差")
+    spread = Localized("same distance: largest difference of the products", "距離が同じ内積どうしの差の最大")
+    cured = Localized("sines and cosines: the same difference", "正弦と余弦：同じ差の最大")
+    nothing = Localized("|PE[0]|²: M_k PE[0] = 0 for every M_k", "|PE[0]|²（どの M_k でも M_k PE[0] = 0）")
+    something = Localized("|PE[1]|²: what M_1 PE[0] should have", "|PE[1]|²（M_1 PE[0] がもつべき値）")
+    varying = Localized("|PE[p]|²: greatest - least", "|PE[p]|² の最大と最小の差")
     checks = (
         equals(spread, spread_by_distance(rows), 20.38, 5e-3),
         below(cured, spread_by_distance(both), 1e-12),
@@ -158,7 +164,7 @@ def sines_alone_lose_it(encode: Encode = sines_alone, d_model: int = 64, n: int 
         above(varying, float(lengths.max() - lengths.min()), 1.0),
     )
     curves = torch.stack([(rows[:-1] * rows[1:]).sum(-1), (both[:-1] * both[1:]).sum(-1)])
-    title = Words("PE[p]·PE[p+1] by p", "PE[p]·PE[p+1] と p")
+    title = Localized("PE[p]·PE[p+1] by p", "PE[p]·PE[p+1] と p")
     labels = tuple(str(p) for p in range(n - 1))
     return Finding(checks, Picture("curves", title, curves.numpy(), ("sin", "sin, cos"), labels))
 
@@ -175,24 +181,29 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
     table = sines_and_cosines(torch.arange(64), 128).numpy()
     fits = array.shape == (128, 64)
     apart = float(np.abs(array - table.T).max()) if fits else math.nan
-    lengths = Words("largest | |PE[p]|² - d/2 |", "|PE[p]|² と d/2 の差の最大")
+    lengths = Localized("largest | |PE[p]|² - d/2 |", "|PE[p]|² と d/2 の差の最大")
     checks = [
-        equals(Words("rows: dimensions", "行数（次元）"), array.shape[0], 128, 0.0),
-        equals(Words("columns: positions", "列数（位置）"), array.shape[1], 64, 0.0),
-        equals(Words("largest |array - PEᵀ|", "|配列 - PEᵀ| の最大"), apart, 0.0, 0.0),
+        equals(Localized("rows: dimensions", "行数（次元）"), array.shape[0], 128, 0.0),
+        equals(Localized("columns: positions", "列数（位置）"), array.shape[1], 64, 0.0),
+        equals(Localized("largest |array - PEᵀ|", "|配列 - PEᵀ| の最大"), apart, 0.0, 0.0),
         below(lengths, float(np.abs(np.square(array).sum(0) - 64.0).max()), 1e-12),
-        equals(Words("largest entry, end of the bar", "最大の要素（カラーバーの上端）"), array.max(), 1.0),
         equals(
-            Words("least entry, end of the bar", "最小の要素（カラーバーの下端）"), array.min(), -1.0, 1e-3
+            Localized("largest entry, end of the bar", "最大の要素（カラーバーの上端）"), array.max(), 1.0
+        ),
+        equals(
+            Localized("least entry, end of the bar", "最小の要素（カラーバーの下端）"),
+            array.min(),
+            -1.0,
+            1e-3,
         ),
     ]
     for dimension, expected in enumerate((0.841471, 0.540302, 0.761720, 0.647906)):
         name = f"PE[1, {dimension}]"
-        checks.append(equals(Words(name, name), array[dimension, 1], expected, 5e-7))
+        checks.append(equals(Localized(name, name), array[dimension, 1], expected, 5e-7))
     title = "Sinusoidal Positional Encoding (max_len=64, d_model=128)"
     shown = [d for d in range(array.shape[0]) if d % 8 < 2][::-1]  # pairs of a sine and a cosine, upwards
     labels = tuple(str(d) for d in shown), tuple(str(p) for p in range(array.shape[1]))
-    return Finding(tuple(checks), Picture("matrix", Words(title, title), array[shown], *labels))
+    return Finding(tuple(checks), Picture("matrix", Localized(title, title), array[shown], *labels))
 
 
 def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 512) -> Finding:
@@ -208,24 +219,26 @@ def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 
     gap_at_many = limit - float(2 * math.pi / frequencies(many // 2, many)[-1])
     before, after = encode(torch.tensor([30305, 30306]), d_model)[:, d_model - 2].tolist()
     formula = 2 * math.pi * 10000.0 ** ((d_model - 2) / d_model)
-    ratio = Words("neighbors: largest |ratio - 10000^(2/d)|", "隣どうしの波長の比と 10000^(2/d) の差の最大")
-    quotient = Words("longest / (2π·10000^((d-2)/d))", "最長の波長 / (2π·10000^((d-2)/d))")
-    missing = Words("62832 = 2π·10000, less the longest", "62832 = 2π·10000 と最長の波長の差")
+    ratio = Localized(
+        "neighbors: largest |ratio - 10000^(2/d)|", "隣どうしの波長の比と 10000^(2/d) の差の最大"
+    )
+    quotient = Localized("longest / (2π·10000^((d-2)/d))", "最長の波長 / (2π·10000^((d-2)/d))")
+    missing = Localized("62832 = 2π·10000, less the longest", "62832 = 2π·10000 と最長の波長の差")
     checks = (
-        equals(Words("shortest wavelength, 2π", "最短の波長 2π"), waves[0].item(), 2 * math.pi),
-        equals(Words("longest wavelength", "最長の波長"), waves[-1].item(), 60611.0, 0.5),
+        equals(Localized("shortest wavelength, 2π", "最短の波長 2π"), waves[0].item(), 2 * math.pi),
+        equals(Localized("longest wavelength", "最長の波長"), waves[-1].item(), 60611.0, 0.5),
         equals(quotient, waves[-1].item() / formula, 1.0, 1e-12),
         below(ratio, largest(ratios - 10000.0 ** (2 / d_model)), 1e-12),
-        above(Words("slowest sine, p = 30305 < λ/2", "最も遅い正弦、p = 30305 < λ/2"), before, 0.0),
-        below(Words("slowest sine, p = 30306 > λ/2", "最も遅い正弦、p = 30306 > λ/2"), after, 0.0),
+        above(Localized("slowest sine, p = 30305 < λ/2", "最も遅い正弦、p = 30305 < λ/2"), before, 0.0),
+        below(Localized("slowest sine, p = 30306 > λ/2", "最も遅い正弦、p = 30306 > λ/2"), after, 0.0),
         above(missing, limit - waves[-1].item(), 2000.0, counterexample=True),
         below(
-            Words("d = 1,000,000: 62832 less the longest", "d = 1,000,000：62832 と最長の波長の差"),
+            Localized("d = 1,000,000: 62832 less the longest", "d = 1,000,000：62832 と最長の波長の差"),
             gap_at_many,
             2.0,
         ),
     )
-    title = Words("log₁₀ of the wavelength λ_i by i", "波長 λ_i の常用対数と i")
+    title = Localized("log₁₀ of the wavelength λ_i by i", "波長 λ_i の常用対数と i")
     labels = tuple(str(i) for i in range(d_model // 2))
     return Finding(checks, Picture("curves", title, waves.log10().numpy()[None], (f"d = {d_model}",), labels))
 
@@ -234,13 +247,13 @@ CLAIMS = (
     Claim(
         id="C01",
         source="Kikuta 2025, exercise 3.1",
-        statement=Words(
+        statement=Localized(
             "The sinusoidal encoding of position p+k is a fixed matrix times that of position p. The matrix M_k"
             " depends on k only and turns each pair (sin, cos) by the angle kω_i.",
             "位置 p+k の正弦波位置符号化は、位置 p の位置符号化に、ある行列を掛けたものである。この行列 M_k は"
             " k だけで決まり、各組 (sin, cos) を角 kω_i だけ回転する。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "Take one pair of entries, with ω = ω_i = 10000^(-2i/d): PE[p] holds sin pω and cos pω there.\n"
             "The addition theorems say\n"
             "  sin (p+k)ω = sin pω · cos kω + cos pω · sin kω,\n"
@@ -262,7 +275,7 @@ CLAIMS = (
             "bω の回転に続く aω の回転は (a+b)ω の回転だから、M_a M_b = M_(a+b) である。\n"
             "つまり PE[p+k] は PE[p] について線形で、係数は PE[k] から来る。PE[p] と PE[k] について双線形である。",
         ),
-        condition=Words(
+        condition=Localized(
             "The width d is even: in an odd width the last sine lacks its cosine.",
             "次元 d は偶数とする。奇数だと、最後の正弦に対になる余弦がない。",
         ),
@@ -271,11 +284,11 @@ CLAIMS = (
     Claim(
         id="C02",
         source="Kikuta 2025, exercise 3.1",
-        statement=Words(
+        statement=Localized(
             "The dot product of the encodings of positions p and p+k depends on the distance k only.",
             "位置 p と p+k の位置符号化どうしの内積は、距離 k だけで決まる。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "One pair of entries gives sin pω · sin (p+k)ω + cos pω · cos (p+k)ω = cos ((p+k)ω - pω) = cos kω.\n"
             "Summed over the pairs: PE[p]·PE[p+k] = Σ_i cos kω_i, without p.\n"
             "All pairs of positions at once: the Gram matrix PE PEᵀ is constant along each diagonal (Toeplitz).\n"
@@ -291,7 +304,7 @@ CLAIMS = (
             "しかし各余弦は 2π/ω_i で元に戻る。遅い成分がほとんど動かないうちに速い成分は戻ってくるので、\n"
             "和は増減する。近いほど内積が大きいとは限らない。",
         ),
-        condition=Words(
+        condition=Localized(
             "It does not fall monotonically: the first rise comes after k = 11 for d = 128, k = 43 for d = 512.",
             "k について単調に減るわけではない。d = 128 では k = 11→12、d = 512 では k = 43→44 で初めて増加する。",
         ),
@@ -300,13 +313,13 @@ CLAIMS = (
     Claim(
         id="C03",
         source="Bishop & Bishop 2024, exercise 12.10",
-        statement=Words(
+        statement=Localized(
             "An encoding of sines without their cosines has neither property: its dot products depend on the"
             " positions themselves, and no matrix shifts it.",
             "余弦のない、正弦だけの位置符号化は、どちらの性質ももたない。内積は位置そのものに依存し、"
             "位置をずらす行列も存在しない。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "For one frequency, sin pω · sin qω = ½ cos (p-q)ω - ½ cos (p+q)ω.\n"
             "The first part depends on the distance; the second, on p+q, changes as both positions move on.\n"
             "The cosines would add ½ cos (p-q)ω + ½ cos (p+q)ω, and the second part would cancel.\n"
@@ -325,13 +338,13 @@ CLAIMS = (
     Claim(
         id="C04",
         source="Kikuta 2025, exercise 3.2",
-        statement=Words(
+        statement=Localized(
             "The heat map of the encoding shows positions 0 to 63 from left to right and dimensions 0 to 127 upwards,"
             " with values from -1 to 1: the transposed table of sines and cosines.",
             "位置符号化のヒートマップは、横に位置 0〜63、縦に下から次元 0〜127 をとり、値は -1 から 1 である。"
             "すなわち正弦・余弦の表を転置したものである。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "The table has a row for each position p and a column for each dimension; the figure swaps the two.\n"
             "Dimension 2i is sin pω_i, dimension 2i+1 is cos pω_i, with ω_i = 10000^(-2i/128).\n"
             "The first dimensions turn by about 1 radian a position and look striped: λ_0 = 2π ≈ 6.3 positions.\n"
@@ -350,11 +363,11 @@ CLAIMS = (
     Claim(
         id="C24",
         source="Vaswani et al. 2017, section 3.5",
-        statement=Words(
+        statement=Localized(
             "The wavelengths of the encoding form a geometric progression from 2π to 10000·2π.",
             "位置符号化の波長は、2π から 10000·2π までの等比数列をなす。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "Dimension 2i is sin(p·10000^(-2i/d)); it repeats after λ_i = 2π·10000^(2i/d) positions.\n"
             "λ_(i+1)/λ_i = 10000^(2/d) for every i: a geometric progression, and λ_0 = 2π.\n"
             "There are d/2 pairs, i = 0 to d/2-1. At the last one 2i = d-2, so\n"
@@ -368,7 +381,7 @@ CLAIMS = (
             "因子 10000^(-2/d) は d = 512 で 0.965 なので、62832 ではなく 60611 になる。d → ∞ で 1 に近づく。\n"
             "表で見ると、最も遅い正弦は 31415 ではなく 30305 = 60611/2 の次の位置で負に変わる。",
         ),
-        condition=Words(
+        condition=Localized(
             "The upper end is only a limit for large d; the longest wavelength is 2π·10000^((d-2)/d).",
             "上端は d を大きくしたときの極限であり、実際の最長の波長は 2π·10000^((d-2)/d) である。",
         ),

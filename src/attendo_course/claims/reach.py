@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention
 from attendo.nn.masks import Mask
-from attendo.words import Words
 from attendo_course.claims.built import built, unrolled
 from attendo_course.claims.claim import Check, Claim, Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal
@@ -148,10 +148,10 @@ def _layers(n: int, d: int, k: int = 3) -> dict[str, Callable[[], Tensor]]:
 
 
 NAMES = {
-    "n²d": Words("self-attention", "セルフアテンション"),
-    "nd²": Words("RNN", "RNN"),
-    "knd²": Words("convolution", "畳み込み"),
-    "rnd": Words("restricted", "制限つき"),
+    "n²d": Localized("self-attention", "セルフアテンション"),
+    "nd²": Localized("RNN", "RNN"),
+    "knd²": Localized("convolution", "畳み込み"),
+    "rnd": Localized("restricted", "制限つき"),
 }
 
 
@@ -168,10 +168,10 @@ def _costs(n: int = 16, d: int = 8, k: int = 3) -> list[Check]:
         for (size, layers), expected in zip(others.items(), times, strict=True):
             if size != "k" or expected > 1:
                 ratio = {"n": "2n / n", "d": "2d / d", "k": f"3{order[0]} / {order[0]}"}[size]
-                name = Words(f"{en}, O({order}): work, {ratio}", f"{ja} O({order})：計算量の比 {ratio}")
+                name = Localized(f"{en}, O({order}): work, {ratio}", f"{ja} O({order})：計算量の比 {ratio}")
                 checks.append(equals(name, products_counted(layers[order]) / work, expected, 0.0))
         waits = (longest_chain(longer[order]()) - longest_chain(small[order]())) / per_step
-        name = Words(
+        name = Localized(
             f"{en}: further steps in a row, n = 32 / 16", f"{ja}：n = 16 → 32 で増える逐次ステップ数"
         )
         checks.append(equals(name, waits, n if order == "nd²" else 0.0, 0.0))
@@ -189,11 +189,11 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     >>> one_layer_sees_all(attending(32)).holds
     False
     """
-    one = Words(
+    one = Localized(
         f"self-attention: layers to see {n} tokens",
         f"セルフアテンション：{n} トークンすべてが見えるまでの層数",
     )
-    pairs = Words(
+    pairs = Localized(
         "self-attention, one layer: pairs of tokens joined",
         "セルフアテンション 1 層：結ばれるトークンの組の数",
     )
@@ -204,28 +204,28 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     ]
     curves = {"self": [n]}
     for k, expected in zip(WIDTHS, (64, 32, 16), strict=True):
-        name = Words(f"convolution, k = {k}: layers", f"畳み込み k = {k}：層数")
+        name = Localized(f"convolution, k = {k}: layers", f"畳み込み k = {k}：層数")
         curves[f"conv k={k}"] = seen_by_layer(convolving(k), n)
         checks.append(equals(name, layers_needed(convolving(k), n), expected, 0.0))
     for k, expected in ((2, 7), (3, 4), (9, 2)):
         dilated = convolving(k, dilated=True)
-        name = Words(
+        name = Localized(
             f"dilated convolution, k = {k}: layers, ⌈log_k n⌉", f"拡張畳み込み k = {k}：層数 ⌈log_k n⌉"
         )
         checks.append(equals(name, layers_needed(dilated, n), expected, 0.0))
     curves["dilated k=3"] = seen_by_layer(convolving(3, dilated=True), n)
     x = normal(2, n, 4).requires_grad_()
     (first,) = torch.autograd.grad(unrolled(built(lambda: nn.RNNCell(4, 4), 1), x)[-1].sum(), x)
-    steps = Words(
+    steps = Localized(
         "RNN, one layer: tokens the last state depends on", "RNN 1 層：最後の状態が依存するトークン数"
     )
-    fading = Words("RNN: |∂h_n/∂x_1| / |∂h_n/∂x_n|", "RNN：|∂h_n/∂x_1| / |∂h_n/∂x_n|")
+    fading = Localized("RNN: |∂h_n/∂x_1| / |∂h_n/∂x_n|", "RNN：|∂h_n/∂x_1| / |∂h_n/∂x_n|")
     checks.append(equals(steps, int((first.norm(dim=-1) > 0).sum()), n, 0.0))
     checks.append(below(fading, (first[0].norm() / first[-1].norm()).item(), 1e-6))
     checks += _costs()
     points = max(map(len, curves.values()))
     values = np.array([seen + [seen[-1]] * (points - len(seen)) for seen in curves.values()], dtype=float)
-    title = Words(f"tokens seen of {n}, by layers", f"{n} トークンのうち見えている数と層数")
+    title = Localized(f"tokens seen of {n}, by layers", f"{n} トークンのうち見えている数と層数")
     labels = tuple(str(layer + 1) for layer in range(points))
     return Finding(tuple(checks), Picture("curves", title, values, tuple(curves), labels))
 
@@ -251,11 +251,13 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
         wasted = products_counted(lambda m=banded: attention(query, key, value, m))
         needed.append(layers_needed(attending(window), n))
         saved.append(wasted / work)
-        same = Words(f"r = {r}: |neighborhood - banded mask|", f"r = {r}：|近傍のみ - 帯状マスク|")
-        operations = Words(f"r = {r}: operations, 4rnd", f"r = {r}：演算数 4rnd")
-        layers = Words(f"r = {r}: layers to see {n} tokens", f"r = {r}：{n} トークンすべてが見えるまでの層数")
-        exact = Words(f"r = {r}: layers · (r - 1)/2, n - 1", f"r = {r}：層数·(r - 1)/2 = n - 1")
-        full = Words(f"r = {r}, mask only: operations, 4n²d", f"r = {r}、マスクのみ：演算数 4n²d")
+        same = Localized(f"r = {r}: |neighborhood - banded mask|", f"r = {r}：|近傍のみ - 帯状マスク|")
+        operations = Localized(f"r = {r}: operations, 4rnd", f"r = {r}：演算数 4rnd")
+        layers = Localized(
+            f"r = {r}: layers to see {n} tokens", f"r = {r}：{n} トークンすべてが見えるまでの層数"
+        )
+        exact = Localized(f"r = {r}: layers · (r - 1)/2, n - 1", f"r = {r}：層数·(r - 1)/2 = n - 1")
+        full = Localized(f"r = {r}, mask only: operations, 4n²d", f"r = {r}、マスクのみ：演算数 4n²d")
         checks += [
             below(same, largest(found - masked), 1e-12),
             equals(operations, work, 4 * r * n * d, 0.0),
@@ -266,27 +268,27 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
     chains = [
         longest_chain(local(x, x, x, 2)) for x in (normal(0, m, d).requires_grad_() for m in (n, 2 * n))
     ]
-    one = Words("steps in a row, 2n: more than with n", "逐次ステップ数：2n のとき n より増える数")
-    cheaper = Words(
+    one = Localized("steps in a row, 2n: more than with n", "逐次ステップ数：2n のとき n より増える数")
+    cheaper = Localized(
         "n = 65, r = 3: full / restricted operations", "n = 65、r = 3：全体と制限つきの演算数の比"
     )
     checks.append(equals(one, chains[1] - chains[0], 0, 0.0))
     checks.append(above(cheaper, saved[0], 20.0))
     mask = Mask(window=2).dense(17, 17)[0, 0].double()
-    title = Words("r = 3, n = 17: the scores that are computed", "r = 3、n = 17：計算されるスコア")
+    title = Localized("r = 3, n = 17: the scores that are computed", "r = 3、n = 17：計算されるスコア")
     return Finding(tuple(checks), Picture("matrix", title, mask.numpy()))
 
 
 C14 = Claim(
     id="C14",
     source="Weather post; slides; Vaswani et al. 2017, table 1",
-    statement=Words(
+    statement=Localized(
         "One layer of self-attention lets every token see all others; convolutions need many layers for that, and an"
         " RNN has to go through the tokens one after the other.",
         "セルフアテンションは 1 層で全トークンが互いに見える。畳み込みでは多くの層が必要であり、RNN は"
         "トークンを一つずつ順に処理しなければならない。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "Self-attention: a_pq > 0 for every pair, so one layer joins any two tokens: path 1. The scores and the mean"
         " take n² products of vectors of width d each: O(n²d), and nothing in it waits for another position.\n"
         "RNN: h_t needs h_(t-1), so the first token reaches the last state through n - 1 steps in a row, each a d × d"
@@ -316,14 +318,14 @@ C14 = Claim(
 C22 = Claim(
     id="C22",
     source="Kikuta 2025, exercise 3.6",
-    statement=Words(
+    statement=Localized(
         "Self-attention restricted to r neighbors costs O(rnd) a layer instead of O(n²d), in O(1) steps, and the"
         " longest path grows to O(n/r).",
         "r 個の近傍に制限したセルフアテンションは、1 層あたりの計算量が O(n²d) から O(rnd) に減り、"
         "逐次計算は O(1) のままだが、"
         "最大経路長は O(n/r) に伸びる。",
     ),
-    derivation=Words(
+    derivation=Localized(
         "Each of n queries meets r keys: r scores of d products each, then r values of width d to be mixed.\n"
         "With multiplications and additions that is 2rd + 2rd a query, 4rnd in all: linear in n.\n"
         "No query waits for another one's result: the steps in a row do not depend on n.\n"
@@ -340,7 +342,7 @@ C22 = Claim(
         "n = 65、r = 3, 5, 9 では 64, 32, 16 層となる。4rnd の層を L 層重ねた合計は再び O(n²d) である。"
         "近くのトークンは安いが、遠くのトークンはそうではない。",
     ),
-    condition=Words(
+    condition=Localized(
         "The scores outside must be left out, not masked: a mask on the full matrix gives the same result and saves"
         " nothing.",
         "範囲外のスコアは、マスクするのではなく、計算しないことが必要である。全体の行列にマスクをかけると、結果は同じ"

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import masked_softmax
-from attendo.words import Words
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 
 SCORES = (12.0, 8.0, -1.0, 19.0)
@@ -74,17 +74,17 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
     found, temperatures = softmax_at(1.0), implied_temperatures(printed)
     nearest = nearest_temperature(printed)
     near = softmax_at(nearest)
-    checks = [equals(Words("sum of the softmax", "softmax の和"), found.sum(), 1.0)]
+    checks = [equals(Localized("sum of the softmax", "softmax の和"), found.sum(), 1.0)]
     for score, value, (expected, digits) in zip(SCORES, found, WEIGHTS, strict=True):
-        name = Words(f"weight of the score {score:g}", f"スコア {score:g} の重み")
+        name = Localized(f"weight of the score {score:g}", f"スコア {score:g} の重み")
         checks.append(equals(name, value, expected, digits))
-    total = Words("slides: sum of the numbers", "スライド：数の和")
-    far = Words("slides: largest difference from the softmax", "スライド：softmax との差の最大")
-    pairs = Words(
+    total = Localized("slides: sum of the numbers", "スライド：数の和")
+    far = Localized("slides: largest difference from the softmax", "スライド：softmax との差の最大")
+    pairs = Localized(
         "slides: temperatures that pairs imply, largest / least", "スライド：組から求めた温度の最大 / 最小"
     )
-    temperature = Words("nearest temperature", "最も近い温度")
-    distance = Words("its largest difference from the slides", "その温度での差の最大")
+    temperature = Localized("nearest temperature", "最も近い温度")
+    distance = Localized("its largest difference from the slides", "その温度での差の最大")
     checks += [
         equals(total, sum(printed), 1.0),
         above(far, np.abs(found - printed).max(), 0.5, counterexample=True),
@@ -93,16 +93,16 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
         above(distance, np.abs(near - printed).max(), 0.05, counterexample=True),
     ]
     for score, value, expected in zip(SCORES, near, (0.249, 0.162, 0.061, 0.528), strict=True):
-        name = Words(
+        name = Localized(
             f"nearest temperature: weight of the score {score:g}", f"最も近い温度：スコア {score:g} の重み"
         )
         checks.append(equals(name, value, expected, 5e-4))
     falling = np.diff([softmax_at(t)[3] for t in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)])
-    hotter = Words(
+    hotter = Localized(
         "largest change of the top weight as T doubles", "T を 2 倍にしたときの最大の重みの変化の最大"
     )
     checks.append(below(hotter, falling.max(), 0.0))
-    title = Words("T = 1; the nearest temperature; the slides", "T = 1、最も近い温度、スライド")
+    title = Localized("T = 1; the nearest temperature; the slides", "T = 1、最も近い温度、スライド")
     rows = ("T = 1", f"T = {nearest:.1f}", "slides")
     values = np.stack([found, near, np.asarray(printed)])
     return Finding(tuple(checks), Picture("matrix", title, values, rows, tuple(f"{s:g}" for s in SCORES)))
@@ -112,11 +112,11 @@ CLAIMS = (
     Claim(
         id="C17",
         source="Slides on the Transformer",
-        statement=Words(
+        statement=Localized(
             "The softmax turns scores, such as (12, 8, -1, 19), into weights that sum to 1.",
             "softmax は (12, 8, -1, 19) のようなスコアを、和が 1 の重みに変える。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "a_i = exp(s_i) / Σ_j exp(s_j): the sum is 1 by construction, whatever the scores.\n"
             "Two weights compare as a_i/a_j = exp(s_i - s_j): a lead of 7, as 19 has over 12, is a factor of 1097.\n"
             "So almost everything goes to 19: (9.1e-4, 1.7e-5, 2.1e-9, .99907).\n"
@@ -136,7 +136,7 @@ CLAIMS = (
             "差の最大が最も小さいのは T = 9.3 の (0.249, 0.162, 0.061, 0.528) で、それでも 0.051 ずれる。\n"
             "スライドの数の和は 1 だが、和が 1 であるだけでは softmax ではない。",
         ),
-        condition=Words(
+        condition=Localized(
             "A sum of 1 is not enough: the weights printed beside these scores, (.3, .2, .01, .49), are no softmax"
             " of them, at any temperature.",
             "和が 1 であるだけでは足りない。これらのスコアの横に示された (0.3, 0.2, 0.01, 0.49) は、どの温度でも、それ"

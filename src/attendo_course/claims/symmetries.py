@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention_weights, masked_softmax
 from attendo.nn.masks import Mask
 from attendo.nn.positions import sinusoidal_encoding
-from attendo.words import Words
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
 
@@ -42,15 +42,15 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
     past = Mask(causal=True)
     masked, masked_after = heads(x[None], x[None], past)[0], heads((p @ x)[None], (p @ x)[None], past)[0]
     weights = masked_softmax(scores)
-    orthogonal = Words("largest |PᵀP - I|", "|PᵀP - I| の最大")
-    rows = Words("largest |σ(PA) - Pσ(A)|", "|σ(PA) - Pσ(A)| の最大")
-    columns = Words("largest |σ(APᵀ) - σ(A)Pᵀ|", "|σ(APᵀ) - σ(A)Pᵀ| の最大")
-    same = Words("largest |MHA(PX) - P·MHA(X)|", "|MHA(PX) - P·MHA(X)| の最大")
-    moved = Words("not invariant: largest |MHA(PX) - MHA(X)|", "不変ではない：|MHA(PX) - MHA(X)| の最大")
-    placed = Words(
+    orthogonal = Localized("largest |PᵀP - I|", "|PᵀP - I| の最大")
+    rows = Localized("largest |σ(PA) - Pσ(A)|", "|σ(PA) - Pσ(A)| の最大")
+    columns = Localized("largest |σ(APᵀ) - σ(A)Pᵀ|", "|σ(APᵀ) - σ(A)Pᵀ| の最大")
+    same = Localized("largest |MHA(PX) - P·MHA(X)|", "|MHA(PX) - P·MHA(X)| の最大")
+    moved = Localized("not invariant: largest |MHA(PX) - MHA(X)|", "不変ではない：|MHA(PX) - MHA(X)| の最大")
+    placed = Localized(
         "with positions E: |MHA(PX+E) - P·MHA(X+E)|", "位置符号化 E あり：|MHA(PX+E) - P·MHA(X+E)|"
     )
-    behind = Words("causal mask: |MHA(PX) - P·MHA(X)|", "因果マスクあり：|MHA(PX) - P·MHA(X)|")
+    behind = Localized("causal mask: |MHA(PX) - P·MHA(X)|", "因果マスクあり：|MHA(PX) - P·MHA(X)|")
     checks = (
         equals(orthogonal, largest(p.T @ p - torch.eye(n)), 0.0, 0.0),
         below(rows, largest(masked_softmax(p @ scores) - p @ weights), 1e-12),
@@ -61,7 +61,7 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
         above(behind, largest(masked_after - p @ masked), 1.0, counterexample=True),
     )
     before, after = attention_weights(x, x), attention_weights(p @ x, p @ x)
-    title = Words(
+    title = Localized(
         "A of X, and A of PX: the same rows and columns in another order",
         "X の A と PX の A：同じ行と列の並べ替え",
     )
@@ -99,13 +99,19 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
     places = sinusoidal_encoding(torch.arange(7), 8, dtype=torch.float64)
     doubled = torch.cat([x, x[:1]])
     seen = [apply(tokens + places, tokens + places) for tokens in (shuffled, x)]
-    memory = Words("memory shuffled: largest change of an output", "参照先を並べ替えたときの出力の変化の最大")
-    as_set = Words("all shuffled: distance of the sets of outputs", "全体を並べ替えたときの出力の集合の距離")
-    placed = Words(
+    memory = Localized(
+        "memory shuffled: largest change of an output", "参照先を並べ替えたときの出力の変化の最大"
+    )
+    as_set = Localized(
+        "all shuffled: distance of the sets of outputs", "全体を並べ替えたときの出力の集合の距離"
+    )
+    placed = Localized(
         "with positions, shuffled: the same distance", "位置符号化を加えて並べ替えたときの同じ距離"
     )
-    twice = Words("x₁ twice in the memory: change of an output", "参照先で x₁ を 2 回にしたときの出力の変化")
-    sizes = {t: Words(f"outputs for {t} tokens", f"トークン {t} 個に対する出力の数") for t in (1, 2, 7)}
+    twice = Localized(
+        "x₁ twice in the memory: change of an output", "参照先で x₁ を 2 回にしたときの出力の変化"
+    )
+    sizes = {t: Localized(f"outputs for {t} tokens", f"トークン {t} 個に対する出力の数") for t in (1, 2, 7)}
     checks = [
         *(equals(name, len(apply(x[:t], x[:t])), t, 0.0) for t, name in sizes.items()),
         below(memory, largest(apply(x, shuffled) - apply(x, x)), 1e-12),
@@ -114,7 +120,7 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
         above(twice, largest(apply(x, doubled) - apply(x, x)), 0.01, counterexample=True),
     ]
     same = torch.cdist(apply(x, x), apply(shuffled, shuffled)) < 1e-9
-    title = Words(
+    title = Localized(
         "equal outputs: of the set (rows), of the set shuffled",
         "等しい出力：元の集合（行）と並べ替えた集合（列）",
     )
@@ -155,22 +161,24 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
     mirror[0] = -mirror[0]
     lost = torch.linalg.svd(drawn[: d // 2]).Vh[-1]
     norm = torch.linalg.matrix_norm(drawn.T @ drawn - torch.eye(d), 2).item()
-    gram = Words("largest |WᵀW - I|", "|WᵀW - I| の最大")
-    length = Words("largest ||Wx| - |x||", "||Wx| - |x|| の最大")
-    product = Words("largest |Wx·Wy - x·y|", "|Wx·Wy - x·y| の最大")
-    only_if = Words(
+    gram = Localized("largest |WᵀW - I|", "|WᵀW - I| の最大")
+    length = Localized("largest ||Wx| - |x||", "||Wx| - |x|| の最大")
+    product = Localized("largest |Wx·Wy - x·y|", "|Wx·Wy - x·y| の最大")
+    only_if = Localized(
         "any W: largest ||Wx|² - 1| for |x| = 1, less ‖WᵀW - I‖",
         "任意の W：|x| = 1 での ||Wx|² - 1| の最大と ‖WᵀW - I‖ の差",
     )
-    long = Words("W from N(0, 1/d): largest |Wx|/|x|", "N(0, 1/d) から引いた W：|Wx|/|x| の最大")
-    short = Words("W from N(0, 1/d): least |Wx|/|x|", "N(0, 1/d) から引いた W：|Wx|/|x| の最小")
-    narrow = Words("W of d/2 rows: |Wx| for some x with |x| = 1", "d/2 行の W：|x| = 1 のある x での |Wx|")
-    flipped = Words("a reflection keeps lengths; its determinant", "鏡映も長さを保つが、その行列式は")
+    long = Localized("W from N(0, 1/d): largest |Wx|/|x|", "N(0, 1/d) から引いた W：|Wx|/|x| の最大")
+    short = Localized("W from N(0, 1/d): least |Wx|/|x|", "N(0, 1/d) から引いた W：|Wx|/|x| の最小")
+    narrow = Localized(
+        "W of d/2 rows: |Wx| for some x with |x| = 1", "d/2 行の W：|x| = 1 のある x での |Wx|"
+    )
+    flipped = Localized("a reflection keeps lengths; its determinant", "鏡映も長さを保つが、その行列式は")
     checks = (
         below(gram, largest(w.T @ w - torch.eye(d)), 1e-12),
         below(length, largest((x @ w.T).norm(dim=-1) - x.norm(dim=-1)), 1e-12),
         below(product, largest(((x @ w.T) * (y @ w.T)).sum(-1) - (x * y).sum(-1)), 1e-12),
-        equals(Words("det W", "det W"), torch.linalg.det(w).item(), 1.0),
+        equals(Localized("det W", "det W"), torch.linalg.det(w).item(), 1.0),
         equals(only_if, abs(reached.item()) - norm, 0.0, 1e-12),
         above(long, stretch[0].item(), 1.2, counterexample=True),
         below(short, stretch[-1].item(), 0.8, counterexample=True),
@@ -180,7 +188,7 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
     angles = torch.linspace(0.0, 2 * torch.pi, 37, dtype=torch.float64)
     circle = torch.stack([angles.cos(), angles.sin()])
     curves = torch.stack([(m @ circle).norm(dim=0) for m in (random_rotation(seed, 2), normal(seed, 2, 2))])
-    title = Words("|Wx| for unit x by angle (degrees)", "単位ベクトル x の角度（度）と |Wx|")
+    title = Localized("|Wx| for unit x by angle (degrees)", "単位ベクトル x の角度（度）と |Wx|")
     names = ("WᵀW = I", "W ~ N(0, 1)")
     return Finding(
         checks, Picture("curves", title, curves.numpy(), names, tuple(str(a) for a in range(0, 370, 10)))
@@ -191,13 +199,13 @@ CLAIMS = (
     Claim(
         id="C09",
         source="Bishop & Bishop 2024, exercise 12.7",
-        statement=Words(
+        statement=Localized(
             "Multi-head self-attention is equivariant: permuted tokens give the same outputs, permuted likewise,"
             " MHA(PX) = P·MHA(X).",
             "マルチヘッドセルフアテンションは置換に対して同変である。トークンを並べ替えると、出力も同じように"
             "並べ替わるだけである：MHA(PX) = P·MHA(X)。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "P has a single 1 in each row and column; its columns are orthonormal, so PᵀP = I.\n"
             "σ, the softmax of each row, treats rows alike: σ(PA) = Pσ(A).\n"
             "Within a row it treats entries alike, for the sum in the denominator has no order: σ(APᵀ) = σ(A)Pᵀ.\n"
@@ -215,7 +223,7 @@ CLAIMS = (
             "先頭の P は残る。つまり同変であって、不変ではない。\n"
             "PX + E は P(X + E) ではないので、位置符号化 E を加えると崩れる。順序を使うマスクでも崩れる。",
         ),
-        condition=Words(
+        condition=Localized(
             "Without positions in the input and without a mask that depends on the order.",
             "入力に位置の情報がなく、順序に依存するマスクもない場合に限る。",
         ),
@@ -224,11 +232,11 @@ CLAIMS = (
     Claim(
         id="C12",
         source="NYU Deep Learning 2020, week 12-3",
-        statement=Words(
+        statement=Localized(
             "Attention maps a set to a set: it takes any number of vectors, gives as many, and sees no order.",
             "アテンションは集合を集合に写す。ベクトルは何個でもよく、同じ個数の出力を返し、順序は見ない。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "The parameters know the widths of vectors, not their number t: A is t × t and AV has t rows.\n"
             "One output is Σ_m a_m v_m with a_m = exp(q·k_m) / Σ_m' exp(q·k_m').\n"
             "Both are sums over what is attended to, and a sum has no order: shuffle the pairs (k_m, v_m) together,\n"
@@ -242,7 +250,7 @@ CLAIMS = (
             "集合としては {PX の出力} = {X の出力} である。\n"
             "ただし和は個数を数える。同じ要素が二つあれば重みも 2 倍になるので、正しくは多重集合である。",
         ),
-        condition=Words(
+        condition=Localized(
             "Without positions or an order-dependent mask; and the sets are multisets: twice in, counted twice.",
             "位置の情報も順序に依存するマスクもない場合に限る。集合は多重集合とし、重複する要素は重複して数える。",
         ),
@@ -251,11 +259,11 @@ CLAIMS = (
     Claim(
         id="C13",
         source="NYU Deep Learning 2020, week 12-3",
-        statement=Words(
+        statement=Localized(
             "Query, key and value are rotations of x: q = W_q x, k = W_k x, v = W_v x.",
             "クエリ・キー・バリューは x の回転である：q = W_q x、k = W_k x、v = W_v x。",
         ),
-        derivation=Words(
+        derivation=Localized(
             "|Wx|² = xᵀWᵀWx. If WᵀW = I this is |x|² for every x, and (Wx)ᵀ(Wy) = xᵀy in the same way.\n"
             "Conversely let |Wx| = |x| for every x, and S = WᵀW - I. S is symmetric and xᵀSx = 0 for every x;\n"
             "with an eigenvector of length 1 for x, each eigenvalue of S is 0. So S = 0.\n"
@@ -271,7 +279,7 @@ CLAIMS = (
             "学習は W を直交に保たない。また d' < d 行の W は、ある x を 0 に写す。\n"
             "任意の W について言えるのは線形性であり、回転・伸縮・射影の組み合わせということである。",
         ),
-        condition=Words(
+        condition=Localized(
             "True only where W is square with WᵀW = I and det W = 1; trained projections are not.",
             "W が正方で WᵀW = I かつ det W = 1 の場合に限る。学習された射影はそうではない。",
         ),

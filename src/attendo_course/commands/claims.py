@@ -14,7 +14,7 @@ import typer
 
 from attendo.cli.options import OneJson, Spoken
 from attendo.cli.reporting import wrote
-from attendo.words import Language, Words, labelled
+from attendo.display.i18n import Language, Localized, labelled
 from attendo_course.commands.terminal import beside, padded, pick, terminal_width
 from attendo_course.sources import cited
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from attendo_course.grader.handed_in import Answer
     from attendo_course.grader.report import Report
 
-CONDITION = Words("Condition", "条件")
+CONDITION = Localized("Condition", "条件")
 
 
 def claims(
@@ -85,7 +85,7 @@ def claims(
         print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
         return int(n_failed > 0 or not mine.ok)
     if found:
-        print(_count(found, seconds).in_language(language))
+        print(_count(found, seconds).text(language))
     if mine.report is not None:
         print("\n".join(mine.report.lines(language)))
     return int(n_failed > 0 or not mine.ok)
@@ -103,25 +103,25 @@ def _chosen_claims(ids: list[str]) -> list[Claim]:
     return pick("claim", known, ids, [claim.id for claim in CLAIMS])
 
 
-def _verdict(claim: Claim, finding: Finding) -> Words:
+def _verdict(claim: Claim, finding: Finding) -> Localized:
     if not finding.holds:
-        return Words("FAILS", "不成立")
+        return Localized("FAILS", "不成立")
     if claim.condition is not None:
-        return Words("holds with a condition", "条件つきで成立")
-    return Words("holds", "成立")
+        return Localized("holds with a condition", "条件つきで成立")
+    return Localized("holds", "成立")
 
 
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
-    verdict = _verdict(claim, finding).in_language(language)
+    verdict = _verdict(claim, finding).text(language)
     lines = beside(f"{padded(claim.id, 5)}{padded(verdict, 24)}", cited(claim.source, language))
-    lines += beside(" " * 5, claim.statement.in_language(language))
+    lines += beside(" " * 5, claim.statement.text(language))
     if claim.condition is not None:
-        text = labelled(CONDITION, claim.condition.in_language(language), language)
+        text = labelled(CONDITION, claim.condition.text(language), language)
         lines += beside(" " * 5, text)
     return [*lines, ""]
 
 
-def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
+def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
     """The last line of the table.
 
     >>> from attendo_course.claims.claim import Claim, Finding
@@ -132,11 +132,11 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
     n_held = sum(finding.holds for _, finding in found)
     n_conditions = sum(finding.holds and claim.condition is not None for claim, finding in found)
     n_failed = len(found) - n_held
-    verb, of = "holds" if n_held == 1 else "hold", Words("", "")
+    verb, of = "holds" if n_held == 1 else "hold", Localized("", "")
     if n_conditions:
         en = ", with a condition" if n_held == 1 else f", {n_conditions} of them with a condition"
-        of = Words(en, f"（うち条件つき {n_conditions} 件）")
-    return Words(
+        of = Localized(en, f"（うち条件つき {n_conditions} 件）")
+    return Localized(
         f"{len(found)} checked: {n_held} {verb}{of.en}; {n_failed} failed; {seconds:.1f} CPU-seconds",
         f"{len(found)} 件を検証：成立 {n_held} 件{of.ja}、不成立 {n_failed} 件、CPU 時間 {seconds:.1f} 秒",
     )
@@ -144,18 +144,18 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Words:
 
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
     """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
-    from attendo.microscope.flow import flowed
-    from attendo.microscope.terminal_pictures import picture_lines
+    from attendo.display.charts import picture_lines
+    from attendo.display.wrapping import flowed
 
     width = terminal_width()
-    verdict, source = _verdict(claim, finding).in_language(language), cited(claim.source, language)
+    verdict, source = _verdict(claim, finding).text(language), cited(claim.source, language)
     lines = flowed(f"{claim.id}  {verdict} — {source}", width)
     lines.append("")
     parts = [(None, claim.statement), (CONDITION, claim.condition)]
-    parts.append((Words("Why", "導出"), claim.derivation))
+    parts.append((Localized("Why", "導出"), claim.derivation))
     for label, text in parts:
         if text is not None:
-            said = text.in_language(language)
+            said = text.text(language)
             lines += [*flowed(said if label is None else labelled(label, said, language), width), ""]
     for check in finding.checks:
         lines += flowed(_check_line(check, language), width, "  ")
@@ -175,7 +175,7 @@ def _check_line(check: Check, language: Language) -> str:
     if check.relation == "=" and check.tolerance:
         text += f" ± {check.tolerance:g}"
     if check.counterexample:
-        text += Words(" (counterexample)", "（反例）").in_language(language)
+        text += Localized(" (counterexample)", "（反例）").text(language)
     return f"{'✓' if check.holds else '✗'} {text}"
 
 
@@ -195,14 +195,14 @@ def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str,
     return {
         "id": claim.id,
         "source": claim.source,
-        "statement": claim.statement.in_language(language),
-        "condition": None if claim.condition is None else claim.condition.in_language(language),
-        "derivation": claim.derivation.in_language(language),
-        "verdict": _verdict(claim, finding).in_language(language),
+        "statement": claim.statement.text(language),
+        "condition": None if claim.condition is None else claim.condition.text(language),
+        "derivation": claim.derivation.text(language),
+        "verdict": _verdict(claim, finding).text(language),
         "holds": finding.holds,
         "checks": [
             {
-                "name": check.name.in_language(language),
+                "name": check.name.text(language),
                 "value": _finite(check.value),
                 "relation": check.relation,
                 "bound": _finite(check.bound),
@@ -215,7 +215,7 @@ def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str,
         "picture": picture
         and {
             "kind": picture.kind,
-            "title": picture.title.in_language(language),
+            "title": picture.title.text(language),
             "rows": list(picture.rows),
             "columns": list(picture.columns),
             "values": [[_finite(value) for value in row] for row in picture.values.tolist()],

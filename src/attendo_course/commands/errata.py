@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.options import OneJson, Spoken
-from attendo.words import Language, Words, labelled
+from attendo.display.i18n import Language, Localized, labelled
 from attendo_course.commands.terminal import beside, padded, pick, terminal_width
 from attendo_course.sources import cited
 
@@ -50,7 +50,7 @@ def errata(
         counts = {"n_errata": len(chosen), "n_unexpected": n_unexpected}
         print(json.dumps({"errata": facts} | counts, ensure_ascii=False))
     elif not numbers:
-        print(_marks(chosen).in_language(language))
+        print(_marks(chosen).text(language))
     return int(n_unexpected > 0)
 
 
@@ -60,24 +60,24 @@ def _outcomes(erratum: Erratum) -> dict[str, tuple[Snippet, str]]:
     return {name: (snippet, snippet.outcome()) for name, snippet in snippets.items() if snippet is not None}
 
 
-def _mark(erratum: Erratum) -> Words:
+def _mark(erratum: Erratum) -> Localized:
     japanese = {"run": "実行", "shown by analogy": "類例で実行", "words only": "文章のみ"}
-    return Words(erratum.mark, japanese[erratum.mark])
+    return Localized(erratum.mark, japanese[erratum.mark])
 
 
 def _listed(erratum: Erratum, language: Language) -> list[str]:
-    mark = _mark(erratum).in_language(language)
-    lines = beside(f"{erratum.number:>2}  {padded(mark, 18)}", erratum.title.in_language(language))
+    mark = _mark(erratum).text(language)
+    lines = beside(f"{erratum.number:>2}  {padded(mark, 18)}", erratum.title.text(language))
     lines += beside(" " * 4, cited(erratum.source, language))
     for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
-        lines += beside(f"    {sign} ", text.in_language(language))
+        lines += beside(f"    {sign} ", text.text(language))
     return [*lines, ""]
 
 
-def _marks(chosen: list[Erratum]) -> Words:
+def _marks(chosen: list[Erratum]) -> Localized:
     n = {mark: sum(erratum.mark == mark for erratum in chosen) for mark in ("run", "shown by analogy")}
     n_words = len(chosen) - sum(n.values())
-    return Words(
+    return Localized(
         f"{len(chosen)} errata: {n['run']} run, {n['shown by analogy']} shown by analogy, {n_words} in words only",
         f"正誤表 {len(chosen)} 件：実行 {n['run']} 件、類例で実行 {n['shown by analogy']} 件、文章のみ {n_words} 件",
     )
@@ -87,17 +87,17 @@ def _erratum_lines(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> list[str]:
     """An erratum in full: both forms in words and in code, and what the code gives."""
-    from attendo.microscope.flow import flowed
+    from attendo.display.wrapping import flowed
 
-    head = f"{erratum.number}  {erratum.title.in_language(language)} — {_mark(erratum).in_language(language)}"
+    head = f"{erratum.number}  {erratum.title.text(language)} — {_mark(erratum).text(language)}"
     width = terminal_width()
     lines = [*flowed(head, width), *flowed(cited(erratum.source, language), width)]
     forms = (
-        (Words("Wrong", "誤"), erratum.wrong, "wrong_code"),
-        (Words("Right", "正"), erratum.right, "right_code"),
+        (Localized("Wrong", "誤"), erratum.wrong, "wrong_code"),
+        (Localized("Right", "正"), erratum.right, "right_code"),
     )
     for label, text, name in forms:
-        lines += ["", *flowed(labelled(label, text.in_language(language), language), width)]
+        lines += ["", *flowed(labelled(label, text.text(language), language), width)]
         if name not in outcomes:
             continue
         snippet, outcome = outcomes[name]
@@ -106,11 +106,11 @@ def _erratum_lines(
         lines += [f"    {line}" for line in given]
         is_expected = snippet.matches(outcome)
         said = (
-            Words("as it must be", "期待どおり")
+            Localized("as it must be", "期待どおり")
             if is_expected
-            else Words(f"must be: {snippet.gives}", f"期待される結果：{snippet.gives}")
+            else Localized(f"must be: {snippet.gives}", f"期待される結果：{snippet.gives}")
         )
-        lines.append(f"    {'✓' if is_expected else '✗'} {said.in_language(language)}")
+        lines.append(f"    {'✓' if is_expected else '✗'} {said.text(language)}")
     return [*lines, ""]
 
 
@@ -119,7 +119,7 @@ def _erratum_json(
 ) -> dict[str, Any]:
     facts: dict[str, Any] = {"number": erratum.number, "source": erratum.source, "mark": erratum.mark}
     for name in ("title", "wrong", "right"):
-        facts[name] = getattr(erratum, name).in_language(language)
+        facts[name] = getattr(erratum, name).text(language)
     for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):
         facts[name] = None if snippet is None else {"code": snippet.code, "gives": snippet.gives}
         if name in outcomes:

@@ -11,7 +11,7 @@ from attendo.cli.options import Spoken
 from attendo.cli.reporting import say, wrote
 
 if TYPE_CHECKING:
-    from attendo.words import Language
+    from attendo.display.i18n import Language
 
 
 def figure(
@@ -41,7 +41,7 @@ def figure(
         if out is not None or preset is not None or set_:
             raise typer.BadParameter("missing NAME, the figure to draw; attendo figure lists them")
         for known, line in FIGURES.items():
-            print(f"{known:<18} {line.in_language(language)}")
+            print(f"{known:<18} {line.text(language)}")
         return 0
     require_known(name)
     if out is None:

@@ -14,12 +14,12 @@ import typer
 
 from attendo.cli.options import Spoken
 from attendo.cli.reporting import LIVE_EVERY, Live, say
-from attendo.cli.tables import WIDTH, table_lines
-from attendo.data.accounting import duration
-from attendo.words import Words
+from attendo.display.formats import duration
+from attendo.display.i18n import Localized
+from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
-    from attendo.words import Language
+    from attendo.display.i18n import Language
     from attendo_course.lessons.lesson import Cell, Lesson, Piece, Table
 
 
@@ -67,8 +67,8 @@ def lesson(
     torch.set_num_threads(threads)
     minutes, began = found.minutes(options), time.process_time()
     if not as_json:
-        print("\n".join([*_paragraph(f"{found.title.in_language(language)} — {found.source}"), ""]))
-        print("\n".join([*_paragraph(found.question.in_language(language)), ""]), flush=True)
+        print("\n".join([*_paragraph(f"{found.title.text(language)} — {found.source}"), ""]))
+        print("\n".join([*_paragraph(found.question.text(language)), ""]), flush=True)
         if minutes > 4:
             say(f"this takes about {minutes:.0f} CPU-minutes; --effort 0.2 for a quick look")
     pieces = found.teach(options)
@@ -90,7 +90,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
     for piece in pieces:
         if isinstance(piece, Table) and not warned:
             warned = True
-            yield Words(
+            yield Localized(
                 f"--effort {effort:g}: the models below are trained for {effort:.0%} of the lesson's steps only."
                 " Differences between them may mean nothing.",
                 f"--effort {effort:g}：以下のモデルは、本来のステップ数の {effort:.0%} しか学習していない。"
@@ -101,7 +101,7 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
         else:
             yield piece
     if held_back:
-        yield Words(
+        yield Localized(
             "What the figures show is said of models trained to the end: leave --effort out.",
             "数値から言えることは、最後まで学習したときに表示する（--effort をつけない）。",
         )
@@ -136,50 +136,50 @@ def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
 def _listed(lesson: Lesson, language: Language) -> list[str | float]:
     seeds = sorted({*lesson.seeds}) or [1]
     shown = f"{seeds[0]}" if len(seeds) == 1 else f"{seeds[0]}-{seeds[-1]}"
-    return [lesson.name, f"{math.ceil(lesson.cpu_minutes)}", shown, lesson.title.in_language(language)]
+    return [lesson.name, f"{math.ceil(lesson.cpu_minutes)}", shown, lesson.title.text(language)]
 
 
 def _paragraph(text: str) -> list[str]:
-    from attendo.microscope.flow import flowed
+    from attendo.display.wrapping import flowed
 
     return flowed(text, WIDTH)
 
 
 def piece_lines(piece: Piece, language: Language) -> list[str]:
     """What a piece looks like in a terminal, at most WIDTH columns wide."""
-    from attendo.microscope.terminal_pictures import Picture, picture_lines
+    from attendo.display.charts import Picture, picture_lines
     from attendo_course.lessons.lesson import Conclusion, Table
 
     match piece:
         case Table():
-            heads = [head.in_language(language) for head in piece.columns]
+            heads = [head.text(language) for head in piece.columns]
             rows = [[_cell(cell, language) for cell in row] for row in piece.rows]
-            return [*_paragraph(piece.title.in_language(language)), *table_lines(heads, rows)]
+            return [*_paragraph(piece.title.text(language)), *table_lines(heads, rows)]
         case Picture():
             return picture_lines(piece, language, WIDTH)
         case Conclusion(words) | words:
-            return _paragraph(words.in_language(language))
+            return _paragraph(words.text(language))
 
 
 def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
-    from attendo.microscope.terminal_pictures import Picture
+    from attendo.display.charts import Picture
     from attendo_course.lessons.lesson import Conclusion, Table
 
     match piece:
         case Table():
             return {"table": _table_json(piece, language)}
         case Picture():
-            facts = {"kind": piece.kind, "title": piece.title.in_language(language), "rows": piece.rows}
+            facts = {"kind": piece.kind, "title": piece.title.text(language), "rows": piece.rows}
             return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
         case Conclusion(words) | words:
-            return {"text": words.in_language(language)}
+            return {"text": words.text(language)}
 
 
 def _table_json(table: Table, language: Language) -> dict[str, Any]:
-    heads = [head.in_language(language) for head in table.columns]
+    heads = [head.text(language) for head in table.columns]
     rows = [[_cell(cell, language) for cell in row] for row in table.rows]
-    return {"name": table.name, "title": table.title.in_language(language), "columns": heads, "rows": rows}
+    return {"name": table.name, "title": table.title.text(language), "columns": heads, "rows": rows}
 
 
 def _cell(cell: Cell, language: Language) -> str | float:
-    return cell if isinstance(cell, str | float | int) else cell.in_language(language)
+    return cell if isinstance(cell, str | float | int) else cell.text(language)

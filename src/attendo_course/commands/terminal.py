@@ -33,8 +33,8 @@ def terminal_width() -> int:
 
 def beside(first: str, text: str) -> list[str]:
     """A text behind a label, wrapped beside it."""
-    from attendo.data.text_width import columns
-    from attendo.microscope.flow import flowed
+    from attendo.display.width import columns
+    from attendo.display.wrapping import flowed
 
     left = columns(first)
     parts = flowed(text, terminal_width() - left)
@@ -43,6 +43,6 @@ def beside(first: str, text: str) -> list[str]:
 
 def padded(text: str, width: int) -> str:
     """The text, filled with spaces to so many columns."""
-    from attendo.data.text_width import columns
+    from attendo.display.width import columns
 
     return text + " " * (width - columns(text))

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
 Mark = Literal["run", "shown by analogy", "words only"]
 
@@ -53,9 +53,9 @@ class Erratum:
 
     number: int
     source: str
-    title: Words
-    wrong: Words
-    right: Words
+    title: Localized
+    wrong: Localized
+    right: Localized
     mark: Mark
     wrong_code: Snippet | None = None
     right_code: Snippet | None = None

@@ -1,6 +1,6 @@
 """Errata 38, 41 and 42: solutions to 原論文から解き明かす生成AI, chapter 3, and to Bishop & Bishop, chapter 12."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _KIKUTA = "S0 solutions to Kikuta 2025"
@@ -10,14 +10,14 @@ ERRATA = (
     Erratum(
         number=38,
         source=f"{_KIKUTA}, 3.1",
-        title=Words("Bilinear, not linear", "線形ではなく双線形"),
-        wrong=Words(
+        title=Localized("Bilinear, not linear", "線形ではなく双線形"),
+        wrong=Localized(
             "PE_{p+k} is called a linear combination of PE_p and PE_k. No fixed coefficients on the entries of both do"
             " it: the nearest linear form misses by more than 1.",
             "PE_{p+k} は PE_p と PE_k の線形結合だとしている。しかし両者の成分に定数係数を掛けて足しても表せず、"
             "最良の線形式でも誤差が 1 を超える。",
         ),
-        right=Words(
+        right=Localized(
             "It is bilinear: each entry is a sum of products, one factor from PE_p and one from PE_k; so it is linear"
             " in PE_p alone, PE_{p+k} = M_k PE_p. d must be even: at d = 3 the last sine has no cosine, and nothing"
             " fits.",
@@ -60,14 +60,14 @@ error(4), error(3), torch.allclose(PE[:11] @ M_k.mT, PE[5:])""",
     Erratum(
         number=41,
         source=f"{_BISHOP}, 12.2",
-        title=Words("The exponent of the weights", "重みの指数"),
-        wrong=Words(
+        title=Localized("The exponent of the weights", "重みの指数"),
+        wrong=Localized(
             "The exponents of the first line read Σ_k x_m, which does not know n: all rows of weights are the same."
             " The last line has - 1 for = 1.",
             "1 行目の指数が Σ_k x_m となっていて n を含まない。これでは重みの行がすべて同じになる。また最後の行は"
             "「= 1」とすべきところが「- 1」となっている。",
         ),
-        right=Words(
+        right=Localized(
             "a_nm = exp(x_nᵀx_m)/Σ_{m'} exp(x_nᵀx_{m'}) > 0, and Σ_m a_nm = 1.",
             "正しくは a_nm = exp(x_nᵀx_m)/Σ_{m'} exp(x_nᵀx_{m'}) > 0、Σ_m a_nm = 1 である。",
         ),
@@ -98,14 +98,14 @@ A = attention_weights(X, X, scale=1.0)
     Erratum(
         number=42,
         source=f"{_BISHOP}, 12.7",
-        title=Words("The lost P", "失われた P"),
-        wrong=Words(
+        title=Localized("The lost P", "失われた P"),
+        wrong=Localized(
             "The last step of the chain drops the leading P: Att(PX) = Att(X), as if order were invisible in the"
             " output. And π: N → N, which would permute all numbers.",
             "変形の最後で左端の P が落ち、Att(PX) = Att(X) になっている。出力が順序によらないという誤った主張である。"
             "また π: N → N では自然数全体の置換になってしまう。",
         ),
-        right=Words(
+        right=Localized(
             "Att(PX) = P Att(X): the outputs move along with the tokens (equivariance). π permutes {1, …, N}, and a row"
             " still sums to 1, for Σ over π(n') is Σ over n'.",
             "Att(PX) = P Att(X) である。出力はトークンとともに並び替わる（同変性）。π は {1, …, N} の置換であり、π(n') "

@@ -1,6 +1,6 @@
 """Errata 1 to 10: the listings and the formula of NYU Deep Learning 2020, week 12-3 (Japanese edition)."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _PAGE = "S1 NYU Deep Learning 2020, week 12-3"
@@ -9,12 +9,12 @@ ERRATA = (
     Erratum(
         number=1,
         source=f"{_PAGE}, positional encoding",
-        title=Words("The index of the sine lost its i", "正弦の添字から i が落ちている"),
-        wrong=Words(
+        title=Localized("The index of the sine lost its i", "正弦の添字から i が落ちている"),
+        wrong=Localized(
             "The first line of the formula reads E(p, 2): every sine goes to entry 2, and the last one stays there.",
             "式の 1 行目が E(p, 2) である。正弦がすべて成分 2 に書き込まれ、最後の値だけが残る。",
         ),
-        right=Words(
+        right=Localized(
             "E(p, 2i) for i = 0, …, d/2 - 1: the sines fill the even entries, as on the English page.",
             "i = 0, …, d/2 - 1 について E(p, 2i) とする。英語版のとおり、正弦は偶数番目の成分を埋める。",
         ),
@@ -42,12 +42,12 @@ row = sinusoidal_encoding(torch.tensor(1), 6, dtype=torch.float64)
     Erratum(
         number=2,
         source=f"{_PAGE}, EncoderLayer and Encoder",
-        title=Words("super().__init__() is missing", "super().__init__() がない"),
-        wrong=Words(
+        title=Localized("super().__init__() is missing", "super().__init__() がない"),
+        wrong=Localized(
             "The constructors of EncoderLayer and Encoder assign modules without having called that of nn.Module.",
             "EncoderLayer と Encoder が、nn.Module のコンストラクタを呼ばずにモジュールを代入している。",
         ),
-        right=Words(
+        right=Localized(
             "super().__init__() comes first; only then can a module hold others.",
             "最初に super().__init__() を呼ぶ。その後でなければモジュールは他のモジュールを持てない。",
         ),
@@ -82,12 +82,12 @@ EncoderLayer(8, 2)(torch.ones(1, 3, 8)).shape""",
     Erratum(
         number=3,
         source=f"{_PAGE}, EncoderLayer",
-        title=Words("self.cnn is used and never made", "self.cnn を作らずに使っている"),
-        wrong=Words(
+        title=Localized("self.cnn is used and never made", "self.cnn を作らずに使っている"),
+        wrong=Localized(
             "forward calls self.cnn, but the constructor builds only the attention and two norms.",
             "forward が self.cnn を呼ぶが、コンストラクタはアテンションと 2 つの正規化しか作らない。",
         ),
-        right=Words(
+        right=Localized(
             "The layer also owns the position-wise feed-forward net, d_model → conv_hidden_dim → d_model.",
             "層は位置ごとのフィードフォワード網 d_model → conv_hidden_dim → d_model も持つ。",
         ),
@@ -122,12 +122,12 @@ block(torch.ones(1, 3, 8)).shape""",
     Erratum(
         number=4,
         source=f"{_PAGE}, Encoder",
-        title=Words("self.num_layers is used and never set", "self.num_layers を設定せずに使っている"),
-        wrong=Words(
+        title=Localized("self.num_layers is used and never set", "self.num_layers を設定せずに使っている"),
+        wrong=Localized(
             "forward counts to self.num_layers, which the constructor takes as an argument and does not keep.",
             "forward は self.num_layers まで数えるが、コンストラクタは引数として受け取るだけで保存しない。",
         ),
-        right=Words(
+        right=Localized(
             "Keep it, or better go through the list of layers itself, which can't disagree with its own length.",
             "保存するか、むしろ層のリストそのものを順にたどる。それなら長さが食い違うことはない。",
         ),
@@ -167,12 +167,12 @@ len(encoder.blocks), encoder(torch.ones(1, 3, 8)).shape""",
     Erratum(
         number=5,
         source=f"{_PAGE}, group_heads",
-        title=Words("A line ends in a dot", "行がピリオドで終わっている"),
-        wrong=Words(
+        title=Localized("A line ends in a dot", "行がピリオドで終わっている"),
+        wrong=Localized(
             "The expression is broken after contiguous(). with nothing that holds the two lines together.",
             "式が contiguous(). の直後で改行され、2 行をつなぐものが何もない。",
         ),
-        right=Words(
+        right=Localized(
             "Parentheses let it run over lines. The result is what Attention hands to its last projection.",
             "式全体を括弧で囲めば複数行に書ける。その値は Attention が出力の射影に渡すものと等しい。",
         ),
@@ -208,14 +208,14 @@ H.shape, torch.allclose(H, attention(x, x))""",
     Erratum(
         number=6,
         source=f"{_PAGE}, scaled_dot_product_attention",
-        title=Words("Names that nobody defined", "定義されていない名前"),
-        wrong=Words(
+        title=Localized("Names that nobody defined", "定義されていない名前"),
+        wrong=Localized(
             "nn_Softargmax is defined nowhere on the page, np and torch are not imported, and the methods of"
             " MultiHeadAttention stand outside their class.",
             "nn_Softargmax はページのどこにも定義がなく、np と torch は import されず、MultiHeadAttention の"
             "メソッドはクラスの外に置かれている。",
         ),
-        right=Words(
+        right=Localized(
             "It is the softmax over the last axis, the keys; the notebook makes it another name of nn.Softmax.",
             "これは最後の軸、すなわちキーについての softmax である。ノートブックでは nn.Softmax の別名としている。",
         ),
@@ -242,12 +242,12 @@ A = attention_weights(q.double(), K.double())
     Erratum(
         number=7,
         source=f"{_PAGE}, TransformerClassifier.forward",
-        title=Words("New random layers at every call", "呼び出すたびに新しい乱数の層ができる"),
-        wrong=Words(
+        title=Localized("New random layers at every call", "呼び出すたびに新しい乱数の層ができる"),
+        wrong=Localized(
             "forward builds Encoder(), without arguments, and nn.Linear: another answer each time, nothing to train.",
             "forward の中で Encoder()（引数なし）と nn.Linear を作る。毎回答えが変わり、学習するパラメータもない。",
         ),
-        right=Words(
+        right=Localized(
             "Both are built once, in the constructor; forward only uses them.",
             "どちらもコンストラクタで一度だけ作り、forward では使うだけにする。",
         ),
@@ -285,16 +285,16 @@ torch.equal(model(ids), model(ids)), parameter_count(model)""",
     Erratum(
         number=8,
         source=f"{_PAGE}, TransformerClassifier.forward",
-        title=Words(
+        title=Localized(
             "torch.max gives two things, and comes too late", "torch.max は 2 つを返し、しかも順序が違う"
         ),
-        wrong=Words(
+        wrong=Localized(
             "The last line returns torch.max(x, dim=1), a pair of values and indices, and takes it after the dense"
             " layer: another model of the same shapes.",
             "最後の行は torch.max(x, dim=1) をそのまま返すが、これは値と位置の組である。しかも全結合層の後で最大を"
             "取っており、形が同じだけの別のモデルになる。",
         ),
-        right=Words(
+        right=Localized(
             "Encoder, then the largest value over time, then the dense layer, as in the notebook.",
             "ノートブックのように、エンコーダ、時間方向の最大値、全結合層の順とする。",
         ),
@@ -322,14 +322,14 @@ torch.is_tensor(logits), logits.tolist()""",
     Erratum(
         number=9,
         source=f"{_PAGE}, TransformerClassifier",
-        title=Words("A class without a constructor", "コンストラクタのないクラス"),
-        wrong=Words(
+        title=Localized("A class without a constructor", "コンストラクタのないクラス"),
+        wrong=Localized(
             "The class is called with num_layers=1, d_model=32, … but has no __init__ that takes them; the longest"
             " text, maximum_position_encoding, is not among them.",
             "num_layers=1, d_model=32, … を渡して呼ぶが、それを受け取る __init__ がない。最大長"
             " maximum_position_encoding も渡されていない。",
         ),
-        right=Words(
+        right=Localized(
             "A constructor that takes them, with 10000 positions as in the notebook: 1,612,802 trained numbers.",
             "これらを受け取るコンストラクタを置き、位置は 10000 個とする。学習するパラメータは 1,612,802 個である。",
         ),
@@ -362,12 +362,12 @@ parameter_count(EncoderClassifier(config))""",
     Erratum(
         number=10,
         source=f"{_PAGE}, Example Use",
-        title=Words("Which cross-entropy?", "どの交差エントロピーか"),
-        wrong=Words(
+        title=Localized("Which cross-entropy?", "どの交差エントロピーか"),
+        wrong=Localized(
             "The text says binary cross-entropy, but the model has two logits, which that loss does not take.",
             "本文は二値交差エントロピーと言うが、モデルのロジットは 2 つあり、この損失にはそのまま渡せない。",
         ),
-        right=Words(
+        right=Localized(
             "Cross-entropy of two classes, as the notebook has it; equal to the binary one of the difference z₁ - z₀.",
             "ノートブックのとおり 2 クラスの交差エントロピーである。差 z₁ - z₀ の二値交差エントロピーに等しい。",
         ),

@@ -1,6 +1,6 @@
 """Errata 11 to 20: what NYU Deep Learning 2020, week 12-3, says about attention, and its notebook 15-transformer."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _PAGE = "S1 NYU Deep Learning 2020, week 12-3"
@@ -10,12 +10,12 @@ ERRATA = (
     Erratum(
         number=11,
         source=f"{_PAGE}, MultiHeadAttention",
-        title=Words("d_input does not make cross-attention", "d_input ではクロスアテンションにならない"),
-        wrong=Words(
+        title=Localized("d_input does not make cross-attention", "d_input ではクロスアテンションにならない"),
+        wrong=Localized(
             "The text below the constructor says that a given d_input turns the block into cross-attention.",
             "コンストラクタの下の説明では、d_input を与えると cross-attention になるとされている。",
         ),
-        right=Words(
+        right=Localized(
             "It sets widths only. Attention is cross where the inputs differ: X_k = X_v = h^Enc, not X_q.",
             "入力の幅を決めるだけである。クロスアテンションになるのは X_k = X_v = h^Enc と X_q が別のときである。",
         ),
@@ -46,14 +46,14 @@ record[record.paths[0]].weights.shape""",
     Erratum(
         number=12,
         source=f"{_PAGE}, scaled_dot_product_attention",
-        title=Words("There is no mask for A to show", "A に現れるはずのマスクがない"),
-        wrong=Words(
+        title=Localized("There is no mask for A to show", "A に現れるはずのマスクがない"),
+        wrong=Localized(
             "A is said to tell which values were masked, but no mask exists, neither of padding nor causal. The"
             " Japanese page calls H the positional encoding of the values.",
             "どのバリューがマスクされたかを A で見ると言うが、パディングのマスクも因果マスクも存在しない。"
             "また日本語版は H をバリューの positional encoding と呼んでいる。",
         ),
-        right=Words(
+        right=Localized(
             "With a mask, A is exactly 0 there. H is just a representation of the values: their weighted mean.",
             "マスクがあれば、その重みは厳密に 0 になる。H は単にバリューの表現、すなわちバリューの加重平均である。",
         ),
@@ -81,12 +81,12 @@ A = attention_weights(Q, K, mask.dense(3, 3)[0, 0])
     Erratum(
         number=13,
         source=f"{_PAGE}, Decoder Module",
-        title=Words("The decoder's causal mask is left out", "デコーダの因果マスクが抜けている"),
-        wrong=Words(
+        title=Localized("The decoder's causal mask is left out", "デコーダの因果マスクが抜けている"),
+        wrong=Localized(
             "No mask is described: trained on all positions at once, each would see the word it is to predict.",
             "デコーダの説明にマスクがない。全位置を同時に学習させると、各位置が予測すべき単語を見てしまう。",
         ),
-        right=Words(
+        right=Localized(
             "Its self-attention is causal; the figure implies it: ŷ_0, …, ŷ_{t-1} go in, states 1, …, t come out.",
             "デコーダのセルフアテンションは因果的である。図の入力 ŷ_0, …, ŷ_{t-1} と出力 1, …, t はこれを前提とする。",
         ),
@@ -123,12 +123,12 @@ change = attend(y, y, mask) - attend(other, other, mask)
     Erratum(
         number=14,
         source=f"{_PAGE}, and notebook 15-transformer",
-        title=Words("Dropout that drops nothing", "何も落とさないドロップアウト"),
-        wrong=Words(
+        title=Localized("Dropout that drops nothing", "何も落とさないドロップアウト"),
+        wrong=Localized(
             "Four classes take a dropout p; none of them uses it, and there is no dropout layer anywhere.",
             "4 つのクラスがドロップアウト率 p を受け取るが、どれも使わず、ドロップアウトの層もどこにもない。",
         ),
-        right=Words(
+        right=Localized(
             "It acts on each sub-layer's output, in training only: two passes differ then, and agree in evaluation.",
             "各サブ層の出力に学習時だけ働かせる。2 回の計算は、学習時には異なり、評価時には一致する。",
         ),
@@ -167,12 +167,12 @@ training, torch.equal(layer(x, torch.sin), layer(x, torch.sin))""",
     Erratum(
         number=15,
         source=f"{_PAGE}, Hard Attention and Soft Attention",
-        title=Words("A norm of 1 is not enough", "ノルムが 1 というだけでは足りない"),
-        wrong=Words(
+        title=Localized("A norm of 1 is not enough", "ノルムが 1 というだけでは足りない"),
+        wrong=Localized(
             "‖a‖₀ = 1 is said to give a one-hot, ‖a‖₁ = 1 a sum of 1; (0, 7) and (-0.5, 0.5) satisfy them.",
             "‖a‖₀ = 1 なら one-hot、‖a‖₁ = 1 なら係数の和が 1 としているが、(0, 7) と (-0.5, 0.5) もこれを満たす。",
         ),
-        right=Words(
+        right=Localized(
             "Both also need a ≥ 0 and Σa = 1. The arg max and the softmax give such weights: points of the simplex.",
             "どちらにも a ≥ 0 と Σa = 1 が要る。argmax と softmax の与える重みはこれを満たす、単体上の点である。",
         ),
@@ -201,14 +201,14 @@ soft = masked_softmax(scores[None])[0]
     Erratum(
         number=16,
         source=f"{_PAGE}, Queries, keys and values, and MultiHeadAttention",
-        title=Words("Two sizes of a head", "ヘッドの大きさが 2 通りある"),
-        wrong=Words(
+        title=Localized("Two sizes of a head", "ヘッドの大きさが 2 通りある"),
+        wrong=Localized(
             "In the text a head has width d, W_h is d × hd and β = 1/√d; in the code a head has d/h, W_h is d × d and"
             " β = 1/√d_k. They can't be mixed.",
             "本文ではヘッドの幅が d、W_h は d × hd、β = 1/√d であり、コードではヘッドの幅が d/h、W_h は d × d、"
             "β = 1/√d_k である。混ぜては使えない。",
         ),
-        right=Words(
+        right=Localized(
             "The width of a head is a choice: without biases 4hd² weights in the text's form, 4d² in the code's."
             " β = 1/√(width of a head) is both.",
             "ヘッドの幅は選択できる。重みの数はバイアスを除き、本文の形で 4hd²、コードの形で 4d² である。"
@@ -239,12 +239,12 @@ code = Attention(8, 2, bias=False)
     Erratum(
         number=17,
         source=f"{_PAGE}, Queries, keys and values, and Semantic Representations",
-        title=Words("No rotation, and not of x_i", "回転ではなく、x_i の表現でもない"),
-        wrong=Words(
+        title=Localized("No rotation, and not of x_i", "回転ではなく、x_i の表現でもない"),
+        wrong=Localized(
             "q, k, v are called rotations of x, and cross-attention's output the representation of the word x_i.",
             "q, k, v を x の回転と呼び、クロスアテンションの出力を単語 x_i の意味表現としている。",
         ),
-        right=Words(
+        right=Localized(
             "W x is a rotation only if WᵀW = I (and det W = 1); a trained W also stretches. Cross-attention gives one"
             " vector for each target position y_i; those of the x_i come from the encoder.",
             "W x が回転になるのは WᵀW = I（かつ det W = 1）のときだけで、学習した W は伸縮もする。"
@@ -277,15 +277,15 @@ norms = x[0, 0].norm(), cross.q_proj(x)[0, 0].norm()
     Erratum(
         number=18,
         source=f"{_PAGE}, Japanese page",
-        title=Words("Slips of translation that change the meaning", "意味を変える訳の誤り"),
-        wrong=Words(
+        title=Localized("Slips of translation that change the meaning", "意味を変える訳の誤り"),
+        wrong=Localized(
             "The encoder's inputs are handled one after another (順次); their bypass around attention is gone; the"
             " feed-forward net is one of position information (位置情報). Stray: σ, V\\Vert, alpha_i and times without"
             " a backslash.",
             "エンコーダの入力が「順次」処理されるとし、アテンションを迂回する残差接続が消え、フィードフォワード網が"
             "「位置情報」のものになっている。余分な σ や V\\Vert、バックスラッシュのない alpha_i と times もある。",
         ),
-        right=Words(
+        right=Localized(
             "All inputs enter at once (同時に), each also past the attention; the net is position-wise (位置ごとの)."
             " One call for all positions equals one call for each. Row j of Xᵀx is the product of x_j and x.",
             "すべての入力は同時に入り、アテンションを迂回もする。フィードフォワード網は位置ごとのものである。全位置を一度に"
@@ -318,14 +318,14 @@ assert torch.allclose(H, torch.cat(each), atol=1e-12)
     Erratum(
         number=19,
         source=f"{_NOTEBOOK}, create_sinusoidal_embeddings",
-        title=Words("A parameter written in place", "パラメータへの上書き"),
-        wrong=Words(
+        title=Localized("A parameter written in place", "パラメータへの上書き"),
+        wrong=Localized(
             "The table of sines is written in place into the weight of nn.Embedding, a leaf that requires a gradient:"
             " an error since torch 1.8. The E = E.to(device) at the end only renames a local variable.",
             "勾配を求める葉である nn.Embedding の重みに正弦の表を上書きしており、torch 1.8 以降はエラーになる。"
             "最後の E = E.to(device) は局所変数を付け替えるだけで効果がない。",
         ),
-        right=Words(
+        right=Localized(
             "A fixed table is a buffer: no gradient, nothing to train, and it moves with its module.",
             "固定の表はバッファとする。勾配も学習もなく、モジュールとともにデバイスや型が変わる。",
         ),
@@ -356,8 +356,8 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
     Erratum(
         number=20,
         source=f"{_NOTEBOOK}, training and evaluation",
-        title=Words("Accuracies that are none", "正解率とは言えない正解率"),
-        wrong=Words(
+        title=Localized("Accuracies that are none", "正解率とは言えない正解率"),
+        wrong=Localized(
             "Batch accuracies are averaged, so the short last batch counts as much as a full one; the printed figures"
             " (.861 valid, .805 test) differ, and no reason is given. Padding attends and wins the maximum. torchtext"
             ".legacy is gone, nothing is seeded, evaluation keeps the graph, the model on display has more layers.",
@@ -365,7 +365,7 @@ n_trained, row.dtype, [round(entry, 3) for entry in row.tolist()]""",
             "（検証 0.861、テスト 0.805）の差には説明がない。パディングも重みを受け、最大値に選ばれる。torchtext.legacy"
             " はもうなく、乱数の種も no_grad もなく、表示の層数も違う。",
         ),
-        right=Words(
+        right=Localized(
             "Count the right answers of all texts and divide once; leave padding out of attention and pooling. Had the"
             " sums been divided by the last batch's index, one less than the 16 and 153 batches, the true figures"
             " would be .807 and .799: that would explain most of the gap.",

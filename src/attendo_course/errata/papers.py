@@ -1,14 +1,14 @@
 """Errata 49 and 50: the paper "Formal Algorithms for Transformers", and an implementation of it."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 ERRATA = (
     Erratum(
         number=49,
         source="R Phuong & Hutter 2022, arXiv 2207.09238, algorithms 6, 8, 9, 12, 14 and 15",
-        title=Words("Slips and open ends of the algorithms", "アルゴリズムの誤記と境界の不備"),
-        wrong=Words(
+        title=Localized("Slips and open ends of the algorithms", "アルゴリズムの誤記と境界の不備"),
+        wrong=Localized(
             "A9: W_u ∈ R^{N_V×d_e} meets vectors of width d_f. A6: no ε, so a vector of equal entries gives 0/0. A8"
             " counts i but its body reads l, and neither it nor A14 guards ℓ_max. τ = 0 is described, but p^{1/τ}"
             " isn't defined there. A12's loss is empty where nothing was masked (as a mean: NaN). A15 may never stop"
@@ -18,7 +18,7 @@ ERRATA = (
             "されない。A12 の損失は何もマスクされなければ空になる（平均なら NaN）。A15 は止まらないことがある（ここでは"
             " 999 トークンで打ち切った）。",
         ),
-        right=Words(
+        right=Localized(
             "W_u is N_V × d_f; ε can be given; one name for the layer; a text longer than ℓ_max is refused with a"
             " message; τ = 0 takes the most probable token; an empty loss is 0 and changes nothing; A15 has a limit"
             " and says whether it was met before eos.",
@@ -76,8 +76,8 @@ p = torch.tensor([0.5, 0.3, 0.2])
     Erratum(
         number=50,
         source="R myazdani's implementation of algorithms 1 to 10 of 2207.09238",
-        title=Words("No oracle", "検証の基準にはならない実装"),
-        wrong=Words(
+        title=Localized("No oracle", "検証の基準にはならない実装"),
+        wrong=Localized(
             "The layer norm runs over the whole tensor, with the unbiased deviation; A3 multiplies query and key entry"
             " by entry; the decoder's mask is ℓ_max × ℓ_max whatever the length; in training the decoder sees the"
             " token that it is to predict, so a model that only copies has no loss.",
@@ -85,7 +85,7 @@ p = torch.tensor([0.5, 0.3, 0.2])
             "デコーダのマスクは長さによらず ℓ_max × ℓ_max のままである。学習ではデコーダが予測すべきトークン自身を"
             "見ているので、入力を写すだけのモデルの損失が 0 になる。",
         ),
-        right=Words(
+        right=Localized(
             "Each token is normed by itself, the variance divided by d; the score qᵀk is one number; the mask has the"
             " text's length; column t predicts x[t+1], and copying is punished.",
             "トークンごとに正規化し、分散は d で割る。スコア qᵀk は 1 つの数である。マスクは文の長さに合わせる。第 t "

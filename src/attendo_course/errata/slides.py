@@ -1,6 +1,6 @@
 """Errata 44 to 48: the slides ChatGPTの仕組みを理解したい! 3, Transformer編."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _SLIDES = "S4 slides ChatGPTの仕組みを理解したい! 3"
@@ -9,14 +9,14 @@ ERRATA = (
     Erratum(
         number=44,
         source=f"{_SLIDES}, self-attention",
-        title=Words("Columns here, rows there", "列の式と行の式の混在"),
-        wrong=Words(
+        title=Localized("Columns here, rows there", "列の式と行の式の混在"),
+        wrong=Localized(
             "Q = W^(Q)X takes tokens as columns, but A = QKᵀ takes them as rows: the result is d × d, one number for"
             " each pair of features. Where n = d, not even the shape tells.",
             "Q = W^(Q)X ではトークンが列だが、A = QKᵀ ではトークンを行とみなしている。結果は d × d で、トークンではなく"
             "特徴の組ごとの値になる。n = d のときは形からも気づけない。",
         ),
-        right=Words(
+        right=Localized(
             "Rows throughout: Q = XW, A = QKᵀ, n × n; or columns throughout: A = KᵀQ, its transpose, softmax over"
             " columns, Z = VA.",
             "行で通すなら Q = XW, A = QKᵀ で n × n になる。列で通すなら A = KᵀQ（その転置）とし、softmax を列ごとにと"
@@ -47,14 +47,14 @@ by_rows.shape, torch.allclose(by_rows, (K.mT @ Q).mT)""",
     Erratum(
         number=45,
         source=f"{_SLIDES}, self-attention",
-        title=Words("Scores without 1/√d_k", "1/√d_k のないスコア"),
-        wrong=Words(
+        title=Localized("Scores without 1/√d_k", "1/√d_k のないスコア"),
+        wrong=Localized(
             "The softmax is taken of QKᵀ as it is. Its entries grow with √d_k, so in wide heads one key takes all the"
             " weight and the gradient vanishes.",
             "QKᵀ をそのまま softmax に渡している。値は √d_k に比例して大きくなるので、幅の広いヘッドでは 1 つのキーが"
             "重みを独占し、勾配が消える。",
         ),
-        right=Words(
+        right=Localized(
             "softmax(QKᵀ/√d_k), the default of attendo; the slides' form is the option scale=1.",
             "softmax(QKᵀ/√d_k) とする。attendo の既定値であり、スライドの形は scale=1 という選択肢として残る。",
         ),
@@ -83,14 +83,14 @@ A = attention_weights(Q, K)
     Erratum(
         number=46,
         source=f"{_SLIDES}, the softmax example",
-        title=Words("A softmax that is none", "softmax ではない softmax"),
-        wrong=Words(
+        title=Localized("A softmax that is none", "softmax ではない softmax"),
+        wrong=Localized(
             "(12, 8, -1, 19) is turned into (.3, .2, .01, .49). Each pair of weights would need another inverse"
             " temperature β = Δ log a / Δ s. Also, two steps are numbered 2; the second of them is step 3.",
             "(12, 8, -1, 19) が (0.3, 0.2, 0.01, 0.49) になるとしているが、重みの組ごとに逆温度 β = Δ log a / Δ s が"
             "異なってしまう。また手順 2 が 2 つあり、後のほうは 3 である。",
         ),
-        right=Words(
+        right=Localized(
             "The softmax gives (9.1e-4, 1.7e-5, 2.1e-9, .99907), β = 1 for every pair. No temperature gives the"
             " slide's numbers; τ = 9.3 comes nearest, still .05 off: (.249, .162, .061, .528).",
             "softmax は (9.1e-4, 1.7e-5, 2.1e-9, 0.99907) で、どの組も β = 1 である。スライドの値になる温度はなく、"
@@ -124,12 +124,12 @@ beta = weights.log().diff() / scores.diff()
     Erratum(
         number=47,
         source=f"{_SLIDES}, multi-head attention",
-        title=Words("Heads are not hard to parallelize", "ヘッドの並列化は難しくない"),
-        wrong=Words(
+        title=Localized("Heads are not hard to parallelize", "ヘッドの並列化は難しくない"),
+        wrong=Localized(
             "Several heads are said to be harder to compute in parallel, as if each were a pass of its own.",
             "ヘッドを増やすと並列計算が難しくなるとし、ヘッドごとに計算し直すかのように述べている。",
         ),
-        right=Words(
+        right=Localized(
             "Heads are one more axis of a batched product: one call for all. With d_k = d/h, h heads cost the products"
             " of one head of width d.",
             "ヘッドは行列積のバッチの軸が 1 つ増えるだけで、1 回の呼び出しで済む。d_k = d/h なら h 個のヘッドの演算量は"
@@ -180,13 +180,13 @@ eight, (len(products), sum(products))""",
     Erratum(
         number=48,
         source=f"{_SLIDES}, encoder and decoder",
-        title=Words("Who makes K and V", "K と V を作るのは誰か"),
-        wrong=Words(
+        title=Localized("Who makes K and V", "K と V を作るのは誰か"),
+        wrong=Localized(
             "The encoder is said to make K and V, as if all decoder layers read the same ones. The causal mask of the"
             " decoder goes unmentioned.",
             "エンコーダが K と V を作り、デコーダの全層が同じものを使うかのようである。因果マスクへの言及もない。",
         ),
-        right=Words(
+        right=Localized(
             "The encoder makes h^Enc, once. Each decoder layer projects its own K and V from it (they can be kept for"
             " the whole sentence), and its self-attention is causal (erratum 13).",
             "エンコーダは h^Enc を一度だけ作る。デコーダの各層がそこから自分の K と V を作り（文の間は保存しておけ"

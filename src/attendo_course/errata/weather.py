@@ -1,6 +1,6 @@
 """Errata 21 to 29: the draft of the weather post, its model, its formulas and its plot."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _DRAFT = "S3 weather post, draft"
@@ -9,14 +9,14 @@ ERRATA = (
     Erratum(
         number=21,
         source=f"{_DRAFT}, SingleQueryAttention.__init__",
-        title=Words("W_v and b_v are never set", "W_v と b_v が設定されない"),
-        wrong=Words(
+        title=Localized("W_v and b_v are never set", "W_v と b_v が設定されない"),
+        wrong=Localized(
             "The constructor assigns w_k and b_k a second time where w_v and b_v are due. Equinox then refuses the"
             " module: fields that are declared and not initialised (the check is imitated here).",
             "コンストラクタが w_v と b_v を設定すべきところで、w_k と b_k をもう一度設定している。宣言されたフィールド"
             "が初期化されないので、Equinox はモジュールの生成を拒む（ここではその検査を模した）。",
         ),
-        right=Words(
+        right=Localized(
             "A third pair of its own, W_v ∈ R^{d_out×d_in} and b_v ∈ R^{d_out}; only queries and keys share d_attn.",
             "W_v ∈ R^{d_out×d_in} と b_v ∈ R^{d_out} を別に用意する。d_attn を共有するのはクエリとキーだけである。",
         ),
@@ -53,14 +53,14 @@ w_v, b_v = layer.v_proj.weight, layer.v_proj.bias
     Erratum(
         number=22,
         source=f"{_DRAFT}, SingleQueryAttention.__init__",
-        title=Words("√d_attn: another name, and trained", "√d_attn の名前が違い、しかも学習される"),
-        wrong=Words(
+        title=Localized("√d_attn: another name, and trained", "√d_attn の名前が違い、しかも学習される"),
+        wrong=Localized(
             "The field is declared as sqrt_d_attn, but self.d_attn is assigned, a field that doesn't exist. Once it is"
             " called by its name, it is an array among the parameters, and the optimizer moves it.",
             "フィールドは sqrt_d_attn と宣言されているが、代入先は存在しない self.d_attn である。名前を直しても、配列"
             "なのでパラメータの 1 つとみなされ、最適化で値が動いてしまう。",
         ),
-        right=Words(
+        right=Localized(
             "1/√d_attn follows from the shape: a plain (static) number, which no optimizer sees.",
             "1/√d_attn は形から決まる。最適化の対象にならない、ただの（静的な）数とする。",
         ),
@@ -102,14 +102,14 @@ list(layer.attend.parameters()), round(before, 4), round(after, 4)""",
     Erratum(
         number=23,
         source=f"{_DRAFT}, SingleQueryAttention.__call__",
-        title=Words("All queries at once, and rows for columns", "全クエリの処理と、行と列の取り違え"),
-        wrong=Words(
+        title=Localized("All queries at once, and rows for columns", "全クエリの処理と、行と列の取り違え"),
+        wrong=Localized(
             "The class handles every query, for q.T @ k is T × T, so it isn't the single-query algorithm. Tokens come"
             " in as columns, d_in × T, and leave as rows: alpha @ v.T is T × d_out.",
             "q.T @ k は T × T であり、全クエリを処理しているので、単一クエリのアルゴリズムではない。トークンは列（d_in"
             " × T）で入るのに、alpha @ v.T は T × d_out で、行になって出てくる。",
         ),
-        right=Words(
+        right=Localized(
             "Columns in, columns out: v @ alpha.T, d_out × T, is attention as attendo computes it, transposed. A"
             " single query is a T of 1 on the query's side.",
             "列で入れたら列で返す。v @ alpha.T は d_out × T で、attendo のアテンションの転置に等しい。"
@@ -147,14 +147,14 @@ single = attention(q.T[-1:], k.T, v.T)  # the last day's query alone
     Erratum(
         number=24,
         source=f"{_DRAFT}, the shapes of W_q, W_k, W_v and W_p",
-        title=Words("One shape for all matrices", "すべての行列が同じ形"),
-        wrong=Words(
+        title=Localized("One shape for all matrices", "すべての行列が同じ形"),
+        wrong=Localized(
             "W_q, W_k and W_v are all said to be d_attn × e: the output has width d_attn then, six logits for three"
             " kinds of weather. And W_p is d_p × L, but is added to columns of width d_e.",
             "W_q, W_k, W_v がすべて d_attn × e とされている。それでは出力の幅が d_attn になり、3 種の天気に 6 個のロジ"
             "ットが出る。また W_p は d_p × L なのに、幅 d_e の列に足している。",
         ),
-        right=Words(
+        right=Localized(
             "W_q and W_k are d_attn × d_in, W_v is d_out × d_in; a sum needs d_p = d_e.",
             "W_q と W_k は d_attn × d_in、W_v は d_out × d_in である。足すためには d_p = d_e でなければならない。",
         ),
@@ -191,14 +191,14 @@ tuple(v_tilde.shape), tuple(embedded[0, 0].shape)""",
     Erratum(
         number=25,
         source=f"{_DRAFT}, the context of attention",
-        title=Words("A context of vocabulary", "文脈の添字が語彙を走る"),
-        wrong=Words(
+        title=Localized("A context of vocabulary", "文脈の添字が語彙を走る"),
+        wrong=Localized(
             "The context is written e_0, …, e_{N_V}, an index over words, not over time: all texts that end alike get"
             " the same answer. With [N_V] = {1, …, N_V} there is no 0 besides; and L stands beside ℓ.",
             "文脈が e_0, …, e_{N_V} と書かれ、時刻でなく語彙の添字になっている。これでは末尾が同じ文はみな同じ答えにな"
             "る。[N_V] = {1, …, N_V} に 0 はなく、L と ℓ も混在している。",
         ),
-        right=Words(
+        right=Localized(
             "e_1, …, e_T, one for each token of the sequence, T of them whatever N_V; then the days before count.",
             "系列の各トークンの e_1, …, e_T とする。個数は N_V によらず T で、以前の日が答えに効く。",
         ),
@@ -236,14 +236,14 @@ count, torch.equal(one, other)""",
     Erratum(
         number=26,
         source=f"{_DRAFT}, positional embedding",
-        title=Words("Not the formula it is credited to", "式の出典の誤り"),
-        wrong=Words(
+        title=Localized("Not the formula it is credited to", "式の出典の誤り"),
+        wrong=Localized(
             "The base is L = ℓ_max and i starts at 1, credited to Vaswani et al.: so it stands in Phuong & Hutter,"
             " which has the same slip. No row turns by 1 radian a step (rows 1 to 4 at t = 1, d_e = 5, L = 50).",
             "底が L = ℓ_max で i が 1 から始まる式を Vaswani らのものとしている。これは Phuong & Hutter の式で、そこに"
             "ある誤りを引き継いだものである。1 歩で 1 ラジアン進む行がない（t = 1, d_e = 5, L = 50 の 1–4 行）。",
         ),
-        right=Words(
+        right=Localized(
             "Vaswani et al. have base 10000, which knows no longest text, and i ≥ 0, so the first pair is sin t, cos"
             " t.",
             "Vaswani らの式の底は文の最大長によらない 10000 で、i ≥ 0 なので最初の組は sin t と cos t である。",
@@ -273,15 +273,15 @@ rows = sinusoidal_encoding(t, d_e, dtype=torch.float64)[:4]
     Erratum(
         number=27,
         source=f"{_DRAFT}, plot of the positional embedding",
-        title=Words("The plot draws another formula", "プロットが式と一致しない"),
-        wrong=Words(
+        title=Localized("The plot draws another formula", "プロットが式と一致しない"),
+        wrong=Localized(
             "Even rows get the sine and odd ones the cosine, against the formula above it: the cosine's exponent slips"
             " by a pair, so that row 1 has frequency 1, and a fifth row appears. The axis starts at 0, where t does at"
             " 1.",
             "上の式とは逆に、偶数行が正弦、奇数行が余弦になっている。余弦の指数は 1 組ずれて 1 行目の角周波数が 1 にな"
             "り、式にない 5 行目も現れる。t は 1 から始まるのに、横軸は 0 から始まる。",
         ),
-        right=Words(
+        right=Localized(
             "Row 2i - 1 is sin(t/L^{2i/d_e}), row 2i the cosine of the same, i ≤ d_e/2: four rows for d_e = 5."
             " `attendo figure position-curves` draws both.",
             "2i - 1 行が sin(t/L^{2i/d_e})、2i 行が同じ角の余弦で、i ≤ d_e/2 である。d_e = 5 なら 4 行になる。両者の図"
@@ -312,14 +312,14 @@ rows = sinusoidal_encoding(t, d_e, L, first_index=1, dtype=torch.float64)
     Erratum(
         number=28,
         source=f"{_DRAFT}, reading of the plot",
-        title=Words("What is encoded, and at how many frequencies", "何がいくつの周波数で埋め込まれるか"),
-        wrong=Words(
+        title=Localized("What is encoded, and at how many frequencies", "何がいくつの周波数で埋め込まれるか"),
+        wrong=Localized(
             "Each component is said to embed the word, at a frequency of its own. Then both suns of “sun rain sun”"
             " would get one vector, and the vectors would differ in length.",
             "各成分は単語を異なる周波数で埋め込むとしている。もしそうなら、「晴 雨 晴」の 2 つの晴は同じベクトルにな"
             "り、ベクトルの長さもまちまちになる。",
         ),
-        right=Words(
+        right=Localized(
             "It is the position that is embedded, whatever the word. A sine and its cosine share one frequency: d"
             " components have d/2, and every vector has the squared length d/2.",
             "埋め込まれるのは単語でなく位置である。正弦と余弦の組は 1 つの周波数を共有するので、d 成分の周波数は d/2"
@@ -357,14 +357,14 @@ torch.equal(sun, again), len(turns.unique()), (norms.std() < 1e-9).item()""",
     Erratum(
         number=29,
         source=f"{_DRAFT}, get_embedding",
-        title=Words("Two days, one embedding", "異なる日が同じ埋め込みになる"),
-        wrong=Words(
+        title=Localized("Two days, one embedding", "異なる日が同じ埋め込みになる"),
+        wrong=Localized(
             "The text adds 1/t, the code (i + 1)/L, and L = 50 becomes L = 10 while 20 days are generated. Beyond L"
             " sums collide: rain (-1) on day 11 is cloud (0) on day 1; 40 of 60 pairs stay distinct.",
             "本文は 1/t を足すが、コードは (i + 1)/L である。L は 50 から 10 に変わるのに、20 日分を生成する。L を超え"
             "ると和が衝突し、11 日目の雨（-1）は 1 日目の曇（0）と等しくなる。60 組のうち 40 通りしか区別できない。",
         ),
-        right=Words(
+        right=Localized(
             "t/L needs L ≥ T, here 20; 1/t keeps all 60 apart, too.",
             "t/L なら L ≥ T（ここでは 20）とする。1/t でも 60 組すべてを区別できる。",
         ),

@@ -1,6 +1,6 @@
 """Errata 30 to 37: the weather post's data, loss and training, in the draft, the finished post and Shumi-Note."""
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.errata.erratum import Erratum, Snippet
 
 _DRAFT = "S3 weather post, draft"
@@ -10,14 +10,14 @@ ERRATA = (
     Erratum(
         number=30,
         source=f"{_DRAFT}, _MARKOV2",
-        title=Words("A second chain that is the first", "1 つ目と同じ 2 つ目の連鎖"),
-        wrong=Words(
+        title=Localized("A second chain that is the first", "1 つ目と同じ 2 つ目の連鎖"),
+        wrong=Localized(
             "_MARKOV2 is _MARKOV once more, entry by entry. Its keys are single days, so it can't depend on two: after"
             " rain, cloud and after sun, cloud it says the same.",
             "_MARKOV2 は _MARKOV とまったく同じ内容である。鍵が 1 日分なので 2 日に依存しようがなく、雨・曇の後と晴・"
             "曇の後の確率が同じになる。",
         ),
-        right=Words(
+        right=Localized(
             "A second-order chain has a row for each pair of days, 9 of them (here: tomorrow follows yesterday). The"
             " post needs none; later versions dropped it.",
             "2 次の連鎖は 2 日の組ごとに行を持ち、9 行になる（ここでは例として、明日が昨日だけで決まる連鎖とした）。記"
@@ -51,14 +51,14 @@ len(MARKOV2), MARKOV2 == MARKOV, same""",
     Erratum(
         number=31,
         source=f"{_DRAFT}, prev[-2:]",
-        title=Words("An emoji of two code points", "2 つの符号位置からなる絵文字"),
-        wrong=Words(
+        title=Localized("An emoji of two code points", "2 つの符号位置からなる絵文字"),
+        wrong=Localized(
             "prev[-2:] takes the last day, if each emoji is two code points: the symbol and U+FE0F. In a text without"
             " U+FE0F it takes two days, a key that the table doesn't have.",
             "prev[-2:] は、どの絵文字も記号と U+FE0F の 2 つの符号位置からなるときに限り、最後の日になる。U+FE0F のな"
             "い文では 2 日分が取り出され、表にない鍵となる。",
         ),
-        right=Words(
+        right=Localized(
             "Days are numbers, read from the text once; the last one is days[-1], however it was written.",
             "文を一度だけ番号の列に直す。最後の日は、書き方によらず days[-1] である。",
         ),
@@ -85,14 +85,14 @@ written = "\U0001f327\ufe0f\u2601\ufe0f", "\U0001f327\u2601"
     Erratum(
         number=32,
         source=f"{_DRAFT}, get_embedding",
-        title=Words("An embedding without its width", "幅の軸がない埋め込み"),
-        wrong=Words(
+        title=Localized("An embedding without its width", "幅の軸がない埋め込み"),
+        wrong=Localized(
             "get_embedding returns one number a day, shape (T,), where the model multiplies w_q by d_in × T. Should T"
             " happen to be d_in, the product exists, and mixes the days.",
             "get_embedding は 1 日に 1 つの数、形 (T,) を返すが、モデルは w_q に d_in × T を掛ける。たまたま T = d_in"
             " のときは積が計算できてしまい、日どうしが混ざる。",
         ),
-        right=Words(
+        right=Localized(
             "The axis stays even where d_in = 1: (1, T) in columns, (T, 1) in rows.",
             "d_in = 1 でも軸を残す。列で並べるなら (1, T)、行で並べるなら (T, 1) である。",
         ),
@@ -122,8 +122,10 @@ tuple((w_q @ e[0].T).shape), tuple(weather_blog(d_in=1)(e, e).shape)""",
     Erratum(
         number=33,
         source=f"{_DRAFT}, loss_fn",
-        title=Words("A loss that is a gradient, of the wrong loss", "勾配を返す損失関数、しかも誤った損失"),
-        wrong=Words(
+        title=Localized(
+            "A loss that is a gradient, of the wrong loss", "勾配を返す損失関数、しかも誤った損失"
+        ),
+        wrong=Localized(
             "Decorated with jax.grad, loss_fn returns gradients (-2 below, where the loss is 1); y and pred_y are not"
             " defined. A squared error on codes makes cloud (0) the best guess wherever rain (-1) and sun (1) are"
             " equally likely.",
@@ -131,7 +133,7 @@ tuple((w_q @ e[0].T).shape), tuple(weather_blog(d_in=1)(e, e).shape)""",
             "定義である。番号の 2 乗誤差では、雨（-1）と晴（1）が半々のとき、めったに起きない曇（0）が最良の予測になっ"
             "てしまう。",
         ),
-        right=Words(
+        right=Localized(
             "Value and gradient, each by its name (filter_value_and_grad there). The loss is the cross-entropy over 3"
             " classes: least at the true probabilities, where it is their entropy.",
             "値と勾配の両方を得る（Equinox なら filter_value_and_grad）。損失は 3 クラスの交差エントロピーとする。これ"
@@ -181,15 +183,15 @@ best = bool(logits.grad.sum(0).abs().max() < 1e-9)  # no slope left
     Erratum(
         number=34,
         source=f"{_DRAFT}, make_dataset",
-        title=Words("A look-up by an array, and no result", "配列による辞書引きと、返らない結果"),
-        wrong=Words(
+        title=Localized("A look-up by an array, and no result", "配列による辞書引きと、返らない結果"),
+        wrong=Localized(
             "TOKEN_EMBEDDING[e] asks a dict for an array; had it worked, nothing is appended and nothing returned."
             " There the file ends: no optimizer, loop, evaluation or generation. The weights begin as N(0, 1),"
             " whatever the width.",
             "TOKEN_EMBEDDING[e] は配列を鍵に辞書を引く。たとえ引けても、何も追加せず何も返さない。ファイルはそこで終わ"
             "り、最適化も学習ループも評価も生成もない。重みの初期値は幅によらず N(0, 1) である。",
         ),
-        right=Words(
+        right=Localized(
             "Look up by the last day, TOKEN_EMBEDDING[weathers[-2:]], or by its number; return the days and the day"
             " that follows each. Initial weights get a variance of 2/(d_in + d_out).",
             "最後の日を鍵にする（TOKEN_EMBEDDING[weathers[-2:]]）か、番号で引く。各日の列とその翌日を返す。重みの初期値"
@@ -227,14 +229,14 @@ inputs.shape, inputs[0].tolist(), targets.tolist()""",
     Erratum(
         number=35,
         source=f"{_FINISHED}, causal_mask",
-        title=Words("The past is hidden, not the future", "未来でなく過去を隠すマスク"),
-        wrong=Words(
+        title=Localized("The past is hidden, not the future", "未来でなく過去を隠すマスク"),
+        wrong=Localized(
             "tri(k=-1) with a row for each query strikes out the keys before it: the last day sees only itself."
             " Position 0 sees all of them, and accuracy and generation read position 0.",
             "行がクエリのとき、tri(k=-1) はそれより前のキーを消す。最後の日に見えるのは自分だけである。すべてが見える"
             "のは位置 0 で、正解率も生成も位置 0 から読んでいる。",
         ),
-        right=Words(
+        right=Localized(
             "Allow keys ≤ query and read the last position. The mistake is real, but not why attention lost: under the"
             " right mask, too, one layer of one head without residual or FFN gets .38 to .53 on dotmod, a linear model"
             " .76.",
@@ -267,8 +269,8 @@ seen, [round(a, 4) for a in A[-1].tolist()]""",
     Erratum(
         number=36,
         source=f"{_FINISHED}, training loop and tasks",
-        title=Words("Full minibatches, shifted days", "分割されないミニバッチ、ずれた日"),
-        wrong=Words(
+        title=Localized("Full minibatches, shifted days", "分割されないミニバッチ、ずれた日"),
+        wrong=Localized(
             "The shuffled indices are never sliced. All 10 positions predict day 11, and their losses are summed."
             " 1-4-8 draws anew at lengths 4 and 8, so days 5 and 9 are free. dotmod's y is 0, 1, 2 in the text and 1,"
             " 2, 3 in the code: cloud or rain counts. Two sums of the formulas (the softmax's, v_attr's) have a wrong"
@@ -277,7 +279,7 @@ seen, [round(a, 4) for a in A[-1].tolist()]""",
             " と 8 で引き直すので、自由なのは 5 日目と 9 日目になる。dotmod の y は本文では 0, 1, 2、コードでは 1, 2,"
             " 3 で、数えられるのが曇か雨かが変わる。式では softmax の分母と v_attr の和の添字も誤っている。",
         ),
-        right=Words(
+        right=Localized(
             "Slices of the permutation; day 11 is asked of the last position alone; draws at lengths 3 and 7, days 4"
             " and 8; one numbering, 1 to 3 as in the code, in which rain days count (y(2 - y) mod 3).",
             "並べ替えた添字を分割する。11 日目は最後の位置だけで予測する。引き直すのは長さ 3 と 7（4 日目と 8 日目）と"
@@ -322,15 +324,15 @@ batches, free_days([3, 7]), round(loss, 3), counted""",
     Erratum(
         number=37,
         source="S3 Shumi-Note, training step and plot",
-        title=Words("Adam begins anew at every step", "毎ステップ初期化される Adam"),
-        wrong=Words(
+        title=Localized("Adam begins anew at every step", "毎ステップ初期化される Adam"),
+        wrong=Localized(
             "The jitted step doesn't return opt_state, so every step is Adam's first: 1e-2 long, whatever the"
             " gradient, and the loss stalls. batch_size = 100 is never read (16 is what runs), and the plot's axis"
             " “Counts” is the position.",
             "JIT されたステップが opt_state を返さないので、毎回が Adam の 1 歩目になる。勾配の大きさによらず 1e-2 ず"
             "つ動き、損失が下げ止まる。また batch_size = 100 は使われず（実際は 16）、図の軸 Counts は位置である。",
         ),
-        right=Words(
+        right=Localized(
             "The state goes from step to step: the steps shrink with the gradient, and the loss goes on falling.",
             "状態を次のステップに引き継ぐ。勾配とともに歩幅も小さくなり、損失は下がり続ける。",
         ),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attendo.words import Language, Words
+from attendo.display.i18n import Language, Localized
 from attendo_course.figures.attention import EntropyByDimension, WeightsByTemperature, weights_at
 from attendo_course.figures.schedule import Rates
 from attendo_course.figures.style import (
@@ -42,8 +42,8 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     ['s = 1', 's = 0.5', 's = 0.2']
     """
     scores = ", ".join(f"{score:g}" for score in found.scores)
-    title = Words("From soft to hard attention", "ソフトアテンションからハードアテンションへ")
-    note = Words(
+    title = Localized("From soft to hard attention", "ソフトアテンションからハードアテンションへ")
+    note = Localized(
         f"softmax(β·s) for the scores s = ({scores}). β = 0 gives every key 1/n, β = ∞ is one-hot.",
         f"スコア s = ({scores}) に対する softmax(β·s)。β = 0 ではどのキーも 1/n、β = ∞ では one-hot となる。",
     )
@@ -77,8 +77,8 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     label_axes(
         axes,
         language,
-        Words("inverse temperature β", "逆温度 β"),
-        Words("attention weight", "アテンションの重み"),
+        Localized("inverse temperature β", "逆温度 β"),
+        Localized("attention weight", "アテンションの重み"),
     )
     axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
 
@@ -110,8 +110,8 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     draws = found.scaled.shape[1]
     n_keys = round(np.exp(found.uniform))
     low, high = (f"{share:.0%}".rstrip("%") for share in QUANTILES)
-    title = Words("Why the scores are divided by √d", "スコアを √d で割る理由")
-    note = Words(
+    title = Localized("Why the scores are divided by √d", "スコアを √d で割る理由")
+    note = Localized(
         f"Softmax over {n_keys} keys; q, k from N(0, 1). Line: mean of {draws} draws; band: {low} % to"
         f" {high} %. Vaswani et al. 2017, section 3.2.1.",
         f"{n_keys} 個のキーに対する softmax のエントロピー。q, k は N(0, 1) に従う。線：{draws} 回の平均、"
@@ -120,7 +120,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     heading(figure, language, title, note)
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
-    names = Words("softmax(qKᵀ/√d)", "softmax(qKᵀ/√d)"), Words("softmax(qKᵀ)", "softmax(qKᵀ)")
+    names = Localized("softmax(qKᵀ/√d)", "softmax(qKᵀ/√d)"), Localized("softmax(qKᵀ)", "softmax(qKᵀ)")
     for entropies, name, color, rise in zip(
         (found.scaled, found.unscaled), names, (BLUE, VERMILION), (0, 9), strict=True
     ):
@@ -130,7 +130,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
         mean = entropies.mean(1)
         axes.plot(found.dimensions, mean, "o-", color=color, markersize=5)
         axes.annotate(
-            f"{name.in_language(language)}\n{mean[-1]:.2f}",
+            f"{name.text(language)}\n{mean[-1]:.2f}",
             (found.dimensions[-1], mean[-1]),
             xytext=(10, rise),
             textcoords="offset points",
@@ -141,18 +141,18 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
             annotation_clip=False,
         )
     axes.axhline(found.uniform, color=FAINT, linewidth=1.2, linestyle="--")
-    uniform = Words(f"uniform: ln {n_keys} = {found.uniform:.4f}", f"一様：ln {n_keys} = {found.uniform:.4f}")
-    axes.text(
-        found.dimensions[0], found.uniform + 0.05, uniform.in_language(language), fontsize=11, color=FAINT
+    uniform = Localized(
+        f"uniform: ln {n_keys} = {found.uniform:.4f}", f"一様：ln {n_keys} = {found.uniform:.4f}"
     )
+    axes.text(found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=FAINT)
     axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
     axes.minorticks_off()
     axes.set_ylim(0, 3.1)
     label_axes(
         axes,
         language,
-        Words("dimension d of query and key", "クエリとキーの次元 d"),
-        Words("entropy (nats)", "エントロピー（nat）"),
+        Localized("dimension d of query and key", "クエリとキーの次元 d"),
+        Localized("entropy (nats)", "エントロピー（nat）"),
     )
 
 
@@ -166,8 +166,8 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
     >>> any("6.98771 × 10⁻⁴ at step 4,000" in text.get_text() for text in figure.axes[0].texts)
     True
     """
-    title = Words("The learning rate of the Transformer", "Transformer の学習率")
-    note = Words(
+    title = Localized("The learning rate of the Transformer", "Transformer の学習率")
+    note = Localized(
         "lr = min(1/√s, s/(w√w)) / √d: w steps of linear warm-up, then the inverse square root."
         " Vaswani et al. 2017, eq. 3.",
         "lr = min(1/√s, s/(w√w)) / √d：w ステップの線形ウォームアップの後、逆平方根で減衰。"
@@ -189,11 +189,11 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
         )
     peak, warmup = float(found.peaks[0]), found.warmups[0]
     axes.plot([warmup], [peak * 1e4], "o", color=INK, markersize=8, zorder=4)
-    marked = Words(
+    marked = Localized(
         f"peak {scientific(peak)} at step {warmup:,}", f"最大 {scientific(peak)}（{warmup:,} ステップ）"
     )
     axes.annotate(
-        marked.in_language(language),
+        marked.text(language),
         (warmup, peak * 1e4),
         xytext=(30, 22),
         textcoords="offset points",
@@ -212,5 +212,7 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(0, last * 1.01)
     axes.set_ylim(0, float(found.peaks.max()) * 1.06e4)
-    label_axes(axes, language, Words("step s", "ステップ s"), Words("learning rate × 10⁴", "学習率 × 10⁴"))
-    axes.legend(loc="upper right", title=Words("warm-up steps", "ウォームアップ").in_language(language))
+    label_axes(
+        axes, language, Localized("step s", "ステップ s"), Localized("learning rate × 10⁴", "学習率 × 10⁴")
+    )
+    axes.legend(loc="upper right", title=Localized("warm-up steps", "ウォームアップ").text(language))

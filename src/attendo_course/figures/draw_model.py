@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attendo.words import Language, Words
+from attendo.display.i18n import Language, Localized
 from attendo_course.figures.model_parts import ModelDiagram, Part, Stack, Sublayer
 from attendo_course.figures.sketch import MEMORY, RADIUS, Point, Sketch, text_width
 from attendo_course.figures.style import FAINT, INK
@@ -18,7 +18,7 @@ LANE, EDGE = 0.36, 0.3  # room beside a box for its residual arrow, and around e
 HEADER = 0.34  # the line of a frame that says what a block is
 TITLE = 0.62
 NAME_SIZE, DETAIL_SIZE, SHAPE_SIZE, TITLE_SIZE, TIMES_SIZE = 10.5, 9.0, 8.5, 17.0, 15.0
-SHARED = Words("shared", "共有")
+SHARED = Localized("shared", "共有")
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class _Draftsman:
         rest = [text_width(text, DETAIL_SIZE) for text in (self.say(part.detail), self.count(part))]
         return 0.12 + name + 0.12 + rest[0] + 0.3 + rest[1] + 0.12
 
-    def say(self, words: Words) -> str:
+    def say(self, words: Localized) -> str:
         """Words in the diagram's language."""
-        return words.in_language(self.language)
+        return words.text(self.language)
 
     def count(self, part: Part) -> str:
         """What a box says of its parameters."""
@@ -223,7 +223,7 @@ class _Draftsman:
         lane = end[0] - LANE - 0.25
         self.sketch.line([(x, y), (x, turn), (lane, turn), (lane, end[1]), end], MEMORY)
         shape = f"[batch, {stack.length}, {self.diagram.d_model:,}]"
-        label = Words(f"memory {shape}", f"メモリ {shape}")
+        label = Localized(f"memory {shape}", f"メモリ {shape}")
         self.sketch.text((x + 0.12, turn + 0.12), self.say(label), SHAPE_SIZE + 0.5, color=MEMORY)
 
     def box(self, column: _Column, y: float, part: Part) -> float:
@@ -276,7 +276,7 @@ class _Draftsman:
         if len(columns) == 1:
             left, y = left + columns[0].frame + 0.45, self.middle + 0.14 * (len(self.sums_rows()) + 3)
         right = left + self.sums_width()
-        heading = Words("Parameters", "パラメータ数")
+        heading = Localized("Parameters", "パラメータ数")
         self.sketch.text((left, y), self.say(heading), NAME_SIZE, bold=True)
         names = max(text_width(name, NAME_SIZE) for name, _, _ in self.sums_rows())
         for name, how, number in self.sums_rows():
@@ -287,8 +287,8 @@ class _Draftsman:
         y -= 0.15
         self.sketch.line([(left, y), (right, y)], FAINT, head=False)
         y -= 0.16
-        self.sketch.text((left, y), self.say(Words("total", "合計")), NAME_SIZE, bold=True)
+        self.sketch.text((left, y), self.say(Localized("total", "合計")), NAME_SIZE, bold=True)
         self.sketch.text((right, y), f"{self.diagram.total:,}", NAME_SIZE + 1, bold=True, ha="right")
         if any(part.shared for part in self.parts()):
-            note = Words("what is shared is counted once", "共有する行列は一度だけ数える")
+            note = Localized("what is shared is counted once", "共有する行列は一度だけ数える")
             self.sketch.text((left, y - 0.24), self.say(note), SHAPE_SIZE, color=FAINT)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float
 
+from attendo.display.i18n import Language, Localized
 from attendo.microscope.pictures import heat_map
-from attendo.words import Language, Words
 from attendo_course.figures.positions import PositionCurves, PositionProducts
 from attendo_course.figures.style import (
     BLUE,
@@ -46,13 +46,15 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     axes = figure.add_subplot()
     bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
     sizes = f"max_len={max_len}, d_model={d_model}"
-    title = Words(f"Sinusoidal Positional Encoding ({sizes})", f"正弦波による位置符号化（{sizes}）")
-    axes.set_title(title.in_language(language), fontsize=16, fontweight=emphasis(language), pad=12)
-    label_axes(axes, language, Words("Position", "位置"), Words("Embedding Dimension", "埋め込みの次元"))
+    title = Localized(f"Sinusoidal Positional Encoding ({sizes})", f"正弦波による位置符号化（{sizes}）")
+    axes.set_title(title.text(language), fontsize=16, fontweight=emphasis(language), pad=12)
+    label_axes(
+        axes, language, Localized("Position", "位置"), Localized("Embedding Dimension", "埋め込みの次元")
+    )
     axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
     axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
     axes.grid(visible=False)
-    bar.set_label(Words("Value", "値").in_language(language))
+    bar.set_label(Localized("Value", "値").text(language))
 
 
 def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:
@@ -66,12 +68,12 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
     (10, 'formula')
     """
     n_rows, length = plotted.rows.shape
-    title = Words(
+    title = Localized(
         "One positional encoding: its formula, and what was plotted",
         "同じ位置符号化：式のとおりの値と、図に描かれた値",
     )
     sizes = f"L = {length}, d_e = {n_rows}"
-    note = Words(
+    note = Localized(
         f"{sizes}. Formula: Phuong & Hutter 2022, rows from 1, positions from 1; plot: the weather post's code,"
         " positions from 0.",
         f"{sizes}。式：Phuong & Hutter 2022（行も位置も 1 から）。図：天気のブログ記事のコード（位置は 0 から）。",
@@ -79,26 +81,24 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
     heading(figure, language, title, note, rows_apart=0.03)
     graphs = figure.subplots(n_rows, 2, sharex="col", sharey=True)
     heads = (
-        (Words("formula", "式のとおり"), FORMULA, Words("position t", "位置 t"), BLUE),
-        (Words("as plotted", "記事の図"), PLOTTED, Words("position x", "位置 x"), VERMILION),
+        (Localized("formula", "式のとおり"), FORMULA, Localized("position t", "位置 t"), BLUE),
+        (Localized("as plotted", "記事の図"), PLOTTED, Localized("position x", "位置 x"), VERMILION),
     )
     for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
         name, equation, across, color = head
         top: Axes = graphs[0, column]
-        top.set_title(
-            name.in_language(language), loc="left", color=color, fontweight=emphasis(language), pad=24
-        )
+        top.set_title(name.text(language), loc="left", color=color, fontweight=emphasis(language), pad=24)
         top.text(0, 1.12, equation, transform=top.transAxes, fontsize=11, va="bottom")
         for row in range(n_rows):
             axes: Axes = graphs[row, column]
-            number = Words(f"row {row + 1}", f"{row + 1} 行目").in_language(language)
+            number = Localized(f"row {row + 1}", f"{row + 1} 行目").text(language)
             _beside(axes, -0.1, number, "right", INK)
             if row < len(curves.rows):
                 _draw_row(axes, language, curves, row, color)
             else:
                 _leave_undefined(axes, language, n_rows)
         bottom: Axes = graphs[-1, column]
-        bottom.set_xlabel(across.in_language(language))
+        bottom.set_xlabel(across.text(language))
         bottom.set_xticks([int(curves.positions[0]), *range(10, length + 1, 10)])
 
 
@@ -106,7 +106,7 @@ def _draw_row(axes: Axes, language: Language, curves: PositionCurves, row: int, 
     axes.plot(curves.positions, curves.rows[row], "o-", color=color, linewidth=1.4, markersize=2.4)
     axes.set_ylim(-1.25, 1.25)
     axes.set_yticks([-1, 0, 1])
-    period = Words("period", "周期").in_language(language)
+    period = Localized("period", "周期").text(language)
     _beside(axes, 1.02, f"{period} {curves.periods[row]:.2f}", "left", FAINT)
 
 
@@ -116,11 +116,11 @@ def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
     axes.spines[["left"]].set_visible(False)
     axes.tick_params(axis="y", length=0, labelleft=False)
     i = d_e // 2
-    text = Words(
+    text = Localized(
         f"undefined: i ends at {i},\nwhich gives {2 * i} rows",
         f"未定義：i は {i} までで、\n{2 * i} 行しかない",
     )
-    _beside(axes, 0.5, text.in_language(language), "center", FAINT)
+    _beside(axes, 0.5, text.text(language), "center", FAINT)
 
 
 def _beside(axes: Axes, x: float, text: str, side: Literal["left", "right", "center"], color: str) -> None:
@@ -138,13 +138,13 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
     >>> figure.axes[0].texts[0].get_text().splitlines()[0]
     'first rise after k = 11'
     """
-    title = Words(
+    title = Localized(
         "Dot products of position vectors depend on their distance only",
         "位置ベクトルの内積は位置の差だけで決まる",
     )
     deviation = max(each.deviation for each in found)
     limit = scientific(10.0 ** math.ceil(math.log10(max(deviation, 1e-16))), 0)
-    note = Words(
+    note = Localized(
         "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d)), Vaswani et al. 2017. Over all p computed, the values of one k differ"
         f" by less than {limit}.",
         "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d))、Vaswani et al. 2017。計算したすべての p で、同じ k の値の差は"
@@ -157,12 +157,12 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         axes.plot(distances, each.products, color=color)
         k = each.first_rise
         axes.plot([k], [each.products[k]], "o", color=INK, markersize=7, zorder=3)
-        rise = Words(
+        rise = Localized(
             f"first rise after k = {k}\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
             f"k = {k}→{k + 1} で初めて増加\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
         )
         axes.annotate(
-            rise.in_language(language),
+            rise.text(language),
             (k, each.products[k]),
             xytext=(14, 46),
             textcoords="offset points",
@@ -173,5 +173,8 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         axes.set_ylim(0, each.products[0] * 1.04)
         axes.set_xlim(-1, len(distances))
         label_axes(
-            axes, language, Words("distance k", "位置の差 k"), Words("PE[p] · PE[p+k]", "PE[p] · PE[p+k]")
+            axes,
+            language,
+            Localized("distance k", "位置の差 k"),
+            Localized("PE[p] · PE[p+k]", "PE[p] · PE[p+k]"),
         )

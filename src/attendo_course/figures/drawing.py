@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from attendo.display.i18n import Language
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.model_config import ModelConfig
-from attendo.words import Language
 from attendo_course.figures import attention, draw_curves, draw_model, draw_positions, positions, schedule
 from attendo_course.figures.catalogue import require_known
 from attendo_course.figures.chosen_model import chosen_model
@@ -91,8 +91,8 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
 
 def _fonts(paint: Painter, language: Language) -> tuple[Language, list[str]]:
     """The language that can be written here, and the font families for it."""
-    from attendo.microscope.fonts import BASE as FAMILY
-    from attendo.microscope.fonts import fonts_for
+    from attendo.display.fonts import BASE as FAMILY
+    from attendo.display.fonts import fonts_for
 
     if language == "en":
         return language, [FAMILY]

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import (
     DecoderLM,
@@ -23,31 +24,30 @@ from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Resi
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import Alibi, DistanceBias, Rotary
-from attendo.words import Words
 
 Kind = Literal["embedding", "positions", "attention", "feed_forward", "norm", "output"]
 
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "silu": "SiLU"}
-NORMS = {"layer": Words("LayerNorm", "層正規化"), "rms": Words("RMSNorm", "RMS 正規化")}
+NORMS = {"layer": Localized("LayerNorm", "層正規化"), "rms": Localized("RMSNorm", "RMS 正規化")}
 ADDED_POSITIONS = {
-    "sinusoidal": Words("sinusoidal positions", "正弦波の位置符号化"),
-    "learned": Words("learned positions", "学習する位置埋め込み"),
-    "ramp": Words("positions p/L", "位置 p/L"),
-    "inverse": Words("positions 1/p", "位置 1/p"),
+    "sinusoidal": Localized("sinusoidal positions", "正弦波の位置符号化"),
+    "learned": Localized("learned positions", "学習する位置埋め込み"),
+    "ramp": Localized("positions p/L", "位置 p/L"),
+    "inverse": Localized("positions 1/p", "位置 1/p"),
 }
 POOLINGS = {
-    "max": Words("Max over time", "時間方向の最大値"),
-    "mean": Words("Mean over time", "時間方向の平均"),
-    "first": Words("First token", "先頭トークン"),
+    "max": Localized("Max over time", "時間方向の最大値"),
+    "mean": Localized("Mean over time", "時間方向の平均"),
+    "first": Localized("First token", "先頭トークン"),
 }
-IDS = Words("token ids", "トークン ID")
-SOURCE = Words("source token ids", "原文のトークン ID")
-TARGET = Words("target token ids, shifted right", "出力文のトークン ID（右に 1 つずらす）")
+IDS = Localized("token ids", "トークン ID")
+SOURCE = Localized("source token ids", "原文のトークン ID")
+TARGET = Localized("target token ids, shifted right", "出力文のトークン ID（右に 1 つずらす）")
 TITLES = {
-    "encoder-decoder": Words("Transformer: encoder and decoder", "Transformer：エンコーダとデコーダ"),
-    "classifier": Words("Transformer encoder as a classifier", "Transformer エンコーダによる分類器"),
-    "decoder": Words("Transformer decoder as a language model", "Transformer デコーダによる言語モデル"),
-    "masked": Words(
+    "encoder-decoder": Localized("Transformer: encoder and decoder", "Transformer：エンコーダとデコーダ"),
+    "classifier": Localized("Transformer encoder as a classifier", "Transformer エンコーダによる分類器"),
+    "decoder": Localized("Transformer decoder as a language model", "Transformer デコーダによる言語モデル"),
+    "masked": Localized(
         "Transformer encoder as a masked language model", "Transformer エンコーダによるマスク言語モデル"
     ),
 }
@@ -58,8 +58,8 @@ class Part:
     """One box. parameters: those that no box before it has. shared: whether a box before it has some of its own."""
 
     kind: Kind
-    name: Words
-    detail: Words
+    name: Localized
+    detail: Localized
     parameters: int
     shared: bool = False
 
@@ -81,9 +81,9 @@ class Stack:
     positions: None where none are added to the embeddings. embedding_norm, last_norm: None where there is none.
     """
 
-    name: Words
-    block: Words
-    ids: Words
+    name: Localized
+    block: Localized
+    ids: Localized
     length: str
     embedding: Part
     positions: Part | None
@@ -117,22 +117,22 @@ class ModelDiagram:
     all trained numbers of the model, shared ones once; the boxes' counts add up to it.
     """
 
-    title: Words
+    title: Localized
     d_model: int
     stacks: tuple[Stack, ...]
     head: tuple[Part, ...]
     head_inputs: tuple[str, ...]
-    result: Words
+    result: Localized
     total: int
 
     @property
-    def sums(self) -> tuple[tuple[Words, int], ...]:
+    def sums(self) -> tuple[tuple[Localized, int], ...]:
         """What the total is made of."""
         inputs = sum(stack.input_parameters for stack in self.stacks)
         output = sum(part.parameters for part in self.head)
-        rows = [(Words("embeddings", "埋め込み"), inputs)]
+        rows = [(Localized("embeddings", "埋め込み"), inputs)]
         rows += [(stack.name, stack.parameters) for stack in self.stacks]
-        return (*rows, (Words("output", "出力"), output))
+        return (*rows, (Localized("output", "出力"), output))
 
 
 def model_diagram(config: ModelConfig) -> ModelDiagram:
@@ -178,22 +178,30 @@ class _Reader:
         self.config = config
         self.counted: set[int] = set()
 
-    def part(self, kind: Kind, name: Words, detail: Words, module: nn.Module | None) -> Part:
+    def part(self, kind: Kind, name: Localized, detail: Localized, module: nn.Module | None) -> Part:
         """A box for a module, or for a step without parameters."""
         owned = [] if module is None else [p for p in module.parameters() if p.requires_grad]
         new = [parameter for parameter in owned if id(parameter) not in self.counted]
         self.counted |= {id(parameter) for parameter in new}
         return Part(kind, name, detail, sum(p.numel() for p in new), shared=len(new) < len(owned))
 
-    def stack(self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Words) -> Stack:
+    def stack(
+        self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized
+    ) -> Stack:
         """An encoder or a decoder with what stands before it."""
-        name = Words("encoder", "エンコーダ") if isinstance(stack, Encoder) else Words("decoder", "デコーダ")
-        block = Words(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
+        name = (
+            Localized("encoder", "エンコーダ")
+            if isinstance(stack, Encoder)
+            else Localized("decoder", "デコーダ")
+        )
+        block = Localized(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
         vocab, d_model = embedding.tokens.weight.shape
         size = _same(f"{vocab:,} × {d_model:,}")
         if embedding.tokens.scale != 1.0:
-            size = Words(f"{size.en}, scaled by √{d_model:,}", f"{size.ja}, √{d_model:,} 倍")
-        tokens = self.part("embedding", Words("Token embedding", "トークン埋め込み"), size, embedding.tokens)
+            size = Localized(f"{size.en}, scaled by √{d_model:,}", f"{size.ja}, √{d_model:,} 倍")
+        tokens = self.part(
+            "embedding", Localized("Token embedding", "トークン埋め込み"), size, embedding.tokens
+        )
         positions = None
         if embedding.positions is not None:
             kind = ADDED_POSITIONS[self.config.positions]
@@ -206,22 +214,22 @@ class _Reader:
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
         """The sub-layers of one block, in the order in which they run."""
-        itself = Words("Self-attention", "セルフアテンション")
+        itself = Localized("Self-attention", "セルフアテンション")
         if isinstance(block, EncoderBlock):
             layers = [self.sublayer(itself, block.self_attention, block.self_attention_residual)]
         else:
-            causal = Words("Causal self-attention", "因果マスク付きセルフアテンション")
+            causal = Localized("Causal self-attention", "因果マスク付きセルフアテンション")
             layers = [self.sublayer(causal, block.self_attention, block.self_attention_residual)]
             if block.cross_attention is not None and block.cross_attention_residual is not None:
-                cross = Words("Cross-attention", "クロスアテンション")
+                cross = Localized("Cross-attention", "クロスアテンション")
                 layers.append(
                     self.sublayer(cross, block.cross_attention, block.cross_attention_residual, True)
                 )
-        net = Words("Feed-forward", "フィードフォワード層")
+        net = Localized("Feed-forward", "フィードフォワード層")
         return (*layers, self.sublayer(net, block.feed_forward, block.feed_forward_residual))
 
     def sublayer(
-        self, name: Words, module: Attention | FeedForward, residual: Residual, reads_memory: bool = False
+        self, name: Localized, module: Attention | FeedForward, residual: Residual, reads_memory: bool = False
     ) -> Sublayer:
         """A sub-layer and its norm."""
         if isinstance(module, Attention):
@@ -230,13 +238,13 @@ class _Reader:
             part = self.part("feed_forward", name, self.net(module), module)
         return Sublayer(part, self.norm(residual.norm), residual.norm_first, reads_memory)
 
-    def net(self, module: FeedForward) -> Words:
+    def net(self, module: FeedForward) -> Localized:
         """The widths of a feed-forward net and its activation."""
         into, out = module.in_proj, module.out_proj
         activation = ACTIVATIONS[self.config.activation]
         sizes = f"{into.in_features:,} → {into.out_features:,} → {out.out_features:,}, {activation}"
         gated = module.gate_proj is not None
-        return Words(f"{sizes}, gated", f"{sizes}, ゲート") if gated else _same(sizes)
+        return Localized(f"{sizes}, gated", f"{sizes}, ゲート") if gated else _same(sizes)
 
     def norm(self, module: nn.Module) -> Part:
         """A box for a norm."""
@@ -251,9 +259,9 @@ class _Reader:
         match model:
             case EncoderClassifier():
                 pooling = self.part("output", POOLINGS[self.config.pooling], _same(""), None)
-                return pooling, self.dense(Words("Dense layer", "全結合層"), model.output_proj)
+                return pooling, self.dense(Localized("Dense layer", "全結合層"), model.output_proj)
             case MaskedLM():
-                hidden = self.dense(Words("Dense layer", "全結合層"), model.output_hidden)
+                hidden = self.dense(Localized("Dense layer", "全結合層"), model.output_hidden)
                 activation = ACTIVATIONS[self.config.activation]
                 hidden = Part(
                     hidden.kind, hidden.name, _same(f"{hidden.detail.en}, {activation}"), hidden.parameters
@@ -264,9 +272,9 @@ class _Reader:
 
     def output(self, projection: nn.Linear) -> Part:
         """The projection to the vocabulary."""
-        return self.dense(Words("Output projection", "出力射影"), projection)
+        return self.dense(Localized("Output projection", "出力射影"), projection)
 
-    def dense(self, name: Words, projection: nn.Linear) -> Part:
+    def dense(self, name: Localized, projection: nn.Linear) -> Part:
         """A box for a dense layer."""
         size = _same(f"{projection.in_features:,} → {projection.out_features:,}")
         return self.part("output", name, size, projection)
@@ -282,14 +290,14 @@ class _Reader:
             case _:
                 return (states,)
 
-    def result(self, length: str) -> Words:
+    def result(self, length: str) -> Localized:
         """What comes out, with its shape."""
         if self.config.architecture == "classifier":
             return _same(f"logits [batch, {self.config.n_classes:,}]")
         return _same(f"logits [batch, {length}, {self.config.vocab_size:,}]")
 
 
-def _heads(module: Attention) -> Words:
+def _heads(module: Attention) -> Localized:
     """How many heads of which width, and what turns or biases them by position."""
     widths = f"{module.head_dim:,}"
     if module.value_dim != module.head_dim:
@@ -299,14 +307,14 @@ def _heads(module: Attention) -> Words:
         english, japanese = f"{english}, {module.n_kv_heads} kv", f"{japanese}, kv {module.n_kv_heads}"
     match module.positions:
         case Rotary():
-            return Words(f"{english}, rotary", f"{japanese}, 回転位置")
+            return Localized(f"{english}, rotary", f"{japanese}, 回転位置")
         case Alibi():
-            return Words(f"{english}, ALiBi", f"{japanese}, ALiBi")
+            return Localized(f"{english}, ALiBi", f"{japanese}, ALiBi")
         case DistanceBias():
-            return Words(f"{english}, relative bias", f"{japanese}, 相対バイアス")
+            return Localized(f"{english}, relative bias", f"{japanese}, 相対バイアス")
         case None:
-            return Words(english, japanese)
+            return Localized(english, japanese)
 
 
-def _same(text: str) -> Words:
-    return Words(text, text)
+def _same(text: str) -> Localized:
+    return Localized(text, text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attendo.words import Language
+from attendo.display.i18n import Language
 from attendo_course.figures.model_parts import Kind
 from attendo_course.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, emphasis
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from attendo.words import Language, Words
+from attendo.display.i18n import Language, Localized
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,20 +70,20 @@ def lay_out(figure: Figure, bottom: float = 0.0, top: float = 1.0, rows_apart: f
 
 
 def heading(
-    figure: Figure, language: Language, title: Words, note: Words, *, rows_apart: float = 0.04
+    figure: Figure, language: Language, title: Localized, note: Localized, *, rows_apart: float = 0.04
 ) -> None:
     """The title at the top left, and under the picture a line about what it shows and where it comes from.
 
     >>> from matplotlib.figure import Figure
     >>> figure = Figure()
-    >>> heading(figure, "en", Words("Title", "題"), Words("Source.", "出典。"))
+    >>> heading(figure, "en", Localized("Title", "題"), Localized("Source.", "出典。"))
     >>> [text.get_text() for text in figure.texts]
     ['Title', 'Source.']
     """
     lay_out(figure, 0.06, 0.905, rows_apart)
-    text = title.in_language(language)
+    text = title.text(language)
     figure.text(0.015, 0.968, text, ha="left", va="top", fontsize=16, fontweight=emphasis(language))
-    figure.text(0.015, 0.02, note.in_language(language), ha="left", va="bottom", fontsize=9.5, color=FAINT)
+    figure.text(0.015, 0.02, note.text(language), ha="left", va="bottom", fontsize=9.5, color=FAINT)
 
 
 def emphasis(language: Language) -> str:
@@ -95,17 +95,17 @@ def emphasis(language: Language) -> str:
     return "bold" if language == "en" else "normal"
 
 
-def label_axes(axes: Axes, language: Language, across: Words, up: Words) -> None:
+def label_axes(axes: Axes, language: Language, across: Localized, up: Localized) -> None:
     """The names of both axes.
 
     >>> from matplotlib.figure import Figure
     >>> axes = Figure().add_subplot()
-    >>> label_axes(axes, "en", Words("step", "ステップ"), Words("loss", "損失"))
+    >>> label_axes(axes, "en", Localized("step", "ステップ"), Localized("loss", "損失"))
     >>> axes.get_xlabel(), axes.get_ylabel()
     ('step', 'loss')
     """
-    axes.set_xlabel(across.in_language(language))
-    axes.set_ylabel(up.in_language(language))
+    axes.set_xlabel(across.text(language))
+    axes.set_ylabel(up.text(language))
 
 
 def scientific(number: float, digits: int = 5) -> str:

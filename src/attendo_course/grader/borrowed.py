@@ -10,7 +10,7 @@ from types import FrameType
 import torch
 from torch.nn import functional
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.grader.student import NoAnswerError, Student
 from attendo_course.grader.trials import draw
 
@@ -18,7 +18,7 @@ OURS = ("attendo.nn.attention", "attendo_course.algorithms.", "attendo_course.le
 WHOLE = (torch.nn.MultiheadAttention.forward.__code__, functional.multi_head_attention_forward.__code__)
 
 
-def borrowed(student: Student) -> tuple[Words, ...]:
+def borrowed(student: Student) -> tuple[Localized, ...]:
     """A remark that names the attention which a function calls, attendo's or torch's: what two small inputs show.
 
     >>> from attendo.nn.attention import attention
@@ -49,4 +49,4 @@ def borrowed(student: Student) -> tuple[Words, ...]:
         sys.setprofile(former)
     if not called:
         return ()
-    return (Words(f"it leaves the work to {called[0]}", f"計算を {called[0]} に任せている"),)
+    return (Localized(f"it leaves the work to {called[0]}", f"計算を {called[0]} に任せている"),)

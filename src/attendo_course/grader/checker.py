@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
-from attendo.words import Words
 from attendo_course.grader import mask_properties, properties
 from attendo_course.grader.borrowed import borrowed
 from attendo_course.grader.loading import load_function
@@ -22,74 +22,78 @@ from attendo_course.grader.unfit import UnfitError
 PROPERTIES = (
     Property(
         "shapes",
-        Words("output [..., q_len, value_dim]", "出力の形 [..., q_len, value_dim]"),
+        Localized("output [..., q_len, value_dim]", "出力の形 [..., q_len, value_dim]"),
         properties.shapes,
     ),
-    Property("rows", Words("weights are ≥ 0 and sum to 1", "重みは 0 以上で和が 1"), properties.rows),
+    Property("rows", Localized("weights are ≥ 0 and sum to 1", "重みは 0 以上で和が 1"), properties.rows),
     Property(
-        "scale", Words("scores are multiplied by 1/√head_dim", "スコアは 1/√head_dim 倍"), properties.scale
+        "scale",
+        Localized("scores are multiplied by 1/√head_dim", "スコアは 1/√head_dim 倍"),
+        properties.scale,
     ),
     Property(
         "agreement",
-        Words("as attendo's attention, to 1e-10", "attendo のアテンションと 1e-10 まで一致"),
+        Localized("as attendo's attention, to 1e-10", "attendo のアテンションと 1e-10 まで一致"),
         properties.agreement,
     ),
     Property(
         "mask",
-        Words("forbidden keys have no part, exactly", "禁止されたキーはまったく寄与しない"),
+        Localized("forbidden keys have no part, exactly", "禁止されたキーはまったく寄与しない"),
         mask_properties.mask,
         mask_properties.no_mask,
     ),
     Property(
         "empty row",
-        Words("a query without keys gets zeros, no NaN", "見てよいキーのないクエリは NaN でなく 0"),
+        Localized("a query without keys gets zeros, no NaN", "見てよいキーのないクエリは NaN でなく 0"),
         mask_properties.empty_row,
         mask_properties.no_mask,
     ),
     Property(
         "permutation",
-        Words("the order of keys does not matter", "キーとバリューの並べ替えで結果が変わらない"),
+        Localized("the order of keys does not matter", "キーとバリューの並べ替えで結果が変わらない"),
         properties.permutation,
     ),
     Property(
         "stability",
-        Words("scores of 1e4 and -1e4 give numbers", "スコアが 1e4 や -1e4 でも NaN にならない"),
+        Localized("scores of 1e4 and -1e4 give numbers", "スコアが 1e4 や -1e4 でも NaN にならない"),
         properties.stability,
     ),
     Property(
         "gradient",
-        Words("as finite differences give it", "勾配が差分と一致"),
+        Localized("as finite differences give it", "勾配が差分と一致"),
         mask_properties.gradient,
         mask_properties.no_gradient,
     ),
-    Property("inputs", Words("inputs stay as they were", "入力を書き換えない"), properties.inputs),
+    Property("inputs", Localized("inputs stay as they were", "入力を書き換えない"), properties.inputs),
 )
 SCALE = [property.id for property in PROPERTIES].index("scale")
 MASKED = ("mask", "empty row")
-Missing = Callable[[Student], Words | None]
+Missing = Callable[[Student], Localized | None]
 OWED: dict[str, tuple[Missing, tuple[str, ...]]] = {
     "mask": (mask_properties.no_mask, MASKED),
     "scale": (properties.no_scale, ("scale",)),
     "gradient": (mask_properties.no_gradient, ("gradient",)),
 }
 """What may be required of a function: why it is not offered, and the properties that fail then."""
-NO_INPUT = Words("the function works on no input", "どの入力でも動かない")
-TOO_LONG = Words("a call took too long", "時間のかかりすぎる呼び出しがあった")
-NO_BATCH = Words(
+NO_INPUT = Localized("the function works on no input", "どの入力でも動かない")
+TOO_LONG = Localized("a call took too long", "時間のかかりすぎる呼び出しがあった")
+NO_BATCH = Localized(
     "it works with a batch only; @ and axes counted from the end work with and without one",
     "バッチがあるときだけ動く。@ と末尾から数えた軸を使えば、バッチの有無によらない",
 )
-BATCH = Words(
+BATCH = Localized(
     "it does not work with (more) batch axes: .T turns every axis, and axis 0 or 1 counts from the front; take"
     " key.mT (NumPy: np.swapaxes(key, -1, -2)) and axis -1",
     "バッチの軸（が増える）と動かない。.T はすべての軸を入れ替え、軸 0 や 1 は先頭から数える。"
     "key.mT（NumPy では np.swapaxes(key, -1, -2)）と軸 -1 を使うこと",
 )
-LENGTHS = Words(
+LENGTHS = Localized(
     "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows",
     "キーとクエリの個数は異なってよい。QKᵀ は [q_len, k_len]、V は k_len 行である",
 )
-VALUE_WIDTH = Words("values may have a width of their own", "バリューの幅はクエリ・キーの幅と異なってよい")
+VALUE_WIDTH = Localized(
+    "values may have a width of their own", "バリューの幅はクエリ・キーの幅と異なってよい"
+)
 
 
 def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
@@ -186,12 +190,12 @@ def _with_owed(
     )
 
 
-def _whose(function: Callable[..., Any]) -> tuple[Words, ...]:
+def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
     """A remark on a function that is no work of its author's."""
     library = (getattr(function, "__module__", None) or "").split(".")[0]
     if library not in ("attendo", "attendo_course", "torch", "numpy"):
         return ()
-    return (Words(f"this is {library}'s own function", f"{library} の関数をそのまま提出している"),)
+    return (Localized(f"this is {library}'s own function", f"{library} の関数をそのまま提出している"),)
 
 
 def check_file(place: str, require: Sequence[str] = ()) -> Report:
@@ -229,7 +233,7 @@ def try_file(place: str, require: Sequence[str]) -> Report:
     return replace(report, remarks=tuple(dict.fromkeys((*report.remarks, *heard.remarks))))
 
 
-def _ended(error: NoAnswerError, before: list[Outcome], note: Words) -> tuple[Outcome, ...]:
+def _ended(error: NoAnswerError, before: list[Outcome], note: Localized) -> tuple[Outcome, ...]:
     """The outcomes for a function whose trial ends with the property after these."""
     failing, *rest = PROPERTIES[len(before) :]
     ended = Outcome(failing, "fails", 1, _no_answer(error))
@@ -239,7 +243,7 @@ def _ended(error: NoAnswerError, before: list[Outcome], note: Words) -> tuple[Ou
 def _no_answer(error: NoAnswerError) -> Failure:
     """The failure of a call that gave no answer."""
     shape = error.case.wanted
-    wanted = Words(f"output of shape {shape}", f"出力の形 {shape}")
+    wanted = Localized(f"output of shape {shape}", f"出力の形 {shape}")
     return Failure(error.case, wanted, error.said, error.hint, is_refusal=True)
 
 
@@ -282,7 +286,7 @@ def _with_hint(outcome: Outcome, student: Student, usual: Diagnosis, masked: Dia
         is_known = usual.mistake is not None and usual.mistake.misshapes
         hint = hint or (usual.hint if is_known else _size_hint(student, failure.case))
         if hint is not None and outcome.property.id == "agreement" and usual.hint not in (None, hint):
-            hint = Words(f"{hint.en}; and {usual.hint.en}", f"{hint.ja}。さらに、{usual.hint.ja}")
+            hint = Localized(f"{hint.en}; and {usual.hint.en}", f"{hint.ja}。さらに、{usual.hint.ja}")
     return replace(outcome, failure=replace(failure, hint=hint or usual.hint))
 
 
@@ -295,7 +299,7 @@ def _works(student: Student, size: tuple[int, ...], lead: tuple[int, ...]) -> bo
     return output.shape == (*lead, q_len, value_dim)
 
 
-def _size_hint(student: Student, case: Case) -> Words | None:
+def _size_hint(student: Student, case: Case) -> Localized | None:
     """What an input of such a shape needs, where it is the shape that the function cannot do."""
     lead, (q_len, head_dim) = tuple(case.query.shape[:-2]), case.query.shape[-2:]
     k_len, value_dim = case.value.shape[-2:]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
-from attendo.words import Language, Words
 from attendo_course.grader.checker import PROPERTIES, refuse_unknown, try_file
 from attendo_course.grader.report import Report, indented
 from attendo_course.grader.unfit import UnfitError
@@ -18,9 +18,9 @@ from attendo_course.grader.unfit import UnfitError
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
 """score, out of: as `Report.counts`; a file that cannot be run has 0 of all."""
 VERDICTS = {
-    "passes": Words("passes", "合格"),
-    "fails": Words("fails", "不合格"),
-    "can't be run": Words("can't be run", "実行できない"),
+    "passes": Localized("passes", "合格"),
+    "fails": Localized("fails", "不合格"),
+    "can't be run": Localized("can't be run", "実行できない"),
 }
 
 
@@ -30,7 +30,7 @@ class Answer:
 
     file: str
     report: Report | None = None
-    error: Words | None = None
+    error: Localized | None = None
 
     @property
     def ok(self) -> bool:
@@ -47,25 +47,29 @@ class Answer:
     def line(self, language: Language = "en") -> str:
         """The answer in one line.
 
-        >>> Answer("ben.py", error=Words("line 1: syntax error", "1 行目：構文エラー")).line()
+        >>> Answer("ben.py", error=Localized("line 1: syntax error", "1 行目：構文エラー")).line()
         "ben.py: can't be run: line 1: syntax error"
         """
         verdict, report = VERDICTS[self.verdict], self.report
         if report is None:
-            colon, said = Words(": ", "：").in_language(language), self.error or Words("", "")
-            return colon.join([self.file, verdict.in_language(language), said.in_language(language)])
+            colon, said = Localized(": ", "：").text(language), self.error or Localized("", "")
+            return colon.join([self.file, verdict.text(language), said.text(language)])
         (held, n), failed, absent = report.counts, report.failed, report.not_offered
         n_left = [outcome.status for outcome in report.outcomes].count("not tried")
         said = [
-            Words(
+            Localized(
                 f"{verdict.en} {', '.join(failed)}".rstrip() + f" ({held} of {n} hold)",
                 f"{verdict.ja}（{held}/{n}）：{'、'.join(failed)}".rstrip("："),
             ),
-            *([Words(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")] if absent else []),
-            *([Words(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
+            *(
+                [Localized(f"{', '.join(absent)} not offered", f"対象外：{'、'.join(absent)}")]
+                if absent
+                else []
+            ),
+            *([Localized(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
         ]
-        texts = Words("; ".join(words.en for words in said), "。".join(words.ja for words in said))
-        return Words(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").in_language(language)
+        texts = Localized("; ".join(words.en for words in said), "。".join(words.ja for words in said))
+        return Localized(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").text(language)
 
     def lines(self, language: Language = "en") -> list[str]:
         """The answer in one line, and below it the first hint and the remarks.
@@ -75,10 +79,10 @@ class Answer:
         """
         if self.report is None:
             return [self.line(language)]
-        hint = Words("    hint: ", "    ヒント：").in_language(language)
-        said = [] if self.report.hint is None else indented(hint, self.report.hint.in_language(language))
+        hint = Localized("    hint: ", "    ヒント：").text(language)
+        said = [] if self.report.hint is None else indented(hint, self.report.hint.text(language))
         for remark in self.report.remarks:
-            said += indented("    ! ", remark.in_language(language))
+            said += indented("    ! ", remark.text(language))
         return [self.line(language), *said]
 
     def row(self, language: Language = "en") -> list[str | int]:
@@ -86,19 +90,17 @@ class Answer:
         report, whose = self.report, [Path(self.file).stem, self.file, self.verdict]
         if report is None:
             untried = ", ".join(one.id for one in PROPERTIES)
-            why = "" if self.error is None else self.error.in_language(language)
+            why = "" if self.error is None else self.error.text(language)
             return [*whose, 0, len(PROPERTIES), "", untried, why, ""]
         lists = [", ".join(report.failed), ", ".join(report.not_tried)]
-        hint = "" if report.hint is None else report.hint.in_language(language)
-        remarks = (
-            Words("; ", "。").in_language(language).join(one.in_language(language) for one in report.remarks)
-        )
+        hint = "" if report.hint is None else report.hint.text(language)
+        remarks = Localized("; ", "。").text(language).join(one.text(language) for one in report.remarks)
         return [*whose, *report.counts, *lists, hint, remarks]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
         """The answer as JSON's own types."""
         facts = None if self.report is None else self.report.as_json(language)
-        error = None if self.error is None else self.error.in_language(language)
+        error = None if self.error is None else self.error.text(language)
         return {"file": self.file, "verdict": self.verdict, "error": error, "check": facts}
 
 
@@ -149,7 +151,7 @@ def is_folder(place: str) -> bool:
 def as_csv(answers: Sequence[Answer], language: Language = "en") -> str:
     """A table with COLUMNS and a row for each answer, for a spreadsheet; hints and remarks are in the language.
 
-    >>> error = Words("it must run", "実行できること")
+    >>> error = Localized("it must run", "実行できること")
     >>> first, ben = as_csv([Answer("ben.py", error=error)]).splitlines()
     >>> first
     'student,file,verdict,score,out of,failed,not tried,hint,remarks'

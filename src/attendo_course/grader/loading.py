@@ -9,15 +9,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.grader.time_limit import TimeUpError, time_limit, too_late
 from attendo_course.grader.unfit import UnfitError
 
-WRITE = Words(
+WRITE = Localized(
     "write FILE.py:FUNCTION, the function's name behind a colon",
     "FILE.py:FUNCTION の形で、コロンの後に関数名を書くこと",
 )
-ASKS = Words(
+ASKS = Localized(
     "it asks for input and gets none; take it out", "入力を求めているが、何も渡されない。取り除くこと"
 )
 
@@ -46,7 +46,7 @@ def load_function(place: str) -> Callable[..., Any]:
     try:
         code = compile(source, str(path), "exec")
     except SyntaxError as error:
-        said = Words(f"syntax error: {error.msg}", f"構文エラー：{error.msg}")
+        said = Localized(f"syntax error: {error.msg}", f"構文エラー：{error.msg}")
         raise UnfitError(said, file, error.lineno) from None
     except ValueError as error:  # a NUL byte
         raise UnfitError(_no_python(str(error)), file) from None
@@ -57,7 +57,7 @@ def load_function(place: str) -> Callable[..., Any]:
             exec(code, vars(module))
     except TimeUpError as error:
         late = too_late()
-        said = Words(
+        said = Localized(
             f"{late.en}; running the file must come to an end",
             f"{late.ja}。ファイルの実行が終わるようにすること",
         )
@@ -66,7 +66,7 @@ def load_function(place: str) -> Callable[..., Any]:
         raise UnfitError(ASKS, file, _line_in(error, str(path))) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
         raised = f"{type(error).__name__}: {error}"
-        said = Words(f"{raised}; the file must run", f"{raised}。エラーなしで実行できるようにすること")
+        said = Localized(f"{raised}; the file must run", f"{raised}。エラーなしで実行できるようにすること")
         raise UnfitError(said, file, _line_in(error, str(path))) from None
     finally:
         sys.path.pop(0)
@@ -75,15 +75,15 @@ def load_function(place: str) -> Callable[..., Any]:
         return found
     known = [n for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
     there = ", ".join(known)
-    said = Words(
+    said = Localized(
         f"{name} is no function there; there are: {there or 'no functions'}",
         f"{name} という関数がない。ある関数：{there or 'なし'}",
     )
     raise UnfitError(said, file)
 
 
-def _no_python(why: str) -> Words:
-    return Words(f"{why}; give a Python file", f"{why}。Python ファイルを指定すること")
+def _no_python(why: str) -> Localized:
+    return Localized(f"{why}; give a Python file", f"{why}。Python ファイルを指定すること")
 
 
 def _line_in(error: BaseException, file: str) -> int:

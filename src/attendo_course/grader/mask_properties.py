@@ -9,26 +9,26 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.grader.student import Case, Student
 from attendo_course.grader.trials import Failure, Trials, close, compared, draw, drawn_masks, numbers
 
-NO_GRADIENT = Words("no gradient: the output is cut off", "勾配がない：出力が切り離されている")
-CUT = Words(
+NO_GRADIENT = Localized("no gradient: the output is cut off", "勾配がない：出力が切り離されている")
+CUT = Localized(
     "detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off",
     "detach()、.data、.item()、torch.no_grad()、NumPy が勾配を切っている",
 )
-JUMP = Words(
+JUMP = Localized(
     "the output jumps here: an argmax or a comparison stands where a softmax belongs",
     "ここで出力が跳んでいる。softmax の代わりに argmax や比較が使われている",
 )
-PARTLY_CUT = Words(
+PARTLY_CUT = Localized(
     "a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong",
     "経路の一部が切れている（detach()、.data、.item()）か、自作の backward が誤っている",
 )
 
 
-def no_mask(student: Student) -> Words | None:
+def no_mask(student: Student) -> Localized | None:
     """Why a function offers no mask.
 
     >>> no_mask(Student(abs, "mine")).en
@@ -39,27 +39,27 @@ def no_mask(student: Student) -> Words | None:
     return no_parameter(student, "mask")
 
 
-def no_parameter(student: Student, called: str) -> Words:
+def no_parameter(student: Student, called: str) -> Localized:
     """What is said of a function without such a parameter.
 
     >>> no_parameter(Student(abs, "mine", has_signature=False), "mask").en
     "a built-in function, whose parameters can't be read; call it in a `def` of your own"
     """
     if not student.has_signature:
-        return Words(
+        return Localized(
             "a built-in function, whose parameters can't be read; call it in a `def` of your own",
             "組み込み関数なので、引数を読み取れない。自分の def の中で呼び出すこと",
         )
-    return Words(f"no parameter with `{called}` in its name", f"名前に {called} を含む引数がない")
+    return Localized(f"no parameter with `{called}` in its name", f"名前に {called} を含む引数がない")
 
 
-def no_gradient(student: Student) -> Words | None:
+def no_gradient(student: Student) -> Localized | None:
     """Why a function offers no gradient.
 
     >>> no_gradient(Student(abs, "mine", kind="numpy")).en
     'a NumPy function'
     """
-    return Words("a NumPy function", "NumPy の関数である") if student.kind == "numpy" else None
+    return Localized("a NumPy function", "NumPy の関数である") if student.kind == "numpy" else None
 
 
 def mask(student: Student) -> Trials:
@@ -77,7 +77,7 @@ def mask(student: Student) -> Trials:
         if weights is None or weights.shape != case.mask.shape:  # `shapes` says so
             weights = torch.zeros_like(case.mask)
         if failure is None and bool((weights[~case.mask] != 0).any()):
-            said = Words("weights of 0 where the mask is False", "マスクが False の位置の重みが 0")
+            said = Localized("weights of 0 where the mask is False", "マスクが False の位置の重みが 0")
             failure = Failure(case, said, numbers(weights))
         yield failure
     for case in drawn_masks(student):
@@ -117,12 +117,12 @@ def _leak(student: Student, case: Case) -> Failure | None:
         return None
     return Failure(
         loud,
-        Words(
+        Localized(
             "exactly 0, since every value that may be seen is 0",
             "見てよいバリューがすべて 0 なので、ちょうど 0",
         ),
         numbers(output),
-        Words(
+        Localized(
             "what is added to forbidden scores is too small to make their weights 0; use -inf",
             "禁止された位置のスコアに足す数が小さく、重みが 0 にならない。-inf を使うこと",
         ),
@@ -149,23 +149,23 @@ def empty_row(student: Student) -> Trials:
         if not close(output, zeros):
             yield Failure(case, _zeros(zeros), numbers(output), _empty_hint(output))
         elif weights is not None and not close(weights, torch.zeros_like(weights)):
-            yield Failure(case, Words("weights of 0", "重みが 0"), numbers(weights), _empty_hint(weights))
+            yield Failure(case, Localized("weights of 0", "重みが 0"), numbers(weights), _empty_hint(weights))
         else:
             yield None if student.kind == "numpy" else _empty_gradient(student, case)
 
 
-def _zeros(zeros: Tensor) -> Words:
+def _zeros(zeros: Tensor) -> Localized:
     shown = numbers(zeros)
-    return Words(f"first row {shown.en}", f"先頭の行 {shown.ja}")
+    return Localized(f"first row {shown.en}", f"先頭の行 {shown.ja}")
 
 
-def _empty_hint(found: Tensor) -> Words:
+def _empty_hint(found: Tensor) -> Localized:
     if bool(found.isnan().any()):
-        return Words(
+        return Localized(
             "a softmax over -inf alone is 0/0; set the rows without keys to 0 afterwards",
             "すべて -inf の softmax は 0/0 になる。キーのない行は後で 0 にすること",
         )
-    return Words(
+    return Localized(
         "with a finite floor such as -1e9 a row without keys mixes forbidden values; set its weights to 0",
         "-1e9 のような有限の値では、キーのない行に禁止されたバリューが混ざる。その行の重みを 0 にすること",
     )
@@ -182,9 +182,9 @@ def _empty_gradient(student: Student, case: Case) -> Failure | None:
         if array.grad is not None and not bool(array.grad.isfinite().all()):
             return Failure(
                 case,
-                Words(f"a gradient of numbers for {name}", f"{name} の勾配が有限の数"),
+                Localized(f"a gradient of numbers for {name}", f"{name} の勾配が有限の数"),
                 numbers(array.grad),
-                Words(
+                Localized(
                     "NaN that is replaced after the softmax stays in the gradient; fill with a finite floor, then 0",
                     "softmax のあとで NaN を置き換えても勾配には残る。有限の下限で埋め、その後 0 にすること",
                 ),
@@ -230,14 +230,14 @@ def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
     for en, ja, slope, found in pairs:
         if not close(found, slope, tolerance):
             shown = numbers(slope, found)
-            expected = Words(f"d{en}/d{name} = {shown.en}", f"d{ja}/d{name} = {shown.ja}")
+            expected = Localized(f"d{en}/d{name} = {shown.en}", f"d{ja}/d{name} = {shown.ja}")
             return Failure(case, expected, numbers(found, slope) if has_gradient else NO_GRADIENT, hint)
     if not has_gradient:  # and there is none to have: nothing changes with this input
         return None
     return Failure(
         case,
-        Words(f"the same gradient for {name} at every call", f"{name} の勾配がどの呼び出しでも同じ"),
-        Words("gradients that differ from call to call", "呼び出すたびに異なる勾配"),
+        Localized(f"the same gradient for {name} at every call", f"{name} の勾配がどの呼び出しでも同じ"),
+        Localized("gradients that differ from call to call", "呼び出すたびに異なる勾配"),
     )
 
 

@@ -10,8 +10,8 @@ from math import isnan, log, nan
 import torch
 from torch import Tensor
 
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention_weights
-from attendo.words import Words
 from attendo_course.grader.mask_properties import no_parameter
 from attendo_course.grader.student import Case, RefusedError, Student
 from attendo_course.grader.trials import (
@@ -33,7 +33,7 @@ FACTOR_TOLERANCE = ORDER_TOLERANCE = 1e-6
 """So that one fault, float32 inside, fails in `agreement` and not everywhere."""
 WIDTHS = (1, 2, 4, 16, 64)
 """Of heads, for the scale."""
-PAIR = Words("return (output, weights), in this order", "（出力, 重み）の順に返すこと")
+PAIR = Localized("return (output, weights), in this order", "（出力, 重み）の順に返すこと")
 
 
 def shapes(student: Student) -> Trials:
@@ -54,8 +54,8 @@ def shapes(student: Student) -> Trials:
         for shape, found, en, ja in wrong[:1]:
             failure = Failure(
                 case,
-                Words(f"{en} of shape {list(shape)}", f"{ja}の形 {list(shape)}"),
-                Words(f"{en} of shape {list(found.shape)}", f"{ja}の形 {list(found.shape)}"),
+                Localized(f"{en} of shape {list(shape)}", f"{ja}の形 {list(shape)}"),
+                Localized(f"{en} of shape {list(found.shape)}", f"{ja}の形 {list(found.shape)}"),
                 PAIR if len(wrong) == 2 and found.shape == wrong[1][0] else None,
             )
         yield failure
@@ -68,7 +68,7 @@ def rows(student: Student) -> Trials:
     >>> any(rows(Student(attention, "mine"))), any(rows(Student(lambda q, k, v: q @ k.mT @ v, "mine")))
     (False, True)
     """
-    ones_give_ones = Words(
+    ones_give_ones = Localized(
         "values of ones give ones: the weights of a query sum to 1",
         "バリューがすべて 1 なら出力も 1（重みの和が 1）",
     )
@@ -83,7 +83,7 @@ def rows(student: Student) -> Trials:
         answer = student(seen)
         arrays = [array for array in (answer.output, answer.weights) if array is not None]
         wrong = [array for array in arrays if not _is_distribution(array)]
-        said = Words("weights ≥ 0 of sum 1", "重みが 0 以上で和が 1")
+        said = Localized("weights ≥ 0 of sum 1", "重みが 0 以上で和が 1")
         yield Failure(seen, said, numbers(wrong[0])) if wrong else None
 
 
@@ -108,22 +108,22 @@ def scale(student: Student) -> Trials:
             continue
         name, shown = _scale_name(factors), ", ".join(f"{factor:.4g}" for factor in factors.values())
         widths = ", ".join(map(str, factors))
-        said = Words(
+        said = Localized(
             f"scores · {shown} at head_dim {widths}: {name.en}",
             f"head_dim {widths} でスコア × {shown}：{name.ja}",
         )
         yield Failure(
             _two_keys(student, width),
-            Words(f"scores · {expected:.4g} = 1/√{width}", f"スコア × {expected:.4g} = 1/√{width}"),
+            Localized(f"scores · {expected:.4g} = 1/√{width}", f"スコア × {expected:.4g} = 1/√{width}"),
             name if any(map(isnan, factors.values())) else said,
         )
     for given in (1.0, 0.25) if student.scale_name is not None else ():
         got = _factor(student, 4, given)
         failure = Failure(
             _two_keys(student, 4, given),
-            Words(f"scores · {given:g}, the scale that is given", f"スコア × {given:g}（渡した値）"),
-            Words(f"scores · {got:.4g}", f"スコア × {got:.4g}"),
-            Words(
+            Localized(f"scores · {given:g}, the scale that is given", f"スコア × {given:g}（渡した値）"),
+            Localized(f"scores · {got:.4g}", f"スコア × {got:.4g}"),
+            Localized(
                 f"{student.scale_name} takes the place of 1/√head_dim and multiplies the scores",
                 f"{student.scale_name} は 1/√head_dim の代わりにスコアに掛かる",
             ),
@@ -131,7 +131,7 @@ def scale(student: Student) -> Trials:
         yield None if abs(got - given) <= FACTOR_TOLERANCE else failure
 
 
-def no_scale(student: Student) -> Words | None:
+def no_scale(student: Student) -> Localized | None:
     """Why a function offers no scale of the caller's own.
 
     >>> no_scale(Student(abs, "mine")).en
@@ -142,7 +142,7 @@ def no_scale(student: Student) -> Words | None:
     return no_parameter(student, "scale")
 
 
-def has_no_scale(student: Student) -> Words | None:
+def has_no_scale(student: Student) -> Localized | None:
     """Why the scale cannot be read off a function's output.
 
     >>> has_no_scale(Student(lambda q, k, v: k, "mine")).en
@@ -153,7 +153,7 @@ def has_no_scale(student: Student) -> Words | None:
         with suppress(RefusedError):
             if list(student(case).output.shape) == case.wanted:
                 continue
-        return Words("no output of the right shape to read it from", "形の正しい出力がなく、読み取れない")
+        return Localized("no output of the right shape to read it from", "形の正しい出力がなく、読み取れない")
     return None
 
 
@@ -173,22 +173,22 @@ def _factor(student: Student, width: int, given: float | None = None) -> float:
     return log(float(weights[0]) / float(weights[1]))
 
 
-def _scale_name(factors: dict[int, float]) -> Words:
+def _scale_name(factors: dict[int, float]) -> Localized:
     """Which of the usual wrong scales this is."""
     usual = (
-        (Words("unscaled", "スケールなし"), 0.0),
-        (Words("1/head_dim", "1/head_dim"), -1.0),
-        (Words("√head_dim", "√head_dim"), 0.5),
-        (Words("head_dim", "head_dim"), 1.0),
+        (Localized("unscaled", "スケールなし"), 0.0),
+        (Localized("1/head_dim", "1/head_dim"), -1.0),
+        (Localized("√head_dim", "√head_dim"), 0.5),
+        (Localized("head_dim", "head_dim"), 1.0),
     )
     for words, power in usual:
         if all(abs(factor - width**power) <= 1e-5 * width**power for width, factor in factors.items()):
             return words
     if all(abs(factor) < 1e-8 for factor in factors.values()):
-        return Words("the scores have no effect", "スコアが効いていない")
+        return Localized("the scores have no effect", "スコアが効いていない")
     if any(isnan(factor) for factor in factors.values()):
-        return Words("the weights are no softmax of the scores", "重みがスコアの softmax ではない")
-    return Words("none of the usual scales", "よくあるスケールのどれでもない")
+        return Localized("the weights are no softmax of the scores", "重みがスコアの softmax ではない")
+    return Localized("none of the usual scales", "よくあるスケールのどれでもない")
 
 
 def agreement(student: Student) -> Trials:
@@ -234,7 +234,7 @@ def stability(student: Student) -> Trials:
     >>> any(stability(Student(attention, "mine")))
     False
     """
-    hint = Words(
+    hint = Localized(
         "subtract each query's largest score before exp; exp(10⁴) is infinite, and exp(-10⁴) is 0",
         "exp の前にクエリごとの最大のスコアを引くこと。exp(10⁴) は無限大に、exp(-10⁴) は 0 になる",
     )
@@ -265,7 +265,7 @@ def inputs(student: Student) -> Trials:
                     case,
                     _said(f"{name} stays", f"{name} は変わらない：", kept),
                     _said(f"{name} became", f"{name} が変わった：", now),
-                    Words(
+                    Localized(
                         "an operation in place (x /= …, x[...] = …, masked_fill_) writes into the caller's array",
                         "その場で書き換える演算（x /= …、x[...] = …、masked_fill_）が呼び出し側の配列を変えている",
                     ),
@@ -273,6 +273,6 @@ def inputs(student: Student) -> Trials:
         yield failure
 
 
-def _said(en: str, ja: str, array: Tensor) -> Words:
+def _said(en: str, ja: str, array: Tensor) -> Localized:
     """A sentence, and an array after it."""
-    return Words(f"{en} {numbers(array).en}", f"{ja}{numbers(array).ja}")
+    return Localized(f"{en} {numbers(array).en}", f"{ja}{numbers(array).ja}")

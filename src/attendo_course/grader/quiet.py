@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
-PRINTS = Words(
+PRINTS = Localized(
     "it prints, which is left out; what it returns is checked",
     "print の出力は無視した。採点するのは戻り値だけ",
 )
-ASKS = Words(
+ASKS = Localized(
     "it asks for input and gets none; the arrays come as arguments",
     "入力を求めているが、何も渡されない。配列は引数として渡される",
 )
@@ -28,7 +28,7 @@ class Heard:
     asked: bool = False
 
     @property
-    def remarks(self) -> tuple[Words, ...]:
+    def remarks(self) -> tuple[Localized, ...]:
         """What there is to say of it; a prompt is no print of its own."""
         return (ASKS,) if self.asked else (PRINTS,) if self.printed else ()
 

@@ -10,9 +10,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attendo.data.text_width import columns
-from attendo.microscope.flow import flowed
-from attendo.words import Language, Words, labelled
+from attendo.display.i18n import Language, Localized, labelled
+from attendo.display.width import columns
+from attendo.display.wrapping import flowed
 from attendo_course.grader.trials import Failure, Property, numbers
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
@@ -50,7 +50,7 @@ class Outcome:
     status: Status
     tried: int = 0
     failure: Failure | None = None
-    note: Words | None = None
+    note: Localized | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class Report:
 
     function: str
     outcomes: tuple[Outcome, ...]
-    remarks: tuple[Words, ...] = ()
+    remarks: tuple[Localized, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -88,7 +88,7 @@ class Report:
         return tuple(outcome.property.id for outcome in self.outcomes if outcome.status in left)
 
     @property
-    def hint(self) -> Words | None:
+    def hint(self) -> Localized | None:
         """The first hint; if there is none, what came of the first property that fails."""
         failures = [outcome.failure for outcome in self.outcomes if outcome.failure is not None]
         said = [failure.hint for failure in failures if failure.hint is not None]
@@ -107,16 +107,16 @@ class Report:
         """The report for a reader, at most 79 columns wide (a line of an input's numbers is wrapped)."""
         n_held, n = self.counts
         absent = named(self.not_offered)
-        head = Words(
+        head = Localized(
             f"{self.function}: {n_held} of {n} properties hold"
             + (absent.en and f", {absent.en} not offered"),
             f"{self.function}：{n} 個の性質のうち {n_held} 個が成り立つ"
             + (absent.ja and f"。対象外：{absent.ja}"),
         )
         return [
-            *flowed(head.in_language(language), WIDTH),
+            *flowed(head.text(language), WIDTH),
             *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
-            *chain(*(indented("! ", remark.in_language(language)) for remark in self.remarks)),
+            *chain(*(indented("! ", remark.text(language)) for remark in self.remarks)),
         ]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Report:
             "function": self.function,
             "ok": self.ok,
             "failed": list(self.failed),
-            "remarks": [remark.in_language(language) for remark in self.remarks],
+            "remarks": [remark.text(language) for remark in self.remarks],
             "properties": [_outcome_json(outcome, language) for outcome in self.outcomes],
         }
 
@@ -133,39 +133,44 @@ class Report:
         return "\n".join(self.lines())
 
 
-def named(ids: Sequence[str]) -> Words:
+def named(ids: Sequence[str]) -> Localized:
     """Properties in a row; in Japanese their names stand beside the ids.
 
     >>> named(["scale", "mask"]).ja
     'scale（スケール）、mask（マスク）'
     """
-    return Words(", ".join(ids), "、".join(f"{id}（{JAPANESE[id]}）" for id in ids))
+    return Localized(", ".join(ids), "、".join(f"{id}（{JAPANESE[id]}）" for id in ids))
 
 
 def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
     mark = {"holds": "✓", "fails": "✗"}.get(outcome.status, "–")
-    title = outcome.property.title.in_language(language)
+    title = outcome.property.title.text(language)
     if outcome.note is not None:
         said = {
-            "fails": Words("required, not offered", "必須だが、ない"),
-            "not offered": Words("not offered", "対象外"),
-            "not tried": Words("not tried", "未検査"),
+            "fails": Localized("required, not offered", "必須だが、ない"),
+            "not offered": Localized("not offered", "対象外"),
+            "not tried": Localized("not tried", "未検査"),
         }
         status = said[outcome.status]
-        title = labelled(status, outcome.note.in_language(language), language)
+        title = labelled(status, outcome.note.text(language), language)
     lines = indented(f"{mark} {outcome.property.id:<12}", title)
     if outcome.failure is None:
         return lines
     case, failure = outcome.failure.case, outcome.failure
-    names = Words("on", "入力"), Words("expected", "期待値"), Words("got", "結果"), Words("hint", "ヒント")
+    names = (
+        Localized("on", "入力"),
+        Localized("expected", "期待値"),
+        Localized("got", "結果"),
+        Localized("hint", "ヒント"),
+    )
     given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
     given += [] if case.scale is None else [f"scale {case.scale:g}"]
-    texts = [*given, failure.expected.in_language(language), failure.got.in_language(language)]
-    labels = [names[0], *[Words("", "")] * (len(given) - 1), names[1], names[2]]
+    texts = [*given, failure.expected.text(language), failure.got.text(language)]
+    labels = [names[0], *[Localized("", "")] * (len(given) - 1), names[1], names[2]]
     if failure.hint is not None:
-        texts, labels = [*texts, failure.hint.in_language(language)], [*labels, names[3]]
+        texts, labels = [*texts, failure.hint.text(language)], [*labels, names[3]]
     for label, text in zip(labels, texts, strict=True):
-        word = label.in_language(language)
+        word = label.text(language)
         lines += indented(f"    {word}{' ' * (10 - columns(word))}", text)
     return lines
 
@@ -190,10 +195,10 @@ def _shown(array: Tensor) -> str:
 def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
     found: dict[str, Any] = {
         "property": outcome.property.id,
-        "title": outcome.property.title.in_language(language),
+        "title": outcome.property.title.text(language),
         "status": outcome.status,
         "tried": outcome.tried,
-        "note": None if outcome.note is None else outcome.note.in_language(language),
+        "note": None if outcome.note is None else outcome.note.text(language),
         "failure": None,
     }
     if outcome.failure is not None:
@@ -205,8 +210,8 @@ def _outcome_json(outcome: Outcome, language: Language) -> dict[str, Any]:
                 for name, array in case.arrays.items()
             },
             "scale": case.scale,
-            "expected": failure.expected.in_language(language),
-            "got": failure.got.in_language(language),
-            "hint": None if failure.hint is None else failure.hint.in_language(language),
+            "expected": failure.expected.text(language),
+            "got": failure.got.text(language),
+            "hint": None if failure.hint is None else failure.hint.text(language),
         }
     return found

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
-from attendo.words import Words
 from attendo_course.grader.student import Case, RefusedError, Student
 
 TOLERANCE = 1e-6
@@ -25,7 +25,7 @@ class Suspect:
     misshapes: with it, some inputs give a wrong shape or an exception.
     """
 
-    hint: Words
+    hint: Localized
     output: Callable[[Case, float | None], Tensor]
     misshapes: bool = False
 
@@ -35,17 +35,19 @@ class Diagnosis:
     """What explains a function's output: a usual mistake, a wrong scale, both, neither; or a random part."""
 
     mistake: Suspect | None = None
-    scale: Words | None = None
-    random: Words | None = None
+    scale: Localized | None = None
+    random: Localized | None = None
 
     @property
-    def hint(self) -> Words | None:
+    def hint(self) -> Localized | None:
         """All of it in words."""
         if self.random is not None or self.mistake is None:
             return self.random or self.scale
         hint, scale = self.mistake.hint, self.scale
         return (
-            hint if scale is None else Words(f"{hint.en}; and {scale.en}", f"{hint.ja}。さらに、{scale.ja}")
+            hint
+            if scale is None
+            else Localized(f"{hint.en}; and {scale.en}", f"{hint.ja}。さらに、{scale.ja}")
         )
 
 
@@ -91,7 +93,7 @@ def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
     return attention(case.query, case.key, case.value, mask, scale)
 
 
-CAUSAL = Words(
+CAUSAL = Localized(
     "a causal mask is built in; attention without a mask sees every key",
     "因果マスクが組み込まれている。マスクなしのアテンションはすべてのキーを見る",
 )
@@ -99,53 +101,53 @@ CAUSAL = Words(
 
 MISTAKES = (
     Suspect(
-        Words(
+        Localized(
             "the softmax runs over the queries; it must run over the keys, the last axis of the scores",
             "softmax がクエリの軸に沿っている。スコアの最後の軸であるキーの軸に沿って取ること",
         ),
         _softmax_over(-2),
     ),
     Suspect(
-        Words(
+        Localized(
             "the softmax runs over the first axis, a batch axis here; take the last one, axis -1",
             "softmax が先頭の軸（ここではバッチの軸）に沿っている。最後の軸 -1 を指定すること",
         ),
         _softmax_over(0),
     ),
     Suspect(
-        Words(
+        Localized(
             "the softmax runs over axis 1, which is no key axis once there is a batch; take axis -1",
             "softmax が軸 1 に沿っている。バッチがあると軸 1 はキーの軸ではない。軸 -1 を指定すること",
         ),
         _softmax_over(1),
     ),
     Suspect(
-        Words(
+        Localized(
             "the softmax runs over all scores at once; each query needs a softmax of its own",
             "softmax がスコア全体に対して取られている。クエリごとに取ること",
         ),
         _over_everything,
     ),
     Suspect(
-        Words(
+        Localized(
             "the softmax is missing: the scores themselves weigh the values",
             "softmax がなく、スコアがそのまま重みになっている",
         ),
         lambda case, scale: _scores(case, scale) @ case.value,
     ),
     Suspect(
-        Words(
+        Localized(
             "exp without division by its sum over the keys",
             "exp を取ったあと、キーについての和で割っていない",
         ),
         lambda case, scale: _scores(case, scale).exp() @ case.value,
     ),
     Suspect(
-        Words("the softmax is taken twice", "softmax が二重に適用されている"),
+        Localized("the softmax is taken twice", "softmax が二重に適用されている"),
         lambda case, scale: masked_softmax(_weights(case, scale)) @ case.value,
     ),
     Suspect(
-        Words(
+        Localized(
             "the scale comes after the softmax; multiply the scores before it",
             "softmax のあとでスケールを掛けている。softmax の前のスコアに掛けること",
         ),
@@ -154,16 +156,16 @@ MISTAKES = (
         ),
     ),
     Suspect(
-        Words("the scores have the wrong sign", "スコアの符号が逆である"),
+        Localized("the scores have the wrong sign", "スコアの符号が逆である"),
         lambda case, scale: _right(case, -(case.query.shape[-1] ** -0.5 if scale is None else scale)),
     ),
     Suspect(
-        Words("query and key have changed places", "クエリとキーが入れ替わっている"),
+        Localized("query and key have changed places", "クエリとキーが入れ替わっている"),
         lambda case, scale: _right(replace(case, query=case.key, key=case.query), scale),
         misshapes=True,
     ),
     Suspect(
-        Words(
+        Localized(
             "the weights are transposed before they meet the values",
             "バリューに掛ける前に重みの行列が転置されている",
         ),
@@ -171,19 +173,19 @@ MISTAKES = (
         misshapes=True,
     ),
     Suspect(
-        Words("the values stand in reverse order", "バリューの並びが逆になっている"),
+        Localized("the values stand in reverse order", "バリューの並びが逆になっている"),
         lambda case, scale: _right(replace(case, value=case.value.flip(-2)), scale),
     ),
     Suspect(
-        Words("the keys are used as values", "バリューの代わりにキーが使われている"),
+        Localized("the keys are used as values", "バリューの代わりにキーが使われている"),
         lambda case, scale: _right(replace(case, value=case.key), scale),
     ),
     Suspect(
-        Words("key and value have changed places", "キーとバリューが入れ替わっている"),
+        Localized("key and value have changed places", "キーとバリューが入れ替わっている"),
         lambda case, scale: _right(replace(case, key=case.value, value=case.key), scale),
     ),
     Suspect(
-        Words(
+        Localized(
             "tokens are taken for columns; here each row is a token",
             "列をトークンとして扱っている。ここでは行がトークンである",
         ),
@@ -193,14 +195,14 @@ MISTAKES = (
     Suspect(CAUSAL, _with_causal_mask),
     Suspect(CAUSAL, _with_causal_mask_from_the_start),
     Suspect(
-        Words(
+        Localized(
             "only the best key counts: an argmax where a softmax belongs",
             "最大のキーだけを見ている。softmax ではなく argmax になっている",
         ),
         lambda case, scale: attention(case.query, case.key, case.value, inverse_temperature=math.inf),
     ),
     Suspect(
-        Words(
+        Localized(
             "every key weighs the same: the scores have no effect",
             "すべてのキーの重みが等しい。スコアが効いていない",
         ),
@@ -210,81 +212,81 @@ MISTAKES = (
 
 MASK_MISTAKES = (
     Suspect(
-        Words("the mask is not used", "マスクが使われていない"),
+        Localized("the mask is not used", "マスクが使われていない"),
         lambda case, scale: _right(replace(case, mask=None), scale),
     ),
     Suspect(
-        Words(
+        Localized(
             "the mask is reversed: True means may attend (torch's key_padding_mask says the opposite)",
             "マスクの向きが逆である。True は「見てよい」を意味する（torch の key_padding_mask は逆）",
         ),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).logical_not()), scale),
     ),
     Suspect(
-        Words(
+        Localized(
             "the mask multiplies the weights after the softmax, so they no longer sum to 1; mask the scores",
             "softmax のあとの重みにマスクを掛けているため、和が 1 にならない。スコアのほうにマスクをかけること",
         ),
         lambda case, scale: _weights(replace(case, mask=None), scale) * _given_mask(case) @ case.value,
     ),
     Suspect(
-        Words(
+        Localized(
             "the mask multiplies the scores, and a score of 0 still has weight; set masked scores to -inf",
             "スコアにマスクを掛けている。スコア 0 にも重みがつくので、マスクした位置は -inf にすること",
         ),
         lambda case, scale: masked_softmax(_scores(case, scale) * _given_mask(case)) @ case.value,
     ),
     Suspect(
-        Words(
+        Localized(
             "the mask is added as 0 and 1; add 0 where a query may attend and -inf where not",
             "マスクの 0 と 1 をそのまま足している。見てよい位置に 0、そうでない位置に -inf を足すこと",
         ),
         lambda case, scale: masked_softmax(_scores(case, scale) + _given_mask(case)) @ case.value,
     ),
     Suspect(
-        Words(
+        Localized(
             "the mask is transposed: its rows are the queries", "マスクが転置されている。行がクエリに対応する"
         ),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).mT), scale),
     ),
 )
 
-RANDOM = Words(
+RANDOM = Localized(
     "two calls with the same input differ: dropout or another random part is on",
     "同じ入力で二度呼ぶと結果が異なる。ドロップアウトなどの乱数が働いている",
 )
 
-Scale = tuple[Words | None, Callable[[Case], float | None]]
+Scale = tuple[Localized | None, Callable[[Case], float | None]]
 
 SCALES: tuple[Scale, ...] = (
     (None, lambda case: None),
     (
-        Words(
+        Localized(
             "forgot the scale: multiply the scores by 1/√head_dim",
             "スケールを忘れている。スコアに 1/√head_dim を掛けること",
         ),
         lambda case: 1.0,
     ),
     (
-        Words(
+        Localized(
             "scaled by 1/head_dim (or by 1/√head_dim twice); it must be 1/√head_dim once",
             "1/head_dim 倍になっている（あるいは 1/√head_dim が二度掛かっている）。1/√head_dim を一度だけ掛けること",
         ),
         lambda case: 1 / case.query.shape[-1],
     ),
     (
-        Words("multiplied by √head_dim; divide by it", "√head_dim を掛けている。割ること"),
+        Localized("multiplied by √head_dim; divide by it", "√head_dim を掛けている。割ること"),
         lambda case: case.query.shape[-1] ** 0.5,
     ),
     (
-        Words(
+        Localized(
             "scaled by the number of keys or tokens; it must be by the width: 1/√head_dim",
             "キー（トークン）の個数でスケールしている。幅によること：1/√head_dim",
         ),
         lambda case: case.key.shape[-2] ** -0.5,
     ),
     (
-        Words(
+        Localized(
             "scaled by the width of the values; it must be by that of the keys",
             "バリューの幅でスケールしている。キーの幅によること",
         ),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
 SECONDS = 10.0
 """For one call of a function, and for running its file; the inputs are tiny, and a call takes milliseconds."""
@@ -55,10 +55,10 @@ def time_limit() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - start), 1e-3), interval)
 
 
-def too_late() -> Words:
+def too_late() -> Localized:
     """What is said of code that was stopped.
 
     >>> too_late().en
     'no result after 10 s'
     """
-    return Words(f"no result after {SECONDS:g} s", f"{SECONDS:g} 秒たっても結果が返らない")
+    return Localized(f"no result after {SECONDS:g} s", f"{SECONDS:g} 秒たっても結果が返らない")

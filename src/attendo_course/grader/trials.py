@@ -9,8 +9,8 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from attendo.display.i18n import Localized
 from attendo.nn.attention import attention
-from attendo.words import Words
 from attendo_course.grader.student import Case, Student
 
 TOLERANCE = 1e-10
@@ -32,7 +32,7 @@ SIZES = (
 """(q_len, k_len, head_dim, value_dim)."""
 LEADS = ((), (1,), (2,), (2, 3))
 """Batch dimensions."""
-IMPRECISE = Words(
+IMPRECISE = Localized(
     "right to some digits only: a conversion to float32 inside, or a small number added to the sum",
     "途中の桁までしか合わない。内部で float32 に変換しているか、和に小さな数を足している",
 )
@@ -46,9 +46,9 @@ class Failure:
     """
 
     case: Case
-    expected: Words
-    got: Words
-    hint: Words | None = None
+    expected: Localized
+    got: Localized
+    hint: Localized | None = None
     is_refusal: bool = False
 
 
@@ -61,9 +61,9 @@ class Property:
     """A property: its trials on a function, and why a function may not offer it (None: it does)."""
 
     id: str
-    title: Words
+    title: Localized
     trials: Callable[[Student], Trials]
-    missing: Callable[[Student], Words | None] = lambda student: None
+    missing: Callable[[Student], Localized | None] = lambda student: None
 
 
 def draw(size: tuple[int, int, int, int], lead: tuple[int, ...] = (), seed: int = 0) -> Case:
@@ -129,7 +129,7 @@ def close(first: Tensor, second: Tensor, tolerance: float = TOLERANCE) -> bool:
     return bool(((first - second).abs() <= tolerance * scale).all())
 
 
-def numbers(array: Tensor, other: Tensor | None = None) -> Words:
+def numbers(array: Tensor, other: Tensor | None = None) -> Localized:
     """An array for a reader: all its numbers if they are few, else its shape and one number.
 
     other: what it is compared with; a number where they differ is then chosen, and enough digits are shown.
@@ -149,7 +149,7 @@ def numbers(array: Tensor, other: Tensor | None = None) -> Words:
         text = _nested(array.tolist(), digits)
     else:
         text = f"{float(array[place]):.{digits}g} at {list(place)} of {list(array.shape)}"
-    return Words(text, text)
+    return Localized(text, text)
 
 
 def _nested(values: object, digits: int) -> str:
@@ -173,5 +173,5 @@ def compared(case: Case, expected: Tensor, got: Tensor, tolerance: float = TOLER
     return Failure(case, numbers(expected, got), numbers(got, expected), IMPRECISE if is_near else None)
 
 
-def _shape(array: Tensor) -> Words:
-    return Words(f"shape {list(array.shape)}", f"形 {list(array.shape)}")
+def _shape(array: Tensor) -> Localized:
+    return Localized(f"shape {list(array.shape)}", f"形 {list(array.shape)}")

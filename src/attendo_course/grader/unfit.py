@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 
 
 class UnfitError(Exception):
@@ -10,22 +10,22 @@ class UnfitError(Exception):
 
     The message is in English, behind the file and the line; `check` and `check_file` raise it as an AttendoError.
 
-    >>> str(UnfitError(Words("it must run", "実行できること"), "ben.py", 3))
+    >>> str(UnfitError(Localized("it must run", "実行できること"), "ben.py", 3))
     'ben.py:3: it must run'
     """
 
-    def __init__(self, said: Words, file: str | None = None, line: int | None = None):
+    def __init__(self, said: Localized, file: str | None = None, line: int | None = None):
         where = [str(part) for part in (file, line) if part is not None]
         super().__init__(":".join(where) + ": " + said.en if where else said.en)
         self.said, self.line = said, line
 
     @property
-    def within(self) -> Words:
+    def within(self) -> Localized:
         """What is said, without the file.
 
-        >>> UnfitError(Words("it must run", "実行できること"), "ben.py", 3).within.ja
+        >>> UnfitError(Localized("it must run", "実行できること"), "ben.py", 3).within.ja
         '3 行目：実行できること'
         """
         if self.line is None:
             return self.said
-        return Words(f"line {self.line}: {self.said.en}", f"{self.line} 行目：{self.said.ja}")
+        return Localized(f"line {self.line}: {self.said.en}", f"{self.line} 行目：{self.said.ja}")

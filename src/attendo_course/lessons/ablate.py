@@ -12,11 +12,11 @@ import torch
 from jaxtyping import Float
 
 from attendo.data.forecasts import Forecast, english, japanese
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
-from attendo.words import Words
 from attendo_course.lessons.ablate_corpus import (
     Pieces,
     small_forecasts,
@@ -50,7 +50,7 @@ class Variant:
     paper: what the paper changed of its own base, and the perplexity it found; None where it has no such row.
     """
 
-    name: Words
+    name: Localized
     config: ModelConfig
     paper: tuple[str, float] | None = None
 
@@ -58,7 +58,7 @@ class Variant:
     def paper_cell(self) -> str:
         """What the paper's change cost there, in nats a token (the logarithm of a ratio of perplexities).
 
-        >>> Variant(Words("1 head", "1 ヘッド"), base_config(), ("1/8", 5.29)).paper_cell
+        >>> Variant(Localized("1 head", "1 ヘッド"), base_config(), ("1/8", 5.29)).paper_cell
         '+0.07 (1/8)'
         """
         if self.paper is None:
@@ -104,7 +104,7 @@ def variants() -> tuple[Variant, ...]:
         ("no positions", "位置なし", replace(base, positions="none"), None),
         ("post-norm", "後置正規化", replace(base, norm_first=False), None),
     ]
-    return tuple(Variant(Words(en, ja), config, paper) for en, ja, config, paper in rows)
+    return tuple(Variant(Localized(en, ja), config, paper) for en, ja, config, paper in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +204,12 @@ def teach(options: Options) -> Iterator[Piece]:
         runs = [ablated(variant.config, task, steps, seed) for seed, task in tasks.items()]
         results.append(Result(variant, runs, results[0].runs if results else runs))
     columns = (
-        Words("change", "変更"),
-        Words("weights", "重み"),
-        Words("exact %", "正解 %"),
-        Words("loss (nats)", "損失（ナット）"),
-        Words("vs base", "基準との差"),
-        Words("in the paper", "論文での差"),
+        Localized("change", "変更"),
+        Localized("weights", "重み"),
+        Localized("exact %", "正解 %"),
+        Localized("loss (nats)", "損失（ナット）"),
+        Localized("vs base", "基準との差"),
+        Localized("in the paper", "論文での差"),
     )
     yield Table("ablate", ABLATE.title, columns, (_unordered(data), *(result.row() for result in results)))
     yield _curves(results, steps)
@@ -220,9 +220,9 @@ def teach(options: Options) -> Iterator[Piece]:
     yield Conclusion(_dropout(by_name))
 
 
-def _about(data: Data, steps: int, n_seeds: int) -> Words:
+def _about(data: Data, steps: int, n_seeds: int) -> Localized:
     source, target = english(data.test[0]), japanese(data.test[0])
-    return Words(
+    return Localized(
         f"A small translator learns from {TRAIN_ROWS} forecasts and is tested on {len(data.test)} others, such as"
         f' "{source}", which is "{target}" Each model is trained {n_seeds} times, for {steps} steps of {BATCH_ROWS}'
         f" sentences; run i of each model has the same sentences. The base has 2 blocks a side, width 32, 4 heads of"
@@ -241,8 +241,8 @@ def _unordered(data: Data) -> tuple[Cell, ...]:
     """The limit of any model that does not see the order of the source."""
     loss, exact = unordered_limit(data.test, data.pieces)
     return (
-        Words("order unseen", "順序を見ない"),
-        Words("limit", "限界"),
+        Localized("order unseen", "順序を見ない"),
+        Localized("limit", "限界"),
         f"{100 * exact:.0f}",
         f"{loss:.3f}",
         "",
@@ -255,7 +255,7 @@ def _curves(results: Sequence[Result], steps: int) -> Picture:
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
     values = np.stack([np.mean([curve(run.losses) for run in result.runs], axis=0) for result in shown])
-    title = Words(
+    title = Localized(
         "Training loss: the base, then the best and the worst on the test",
         "学習時の損失：基準、テストで最良のもの、最悪のもの",
     )
@@ -276,16 +276,16 @@ def _cross_attention(run: Training, data: Data) -> Picture:
     assert isinstance(run.model, EncoderDecoder)
     texts = english(data.test[0]), japanese(data.test[0])
     source, target = ((*data.pieces.names(data.pieces.encode(text)), "$") for text in texts)
-    title = Words(
+    title = Localized(
         "Cross-attention of the base, last block: rows are what is wanted, columns the source",
         "基準のクロスアテンション、最後の層（行は出力、列は入力）",
     )
     return Picture("matrix", title, cross_weights(run.model, data.test[0], data.pieces), target, source)
 
 
-def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
+def _verdicts(results: Sequence[Result], n_seeds: int) -> Localized:
     if n_seeds < 2:
-        return Words(
+        return Localized(
             "One run of each tells nothing about chance: train more seeds before you believe a difference.",
             "各 1 回では偶然との区別がつかない。差を信じる前にシードを増やすこと。",
         )
@@ -293,7 +293,7 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
     en = {verdict: ", ".join(name.en for name in names) or "none" for verdict, names in found.items()}
     ja = {verdict: "、".join(name.ja for name in names) or "なし" for verdict, names in found.items()}
     n = len(results) - 1
-    return Words(
+    return Localized(
         f"By the 95 % interval of the mean difference from the base, run by run, worse: {en[1]}; better: {en[-1]};"
         f" {n_seeds} runs do not tell: {en[0]}. If none of the {n} changes mattered, {0.05 * n:.1f} of them would still"
         " look as if they did.",
@@ -304,16 +304,16 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Words:
 
 
 _FOUND = {
-    1: Words("worse", "悪化"),
-    -1: Words("better", "改善"),
-    0: Words("not told apart", "区別できない"),
+    1: Localized("worse", "悪化"),
+    -1: Localized("better", "改善"),
+    0: Localized("not told apart", "区別できない"),
 }
 
 
-def _positions(by_name: dict[str, Result]) -> Words:
+def _positions(by_name: dict[str, Result]) -> Localized:
     base, learned, none = (by_name[name] for name in ("base", "(E) learned", "no positions"))
     exact = [statistics.fmean(result.exact) for result in (base, learned, none)]
-    return Words(
+    return Localized(
         f"Positions: with sinusoids {exact[0]:.0f} % exact, learned {exact[1]:.0f} % ({_FOUND[learned.verdict].en}),"
         f" none {exact[2]:.0f} % ({_FOUND[none.verdict].en}). In the paper learned ones have BLEU 25.7, sinusoids 25.8."
         " An encoder without positions often cannot tell which weather stands in which clause: the table's first row is"
@@ -324,10 +324,10 @@ def _positions(by_name: dict[str, Result]) -> Words:
     )
 
 
-def _dropout(by_name: dict[str, Result]) -> Words:
+def _dropout(by_name: dict[str, Result]) -> Localized:
     kinds = [by_name[name] for name in ("(D) drop 0", "base", "(D) drop .2")]
     shown = [f"{kind.training_loss:.3f} / {statistics.fmean(kind.losses):.3f}" for kind in kinds]
-    return Words(
+    return Localized(
         f"Training loss in the last steps / test loss with dropout 0: {shown[0]}, .1: {shown[1]}, .2: {shown[2]}. A"
         " training loss far below the test loss means sentences learned by heart, two high ones too little learned."
         " Dropout is on in training and off in the test, which can make the first the higher one.",
@@ -340,8 +340,8 @@ def _dropout(by_name: dict[str, Result]) -> Words:
 ABLATE = Lesson(
     "ablate",
     "Vaswani et al. 2017, table 3",
-    Words("What each part of a small translator is worth", "小さな翻訳モデルの各部の効果"),
-    Words(
+    Localized("What each part of a small translator is worth", "小さな翻訳モデルの各部の効果"),
+    Localized(
         "Heads, size of keys, depth, width, dropout, positions, place of the norm: what if one of them changes?",
         "ヘッド数、キーの次元、層数、幅、ドロップアウト、位置、正規化の場所。どれか一つを変えると何が起こるか。",
     ),

@@ -9,11 +9,11 @@ import torch
 from jaxtyping import Float
 
 from attendo.data.tokenizers import Tokenizer
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import EncoderDecoder, MaskedLM
 from attendo.tasks.translator import Translator
-from attendo.words import Words
 from attendo_course.lessons.arrays import Training, curve, mean_and_deviation
 from attendo_course.lessons.contexts_measures import (
     NEIGHBORS,
@@ -38,8 +38,8 @@ from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Pie
 
 SEEDS = 3
 MASKED_STEPS, TRANSLATOR_STEPS = 1500, 500
-LAYER = Words("layer", "層")
-KIND = Words("kind", "種類")
+LAYER = Localized("layer", "層")
+KIND = Localized("kind", "種類")
 ENCODER_END, DECODER_END = f"encoder {N_LAYERS}", f"decoder {N_LAYERS}"
 
 
@@ -47,7 +47,7 @@ def teach(options: Options) -> Iterator[Piece]:
     """A masked model's vectors of ambiguous nouns; then a translator's, in encoder and decoder."""
     material, seeds = Material.drawn(), range(1, 1 + (options.seeds or SEEDS))
     tokens = material.tokens
-    yield Words(
+    yield Localized(
         f"The corpus: {len(AMBIGUOUS)} nouns are an animal or a thing (a bat is コウモリ or バット), and other words"
         " of the sentence, the cues, tell which. A probe is a linear map from a vector to a label, fitted to sentences"
         " with some of the cues and tested on sentences with others, in clauses that no model was trained on. By"
@@ -70,16 +70,16 @@ def in_context(
 ) -> Iterator[Piece]:
     """What a model of hidden words, which has never seen a translation, makes of an ambiguous noun."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
-    yield _curve("masked", Words("Masked model: training loss", "マスク言語モデル：学習時の損失"), runs)
+    yield _curve("masked", Localized("Masked model: training loss", "マスク言語モデル：学習時の損失"), runs)
     columns = (
         LAYER,
-        Words("one meaning", "同じ意味"),
-        Words("two", "別の意味"),
+        Localized("one meaning", "同じ意味"),
+        Localized("two", "別の意味"),
         KIND,
-        Words("new noun", "未知の名詞"),
-        Words("neighbors", "近傍"),
+        Localized("new noun", "未知の名詞"),
+        Localized("neighbors", "近傍"),
     )
-    yield Words(
+    yield Localized(
         "The table has the cosine of an ambiguous noun's vectors in two sentences, of one meaning and of two (the mean"
         " of all vectors is subtracted first); how often a probe reads from them the kind, animal or thing, also of a"
         f' noun that it was not fitted to ("new noun"); and the share of the {NEIGHBORS} nearest nouns that are of this'
@@ -88,7 +88,7 @@ def in_context(
         "の平均を引いてから計算）、プローブが種類（動物か物か）を読む正答率、プローブの当てはめに使わなかった「未知の"
         f"名詞」での正答率、最も近い {NEIGHBORS} 個の名詞のうち同じ種類の割合である。",
     )
-    title = Words("A model of hidden English words", "隠した英単語を当てるモデル")
+    title = Localized("A model of hidden English words", "隠した英単語を当てるモデル")
     found = [masked_measures(model, material) for model in models]
     control = [masked_measures(model, material) for model in untrained]
     yield Table("words-in-context", title, columns, _rows(found))
@@ -97,7 +97,7 @@ def in_context(
     _, _, static, _, _ = _mean(found, STATIC)
     same, other, kind, new, _ = _mean(found, ENCODER_END)
     guessed = _mean(control, ENCODER_END)[2]
-    said = Words(
+    said = Localized(
         "The embedding is one vector whatever the sentence, so a probe reads the kind from it"
         f" {static:.0%} of the time. Behind layer {N_LAYERS} vectors of one meaning have a cosine of {same:.2f}, of two"
         f" {other:.2f}, and the probe is right {kind:.0%} of the time, {new:.0%} on a noun that it was not fitted to;"
@@ -116,13 +116,13 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
         rows.append((shown_sentence("bat", kind).english, ENCODER_END, _listed(found)))
     columns = (
-        Words("bat in", "bat の現れる文"),
+        Localized("bat in", "bat の現れる文"),
         LAYER,
-        Words("nearest nouns (cosine)", "最も近い名詞（コサイン）"),
+        Localized("nearest nouns (cosine)", "最も近い名詞（コサイン）"),
     )
-    yield Table("bat", Words('What is near "bat"', "bat の近くにある名詞"), columns, tuple(rows))
+    yield Table("bat", Localized('What is near "bat"', "bat の近くにある名詞"), columns, tuple(rows))
     sentence = shown_sentence("bat", "animal")
-    title = Words(
+    title = Localized(
         'Where "bat" looks, by layer and head (rows: layer.head)', "bat が注目する語（行は層.ヘッド）"
     )
     weights = gaze(model, tokens, sentence)
@@ -145,21 +145,21 @@ def in_translation(
 ) -> Iterator[Piece]:
     """Where in a translator the meaning of the source word and that of the target word can be read."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
-    yield _curve("translator", Words("Translator: training loss", "翻訳モデル：学習時の損失"), runs)
+    yield _curve("translator", Localized("Translator: training loss", "翻訳モデル：学習時の損失"), runs)
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
     columns = (
         LAYER,
         KIND,
-        Words("target word", "訳語"),
-        Words("source word", "原語"),
-        Words("bat, bat", "bat, bat"),
-        Words("dog, hound", "dog, hound"),
+        Localized("target word", "訳語"),
+        Localized("source word", "原語"),
+        Localized("bat, bat", "bat, bat"),
+        Localized("dog, hound", "dog, hound"),
     )
     n_targets, n_sources = (
         len({sentence.clauses[0].noun for sentence in part})
         for part in (material.test, material.synonyms_test)
     )
-    yield Words(
+    yield Localized(
         "The next table has, at the noun in the encoder and where its translation comes next in the decoder, how often"
         f" a probe reads an ambiguous noun's kind and its translation (one of {n_targets}) and, of nouns that share a"
         f" translation in pairs, as dog and hound do 犬, the source word (one of {n_sources}); then the cosines of one"
@@ -169,7 +169,7 @@ def in_translation(
         f"名詞の原語（{n_sources} 語のうち一つ）を読む正答率、bat のように訳語が二つある一つの原語のコサイン、dog と"
         " hound のように訳語が同じ二つの原語のコサインである。",
     )
-    title = Words(
+    title = Localized(
         f"A translator; {exact} % of unseen sentences right to the letter",
         f"翻訳モデル（未見の文の {exact} % を一字一句正しく訳す）",
     )
@@ -182,25 +182,25 @@ def in_translation(
     yield Conclusion(_where_words(found, control))
 
 
-def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words:
+def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
     """In which half of the translator the kind of an ambiguous noun is settled."""
     encoder, decoder = (_mean(found, layer)[0] for layer in (ENCODER_END, DECODER_END))
     guessed = [_mean(control, layer)[0] for layer in (ENCODER_END, DECODER_END)]
     if decoder < 0.75:
-        said = Words(
+        said = Localized(
             "This translator has not learned to settle it.", "この翻訳モデルはまだ意味を決められない。"
         )
     elif encoder - 0.5 < (decoder - 0.5) / 2:
-        said = Words(
+        said = Localized(
             "This translator settles most of it in the decoder, whose attention reaches the cue as well as the noun.",
             "この翻訳モデルは意味の大半をデコーダで決めている。デコーダのアテンションは名詞にも手掛かりにも届くからである。",
         )
     else:
-        said = Words(
+        said = Localized(
             "This translator settles most of it in the encoder.",
             "この翻訳モデルは意味の大半をエンコーダで決めている。",
         )
-    return Words(
+    return Localized(
         f"The kind of an ambiguous noun is read from the encoder's output {encoder:.0%} of the time, from the decoder's"
         f" {decoder:.0%} (without training {guessed[0]:.0%} and {guessed[1]:.0%}). {said.en} At the decoder's input"
         " stands the word before the noun, which may be an adjective that tells the kind.",
@@ -210,23 +210,23 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Words
     )
 
 
-def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Words:
+def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
     """Whose word the vectors of encoder and decoder stand for: the source's or the target's."""
     (_, _, source, bats, dogs), (_, target, kept, late_bats, late_dogs) = (
         _mean(found, layer) for layer in (ENCODER_END, DECODER_END)
     )
     first, last = (_mean(control, layer)[3:] for layer in (ENCODER_END, DECODER_END))
     if min(bats - dogs, late_dogs - late_bats) > 0.1:
-        said = Words(
+        said = Localized(
             "The encoder's vectors go by the source word, the decoder's by its translation.",
             "エンコーダのベクトルは主に原語で、デコーダのベクトルは主に訳語で決まる。",
         )
     else:
-        said = Words(
+        said = Localized(
             "So it is not clear that the encoder's vectors go by the source word and the decoder's by its translation.",
             "エンコーダのベクトルは原語で、デコーダのベクトルは訳語で決まるとは、はっきりとは言えない。",
         )
-    return Words(
+    return Localized(
         f"In the encoder's output the two meanings of a word like bat have a cosine of {bats:.2f}, two words like dog"
         f" and hound one of {dogs:.2f} (without training {first[0]:.2f} and {first[1]:.2f}); in the decoder's it is"
         f" {late_bats:.2f} and {late_dogs:.2f} ({last[0]:.2f} and {last[1]:.2f}). {said.en} A probe reads the source"
@@ -240,16 +240,18 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Word
     )
 
 
-def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Words:
+def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Localized:
     texts = [shown_sentence("bat", kind).english for kind in KINDS]
     found = [
         translation.text for translation in Translator(model, tokens, segment="none").translate(texts, beam=1)
     ]
     lines = "\n".join(f"{text} → {target}" for text, target in zip(texts, found, strict=True))
-    return Words(lines, lines)
+    return Localized(lines, lines)
 
 
-_UNTRAINED = Words("The same of models that are not trained", "学習していないモデルで同じものを測った結果")
+_UNTRAINED = Localized(
+    "The same of models that are not trained", "学習していないモデルで同じものを測った結果"
+)
 
 
 def _mean(found: Sequence[Measures], layer: str) -> tuple[float, ...]:
@@ -271,7 +273,7 @@ def _listed(found: Sequence[tuple[float, Noun]]) -> str:
     return ", ".join(f"{noun.source} {cosine:.2f}" for cosine, noun in found)
 
 
-def _curve(name: str, title: Words, runs: Sequence[Training]) -> Picture:
+def _curve(name: str, title: Localized, runs: Sequence[Training]) -> Picture:
     values = np.stack([curve(run.losses) for run in runs]).mean(axis=0, keepdims=True)
     return Picture("curves", title, values, (name,), ("1", str(len(runs[0].losses))))
 
@@ -279,8 +281,8 @@ def _curve(name: str, title: Words, runs: Sequence[Training]) -> Picture:
 LESSON = Lesson(
     "words-in-context",
     "NYU Deep Learning 12-3: hidden states as the meaning of a word",
-    Words("One word in two contexts", "一つの語と二つの文脈"),
-    Words(
+    Localized("One word in two contexts", "一つの語と二つの文脈"),
+    Localized(
         "What does a hidden state know of a word that its embedding does not? Where does a model settle whether a bat"
         " is an animal?",
         "隠れ状態は、埋め込みにはない、語の何を知っているのか。bat が動物かどうかを、モデルはどこで決めるのか。",

@@ -16,15 +16,15 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from attendo.data.labelled import LabelledRow
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderClassifier, parameter_count
 from attendo.tasks.classifier import Classifier
 from attendo.tasks.families import CLASSIFICATION
 from attendo.tasks.runs import new_run
 from attendo.tasks.settings import preset_tables
-from attendo.words import Words
 from attendo_course.lessons.arrays import ArrayTask, curve, measures, seeded, trained
 from attendo_course.lessons.imdb_reviews import (
     PAD_ID,
@@ -53,7 +53,7 @@ SHOWN_WORDS = 8
 class Result:
     """A contender: its numbers, its training losses, and the CPU seconds that training took."""
 
-    name: Words
+    name: Localized
     parameters: int
     valid: float
     test: float
@@ -90,7 +90,7 @@ def lecture_model(config: ModelConfig, seed: int) -> EncoderClassifier:
 
 
 def lecture_run(
-    data: Reviews, ids: dict[str, int], name: Words, options: Options, *, masked: bool
+    data: Reviews, ids: dict[str, int], name: Localized, options: Options, *, masked: bool
 ) -> tuple[Result, EncoderClassifier]:
     """Trains the lecture's classifier; masked: with its one mistake mended, that padding is read as words are."""
     train, valid, test = (
@@ -120,7 +120,7 @@ def our_run(data: Reviews, options: Options) -> Result:
         seconds = time.process_time() - began
         classifier = Classifier.load(folder / "run")
         valid, test = (classifier.evaluate(rows).measures["accuracy"] for rows in (data.valid, data.test))
-        name = Words("attendo train classification", "attendo train classification")
+        name = Localized("attendo train classification", "attendo train classification")
         return Result(name, parameter_count(classifier.model), valid, test, seconds, losses)
 
 
@@ -139,7 +139,11 @@ def linear_run(data: Reviews) -> Result:
         for rows in (data.valid, data.test)
     )
     return Result(
-        Words("TF-IDF + logistic regr.", "TF-IDF + ロジスティック回帰"), x.shape[1] + 1, valid, test, seconds
+        Localized("TF-IDF + logistic regr.", "TF-IDF + ロジスティック回帰"),
+        x.shape[1] + 1,
+        valid,
+        test,
+        seconds,
     )
 
 
@@ -164,24 +168,24 @@ def teach(options: Options) -> Iterator[Piece]:
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)
-    lecture, model = lecture_run(data, ids, Words("the lecture's", "講義のモデル"), options, masked=False)
+    lecture, model = lecture_run(data, ids, Localized("the lecture's", "講義のモデル"), options, masked=False)
     masked, _ = lecture_run(
-        data, ids, Words("the same, padding masked", "同じ、パディングをマスク"), options, masked=True
+        data, ids, Localized("the same, padding masked", "同じ、パディングをマスク"), options, masked=True
     )
     results = [lecture, masked, our_run(data, options)]
     if find_spec("sklearn"):
         results.append(linear_run(data))
     else:
-        yield Words(
+        yield Localized(
             'The linear model is left out. For it: pip install "attendo[lessons]"',
             '線形モデルは省略した。必要なら pip install "attendo[lessons]" を実行する。',
         )
     columns = (
-        Words("model", "モデル"),
-        Words("numbers", "パラメータ"),
-        Words("valid", "検証"),
-        Words("test", "テスト"),
-        Words("CPU min", "CPU 分"),
+        Localized("model", "モデル"),
+        Localized("numbers", "パラメータ"),
+        Localized("valid", "検証"),
+        Localized("test", "テスト"),
+        Localized("CPU min", "CPU 分"),
     )
     yield Table("imdb", IMDB.title, columns, tuple(result.row() for result in results))
     yield _curves(results[:3])
@@ -189,10 +193,10 @@ def teach(options: Options) -> Iterator[Piece]:
     yield Conclusion(_conclusion(results, data))
 
 
-def _about(data: Reviews) -> Words:
+def _about(data: Reviews) -> Localized:
     n = [f"{len(rows):,}" for rows in (data.train, data.valid, data.test)]
     known = data.n_known
-    return Words(
+    return Localized(
         f"{n[0]} reviews are learned from, {n[1]} of the training reviews are held out for validation, and {n[2]} are"
         f" the test, of which {known:,} are also training reviews, word for word. The lecture's model reads the first"
         f" {LENGTH} words in lower case, cut at white space: one block of width 32, two heads, the maximum over"
@@ -207,7 +211,7 @@ def _curves(results: Sequence[Result]) -> Picture:
     values = [curve(result.losses) for result in results]
     longest = max(map(len, values))
     stretched = [np.interp(np.linspace(0, 1, longest), np.linspace(0, 1, len(v)), v) for v in values]
-    title = Words(
+    title = Localized(
         "Training loss from the first step to each model's last", "学習時の損失（各モデルの最初から最後まで）"
     )
     return Picture("curves", title, np.stack(stretched), ("lecture", "masked", "ours"), ("0", "1"))
@@ -219,15 +223,15 @@ def _choices(model: EncoderClassifier, data: Reviews, ids: dict[str, int]) -> It
         row = next(row for row in data.test if row.label == label)
         listed = ", ".join(f"{word} {count}" for word, count in chosen_words(model, row, ids))
         rows.append((label, listed))
-    title = Words(
+    title = Localized(
         "What the lecture's maximum takes its 32 features from: words of the first test review of a label, with the"
         " number of features",
         "講義のモデルの最大値が 32 個の特徴をどの語から取るか：各ラベルの最初のテスト文の語と特徴の数",
     )
-    yield Table("pooled", title, (Words("label", "ラベル"), Words("words", "語")), tuple(rows))
+    yield Table("pooled", title, (Localized("label", "ラベル"), Localized("words", "語")), tuple(rows))
 
 
-def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
+def _conclusion(results: Sequence[Result], data: Reviews) -> Localized:
     best = max(results, key=lambda result: result.test)
     lecture, masked = results[:2]
     change = 100 * (masked.test - lecture.test)
@@ -238,7 +242,7 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
             " Where a test has other films than the training, what is learned of names does not carry over."
         )
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
-    return Words(
+    return Localized(
         f"Best on the test: {best.name.en}, {best.test:.1%}; the lecture reported 80.5% for its own. Masking the"
         f" padding changes the lecture's by {change:+.1f} points. On the validation reviews the lecture's differs by"
         f" {gap:+.1f} points from the test.{other_films}",
@@ -251,8 +255,8 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Words:
 IMDB = Lesson(
     "imdb",
     "NYU Deep Learning 2020, week 12, notebook 15",
-    Words("Is a film review kind?", "映画レビューは好意的か"),
-    Words(
+    Localized("Is a film review kind?", "映画レビューは好意的か"),
+    Localized(
         "How well does the lecture's one small block tell, what does its unmasked padding cost, and what does a better"
         " recipe give? Give the reviews with --train.",
         "講義の小さな 1 層はどこまで当てられるか。マスクされないパディングの代償は何か。より良い学習法なら何が得られる"

@@ -12,10 +12,10 @@ from jaxtyping import Float
 from torch import nn
 
 from attendo.data.weather import entropy
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import parameter_count
-from attendo.words import Words
 from attendo_course.lessons.arrays import (
     ArrayTask,
     Draw,
@@ -54,9 +54,9 @@ BATCH_ROWS = 100
 DECAY_SHARE = 0.25  # the sources keep the rate constant; their last losses jump
 TEST_ROWS = 2000
 TEST_SEED = 2**31  # of the test rows; no run draws from it
-MODEL, LOSS = Words("model", "モデル"), Words("loss (nats)", "損失（ナット）")
-EXACT, ACCURACY = Words("all right", "全問正解"), Words("right", "正答率")
-NOTHING_SEEN = Words("letters not seen (exact)", "文字を見ない場合（厳密値）")
+MODEL, LOSS = Localized("model", "モデル"), Localized("loss (nats)", "損失（ナット）")
+EXACT, ACCURACY = Localized("all right", "全問正解"), Localized("right", "正答率")
+NOTHING_SEEN = Localized("letters not seen (exact)", "文字を見ない場合（厳密値）")
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 def counting_step(options: Options) -> Iterator[Piece]:
     """T06a: how many A, B and C; the source's models, and the same with a mark before the first letter."""
-    yield Words(
+    yield Localized(
         f"1. How many A, B and C are there among {LENGTH} letters and blanks? Three queries attend to a set of one-hot"
         ' vectors; a count is one of the classes 0 to 11. "K=V": one projection makes keys and values, as in'
         ' attention-primer; "QKV": the usual projections; "one-hot": the query is the letter itself, as in Shumi-Note.'
@@ -112,9 +112,12 @@ def counting_step(options: Options) -> Iterator[Piece]:
     for contender, of, exact in zip(contenders, runs, by_length, strict=True):
         cells = [mean_and_deviation([values[i] for values in exact], ".3f") for i in range(3)]
         rows.append((contender.name, *_cells(of, "loss", "accuracy"), *cells))
-    lengths = [Words(f"{EXACT.en}, length {n}", f"{EXACT.ja}、長さ {n}") for n in _lengths()]
+    lengths = [Localized(f"{EXACT.en}, length {n}", f"{EXACT.ja}、長さ {n}") for n in _lengths()]
     yield Table(
-        "counting", Words("Counting letters", "文字を数える"), (MODEL, LOSS, ACCURACY, *lengths), tuple(rows)
+        "counting",
+        Localized("Counting letters", "文字を数える"),
+        (MODEL, LOSS, ACCURACY, *lengths),
+        tuple(rows),
     )
     yield _curves(contenders, runs)
     last = contenders[-1]
@@ -126,7 +129,7 @@ def counting_step(options: Options) -> Iterator[Piece]:
         )
         for mark in (False, True)
     )
-    said = Words(
+    said = Localized(
         "Softmax gives shares, not counts: a row and the same row twice look alike. Doubling the rows changes the"
         f' logits of "K=V" by at most {_doubling(runs[0][0].model, contenders[0].draw):.0e}. The mark\'s own share'
         f" tells how many letters it is compared with. All counts are right in {bare[1]:.1%} of the rows without it"
@@ -162,7 +165,7 @@ def counters(steps: int) -> list[Contender]:
 
 def difference_step(options: Options) -> Iterator[Piece]:
     """T06b: a fourth answer, |A - B|, with and without self-attention among the answers."""
-    yield Words(
+    yield Localized(
         "2. A fourth answer: the difference of A and B. It can be read from the letters, or from the other answers,"
         ' if answers attend to each other ("self"). Both models: "K=V ^" of step 1.',
         "2. 4 番目の答えとして A と B の個数の差を加える。差は文字から直接読むことも、"
@@ -188,18 +191,18 @@ def difference_step(options: Options) -> Iterator[Piece]:
     fourth = [[_fourth_right(run.model, draw) for run in of] for of in runs]
     for contender, of, right in zip(contenders, runs, fourth, strict=True):
         rows.append((contender.name, *_cells(of, "loss", "exact"), mean_and_deviation(right)))
-    columns = (MODEL, LOSS, EXACT, Words("difference right", "差の正答率"))
-    yield Table("difference", Words("Counts and a difference", "個数と差"), columns, tuple(rows))
+    columns = (MODEL, LOSS, EXACT, Localized("difference right", "差の正答率"))
+    yield Table("difference", Localized("Counts and a difference", "個数と差"), columns, tuple(rows))
     weights = _mean_weights(runs[1][0].model, draw, "self_attention")
     answers = ("A", "B", "C", "|A-B|")
-    title = Words(
+    title = Localized(
         "Self-attention among the answers, mean of the test rows",
         "答えどうしのセルフアテンション（テスト行の平均）",
     )
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
     more = share > even
-    said = Words(
+    said = Localized(
         f"The fourth row gives {share:.0%} of its weight to the answers for A and B, {'more' if more else 'no more'}"
         f" than an even spread ({even:.0%}). With self-attention the difference is right in"
         f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
@@ -212,7 +215,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
 
 def signal_step(options: Options) -> Iterator[Piece]:
     """T06c: the first letter says what to count; with and without positions."""
-    yield Words(
+    yield Localized(
         f"3. The first letter says which letter to count in the {LENGTH} that follow: order matters now. One encoder"
         " block, one head, with trained positions and without.",
         f"3. 最初の文字が、続く {LENGTH} 文字のうちどの文字を数えるかを指定する。ここでは順序に意味がある。エンコーダ"
@@ -232,23 +235,23 @@ def signal_step(options: Options) -> Iterator[Piece]:
     ]
     runs = contest(contenders, options.seeds or 1)
     chance, (loss, accuracy) = count_distribution(LENGTH, 1 / 3), unordered_signal_limit(LENGTH)
-    unordered = Words("letters without their order (exact)", "順序なしの文字（厳密値）")
+    unordered = Localized("letters without their order (exact)", "順序なしの文字（厳密値）")
     rows: list[tuple[Cell, ...]] = [
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}"),
         (unordered, f"{loss:.3f}", f"{accuracy:.3f}"),
     ]
     rows += [(c.name, *_cells(of, "loss", "accuracy")) for c, of in zip(contenders, runs, strict=True)]
-    yield Table("signal", Words("A signal", "合図"), (MODEL, LOSS, ACCURACY), tuple(rows))
+    yield Table("signal", Localized("A signal", "合図"), (MODEL, LOSS, ACCURACY), tuple(rows))
     yield _curves(contenders, runs)
     model = cast(QueryModel, runs[1][0].model)
     places = cast(SetEncoder, model.encoder).positions
     assert places is not None, "this contender has positions"
     norms = places.weight.detach().norm(dim=1).numpy()
     names = tuple(str(i) for i in range(LENGTH + 1))
-    title = Words("Length of the vector of each position", "各位置ベクトルの長さ")
+    title = Localized("Length of the vector of each position", "各位置ベクトルの長さ")
     yield Picture("matrix", title, norms[None].astype(np.float64), ("",), names)
     without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    said = Words(
+    said = Localized(
         f"Without positions no model can have a mean loss below {loss:.3f}; this one has {without:.3f}, with positions"
         f" {with_places:.4f}. The vector of the signal's position is {norms[0]:.2f} long, the others"
         f" {norms[1:].mean():.2f} on average.",
@@ -261,7 +264,7 @@ def signal_step(options: Options) -> Iterator[Piece]:
 
 def several_signals_step(options: Options) -> Iterator[Piece]:
     """T06d: three signals; the source's bare single head, one head with projections, four heads of equal parameters."""
-    yield Words(
+    yield Localized(
         '4. Three signals, three counts. "source": its single head, without any projection, and positions that start'
         ' at 0; "bare": the same with positions drawn at random; "1 head" and "4 heads": with projections, equally'
         " many parameters.",
@@ -290,11 +293,11 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
         (contender.name, parameter_count(of[0].model), *_cells(of, "loss", "exact"))
         for contender, of in zip(contenders, runs, strict=True)
     )
-    columns = (MODEL, Words("parameters", "パラメータ数"), LOSS, EXACT)
-    yield Table("signals", Words("Three signals", "3 つの合図"), columns, rows)
+    columns = (MODEL, Localized("parameters", "パラメータ数"), LOSS, EXACT)
+    yield Table("signals", Localized("Three signals", "3 つの合図"), columns, rows)
     yield _curves(contenders, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    said = Words(
+    said = Localized(
         f"The source's single head has a loss of {source:.4f}, and {bare:.4f} once its positions start at random;"
         f" projections make it {one:.4f}, four heads in place of the one {four:.4f}. With equal parameters one head has"
         f" {one / four:.2g} times the loss of four.",
@@ -338,7 +341,7 @@ def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
 def _curves(contenders: Sequence[Contender], runs: Sequence[Sequence[Training]]) -> Picture:
     """The loss of each contender, mean over its runs."""
     values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs])
-    title = Words("Training loss", "学習時の損失")
+    title = Localized("Training loss", "学習時の損失")
     return Picture(
         "curves", title, values, tuple(c.name for c in contenders), ("1", str(contenders[0].steps))
     )
@@ -359,7 +362,7 @@ def _letters_map(model: QueryModel, draw: Draw) -> Picture:
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
     with recording(model, "cross_attention.weights") as record:
         record.model(x)
-    title = Words("What the queries for A, B and C attend to", "A、B、C のクエリが向けるアテンション")
+    title = Localized("What the queries for A, B and C attend to", "A、B、C のクエリが向けるアテンション")
     weights = record["cross_attention"].weights[0, 0].double().numpy()
     return Picture(
         "matrix", title, weights, tuple(SYMBOLS[1 : N_LETTERS + 1]), tuple(text(x[0]).replace(" ", "_"))
@@ -369,8 +372,8 @@ def _letters_map(model: QueryModel, draw: Draw) -> Picture:
 LESSON = Lesson(
     name="ladder",
     source="attention-primer (Greenfrapp 2018), tasks 1 to 4; Shumi-Note",
-    title=Words("The attention ladder", "アテンションの段階別タスク"),
-    question=Words(
+    title=Localized("The attention ladder", "アテンションの段階別タスク"),
+    question=Localized(
         "What can attention count, and what do marks, self-attention, positions and heads add?",
         "アテンションは何を数えられるのか。目印、セルフアテンション、位置、ヘッドは何を加えるのか。",
     ),

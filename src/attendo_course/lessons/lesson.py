@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
-from attendo.microscope.terminal_pictures import Picture
-from attendo.words import Words
 
-Cell = str | float | int | Words
+Cell = str | float | int | Localized
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Table:
     """Rows under columns; numbers are right-aligned. `name` is the table's key where a machine reads it."""
 
     name: str
-    title: Words
-    columns: tuple[Words, ...]
+    title: Localized
+    columns: tuple[Localized, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
     def __post_init__(self):
@@ -59,10 +59,10 @@ class Table:
 class Conclusion:
     """What a lesson's figures show. It takes models trained to the end, so a quick look goes without."""
 
-    words: Words
+    words: Localized
 
 
-Piece = Words | Conclusion | Table | Picture
+Piece = Localized | Conclusion | Table | Picture
 """What a lesson shows: a sentence, a table, or a picture (curves or a matrix)."""
 
 
@@ -77,8 +77,8 @@ class Lesson:
 
     name: str
     source: str
-    title: Words
-    question: Words
+    title: Localized
+    question: Localized
     cpu_minutes: float
     teach: Callable[[Options], Iterator[Piece]]
     takes_files: bool = False
@@ -87,7 +87,7 @@ class Lesson:
     def minutes(self, options: Options) -> float:
         """About how many CPU-minutes it takes with these options: the parts' own seeds count alike.
 
-        >>> said = Words("sort", "並べ替え")
+        >>> said = Localized("sort", "並べ替え")
         >>> Lesson("sort", "", said, said, 2.5, lambda options: iter(()), seeds=(2,)).minutes(Options(seeds=1))
         1.25
         """

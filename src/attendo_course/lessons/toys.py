@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 
-from attendo.microscope.terminal_pictures import Picture
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.model_config import Positions
 from attendo.models import EncoderDecoder
-from attendo.words import Words
 from attendo_course.lessons.arrays import ArrayTask, Draw, Examples, Training, curve, mean_and_deviation
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.toy_tasks import (
@@ -44,8 +44,8 @@ class Toy:
     name: str
     rule: Rule
     ordered: bool
-    title: Words
-    question: Words
+    title: Localized
+    question: Localized
 
     def lesson(self) -> Lesson:
         """The lesson of it."""
@@ -74,17 +74,17 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     loss, limit = unordered_limit(N_SYMBOLS, lengths)
     rows: list[tuple[Cell, ...]] = []
     if toy.ordered:
-        unordered = Words("order not seen (exact)", "順序を見ない場合（厳密値）")
+        unordered = Localized("order not seen (exact)", "順序を見ない場合（厳密値）")
         rows.append((unordered, f"{loss:.4f}", f"{limit:.3f}", ""))
     for kind, of in runs.items():
         far = [exact_share(_model(run), longer, toy.rule) for run in of]
         losses = mean_and_deviation([run.measures["loss"] for run in of], ".4f")
         rows.append((kind, losses, mean_and_deviation(exact[kind]), mean_and_deviation(far)))
     columns = (
-        Words("positions", "位置"),
-        Words("loss (nats)", "損失（ナット）"),
-        Words(f"exact, length 1-{LONGEST}", f"完全一致、長さ 1-{LONGEST}"),
-        Words(f"exact, {LONGEST + 1}-{LONGER}", f"完全一致、{LONGEST + 1}-{LONGER}"),
+        Localized("positions", "位置"),
+        Localized("loss (nats)", "損失（ナット）"),
+        Localized(f"exact, length 1-{LONGEST}", f"完全一致、長さ 1-{LONGEST}"),
+        Localized(f"exact, {LONGEST + 1}-{LONGER}", f"完全一致、{LONGEST + 1}-{LONGER}"),
     )
     yield Table(toy.name, toy.title, columns, tuple(rows))
     yield _columns_explained(toy.ordered)
@@ -92,7 +92,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
-        said = Words(
+        said = Localized(
             f"With sinusoids {best:.1%} of fresh rows are exact. Without positions the encoder hands over a bag of"
             f" symbols: at most {limit:.1%} can be exact, and {none:.1%} are.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。位置がなければエンコーダが渡すのは記号の多重集合で"
@@ -100,7 +100,7 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
         )
         yield Conclusion(said)
     else:
-        said = Words(
+        said = Localized(
             f"With sinusoids {best:.1%} of fresh rows are exact. The result does not depend on the source's order, so"
             f" positions are not needed to know it; without them {none:.1%} are exact.",
             f"正弦波の位置では未見の行の {best:.1%} が完全一致する。答えは入力の順序によらないので、原理的には位置は"
@@ -109,15 +109,15 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
         yield Conclusion(said)
 
 
-def _columns_explained(ordered: bool) -> Words:
+def _columns_explained(ordered: bool) -> Localized:
     """What the rows and columns of the table are."""
-    unordered = Words(
+    unordered = Localized(
         ' "order not seen" is computed, not trained: the least loss and the most exact rows for whatever knows the'
         " symbols of a row but not their order.",
         "「順序を見ない場合」は学習の結果ではなく計算値で、行の記号を知っていてもその順序を知らないときの、損失の下限と"
         "完全一致の上限である。",
     )
-    return Words(
+    return Localized(
         f"Exact: the share of {TEST_ROWS:,} fresh rows written without a mistake. {LONGEST + 1}-{LONGER}: rows longer"
         f" than any that was trained on, {LONGEST} at most." + unordered.en * ordered,
         f"完全一致は、未見の {TEST_ROWS:,} 行のうち一つの誤りもなく書けた割合である。{LONGEST + 1}-{LONGER} は、"
@@ -135,12 +135,12 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
         chances.append(same.sum(1).mean() / (len(row) + 1))
     row = next((row for row in test if len(row) == len(set(row)) == 7), test[0])
     names, wanted = tuple(map(str, row)), tuple(map(str, toy.rule(row)))
-    title = Words(
+    title = Localized(
         "Cross-attention of the first model with sinusoids: rows are what is wanted, columns the source",
         "正弦波の位置の 1 個目のモデルのクロスアテンション（行は出力、列は入力）",
     )
     yield Picture("matrix", title, cross_weights(model, row, toy.rule), (*wanted, "$"), (*names, "$"))
-    yield Words(
+    yield Localized(
         f"To predict a symbol, {np.mean(shares):.0%} of the weight lies where the source has it; evenly spread it"
         f" would be {np.mean(chances):.0%}.",
         f"記号を予測するとき、重みの {np.mean(shares):.0%} が入力中の同じ記号の位置にある。均等なら"
@@ -152,7 +152,7 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
 class Sum:
     """A task of T10: what is learned, from which rows, tested on which, for how many steps."""
 
-    name: Words
+    name: Localized
     rule: Rule
     train: Examples | Draw
     test: Sequence[Symbols]
@@ -177,10 +177,10 @@ def sums() -> list[Sum]:
     mirrored = chosen[: len(chosen) // 2]
     mirrored = mirrored + [pair[::-1] for pair in mirrored]
     names = (
-        Words("(z + 5) mod 12", "(z + 5) mod 12"),
-        Words("(a + b) mod 12, all pairs", "(a + b) mod 12、すべての組"),
-        Words("a + b never seen, b + a seen", "a + b は未学習、b + a は学習済み"),
-        Words("neither a + b nor b + a seen", "a + b も b + a も未学習"),
+        Localized("(z + 5) mod 12", "(z + 5) mod 12"),
+        Localized("(a + b) mod 12, all pairs", "(a + b) mod 12、すべての組"),
+        Localized("a + b never seen, b + a seen", "a + b は未学習、b + a は学習済み"),
+        Localized("neither a + b nor b + a seen", "a + b も b + a も未学習"),
     )
     drawn = drawn_pairs(shift, CLOCK, range(8, 9))
     held = [(every, every)] + [
@@ -211,12 +211,16 @@ def teach_add(options: Options) -> Iterator[Piece]:
         )
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
-    columns = (Words("task", "タスク"), Words("loss (nats)", "損失（ナット）"), Words("exact", "完全一致"))
+    columns = (
+        Localized("task", "タスク"),
+        Localized("loss (nats)", "損失（ナット）"),
+        Localized("exact", "完全一致"),
+    )
     yield Table("add", ADD.title, columns, rows)
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
-    said = Words(
+    said = Localized(
         f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
         f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
         f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",
@@ -234,7 +238,7 @@ def _model(run: Training) -> EncoderDecoder:
 
 def _curves(runs: dict[Positions, list[Training]] | dict[str, list[Training]], steps: int) -> Picture:
     values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs.values()])
-    title = Words("Training loss", "学習時の損失")
+    title = Localized("Training loss", "学習時の損失")
     return Picture("curves", title, values, tuple(map(str, runs)), ("1", str(steps)))
 
 
@@ -242,8 +246,8 @@ COPY = Toy(
     "copy",
     list,
     True,
-    Words("Copy a sequence", "系列の複写"),
-    Words(
+    Localized("Copy a sequence", "系列の複写"),
+    Localized(
         "Can an encoder-decoder copy a sequence of digits, and what does it look at?",
         "エンコーダ・デコーダは数字の系列を複写できるか。そのとき何に注目するか。",
     ),
@@ -252,8 +256,8 @@ REVERSE = Toy(
     "reverse",
     reverse,
     True,
-    Words("Reverse a sequence", "系列の反転"),
-    Words(
+    Localized("Reverse a sequence", "系列の反転"),
+    Localized(
         "Can an encoder-decoder reverse a sequence of digits, and what does it look at?",
         "エンコーダ・デコーダは数字の系列を反転できるか。そのとき何に注目するか。",
     ),
@@ -262,8 +266,8 @@ SORT = Toy(
     "sort",
     sorted,
     False,
-    Words("Sort a sequence", "系列の整列"),
-    Words(
+    Localized("Sort a sequence", "系列の整列"),
+    Localized(
         "Can an encoder-decoder sort a sequence of digits, and does it need positions for it?",
         "エンコーダ・デコーダは数字の系列を小さい順に整列できるか。それに位置は必要か。",
     ),
@@ -271,8 +275,8 @@ SORT = Toy(
 ADD = Lesson(
     "add",
     'an implementation of "Formal Algorithms for Transformers" (Phuong & Hutter 2022): x = (z + 5) mod 12, and sums',
-    Words("Add on a clock of 12 hours", "12 を法とする足し算"),
-    Words(
+    Localized("Add on a clock of 12 hours", "12 を法とする足し算"),
+    Localized(
         "Can an encoder-decoder (d = 50) add 5 to each of 8 symbols, and two symbols to each other, mod 12?",
         "エンコーダ・デコーダ（d = 50）は、8 個の記号それぞれに 5 を足すこと、2 個の記号を足すことを、12 を法として"
         "学べるか。",

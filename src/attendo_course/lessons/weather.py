@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 
 from attendo.data import weather
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import DecoderLM
-from attendo.words import Words
 from attendo_course.lessons.arrays import Training
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.weather_ablation import ablation_step
@@ -35,7 +35,7 @@ ROW = 20
 SAMPLES = 2000
 """Rows of generated weather."""
 CLOUD = weather.STATES.index("cloud")
-NAMES = tuple(Words(*names) for names in zip(weather.STATES, ("雨", "曇り", "晴れ"), strict=True))
+NAMES = tuple(Localized(*names) for names in zip(weather.STATES, ("雨", "曇り", "晴れ"), strict=True))
 DEGREES = N_STATES * (N_STATES - 1)
 RARELY = 12.59
 """Exceeded by 5 % of χ² with 6 degrees of freedom."""
@@ -73,7 +73,7 @@ def symbols(states: Int[np.ndarray, " n"]) -> str:
 def chain_step() -> Iterator[Piece]:
     """The chain, and what can be known of it before anything is trained."""
     first = weather.generate(20, np.random.Generator(np.random.PCG64(FIRST_SEED)))
-    yield Words(
+    yield Localized(
         f"Tomorrow's weather depends on today's alone. The first 20 days of seed {FIRST_SEED}:\n{symbols(first)}",
         f"明日の天気は今日の天気だけで決まる。シード {FIRST_SEED} の最初の 20 日間：\n{symbols(first)}",
     )
@@ -81,32 +81,35 @@ def chain_step() -> Iterator[Piece]:
     stationary = weather.stationary_distribution()
     rows: list[tuple[Cell, ...]] = [
         (
-            Words("share of rain, cloud, sun", "雨、曇り、晴れの割合"),
+            Localized("share of rain, cloud, sun", "雨、曇り、晴れの割合"),
             " ".join(f"{p:.4f}" for p in stationary),
         ),
         (
-            Words("loss, today known (nats)", "今日がわかるときの損失（ナット）"),
+            Localized("loss, today known (nats)", "今日がわかるときの損失（ナット）"),
             f"{weather.entropy_rate():.5f}",
         ),
         (
-            Words("loss, nothing known (nats)", "何もわからないときの損失（ナット）"),
+            Localized("loss, nothing known (nats)", "何もわからないときの損失（ナット）"),
             f"{float(weather.entropy(stationary)):.5f}",
         ),
-        (Words("accuracy, today known", "今日がわかるときの正答率"), f"{weather.bayes_accuracy():.4f}"),
-        (Words("accuracy, always the same", "いつも同じ答えの正答率"), f"{weather.majority_accuracy():.4f}"),
+        (Localized("accuracy, today known", "今日がわかるときの正答率"), f"{weather.bayes_accuracy():.4f}"),
         (
-            Words("squared error of -1, 0, 1, today known", "-1、0、1 の二乗誤差、今日がわかるとき"),
+            Localized("accuracy, always the same", "いつも同じ答えの正答率"),
+            f"{weather.majority_accuracy():.4f}",
+        ),
+        (
+            Localized("squared error of -1, 0, 1, today known", "-1、0、1 の二乗誤差、今日がわかるとき"),
             f"{floor:.4f}",
         ),
-        (Words("squared error, nothing known", "二乗誤差、何もわからないとき"), f"{variance:.4f}"),
+        (Localized("squared error, nothing known", "二乗誤差、何もわからないとき"), f"{variance:.4f}"),
     ]
-    columns = (Words("the best that is possible", "到達できる最良の値"), Words("exact", "厳密値"))
-    yield Table("chain", Words("The chain's limits", "マルコフ連鎖の限界"), columns, tuple(rows))
+    columns = (Localized("the best that is possible", "到達できる最良の値"), Localized("exact", "厳密値"))
+    yield Table("chain", Localized("The chain's limits", "マルコフ連鎖の限界"), columns, tuple(rows))
 
 
 def generation_step(options: Options) -> Iterator[Piece]:
     """A decoder learns the chain day by day, then makes weather; its transitions are counted."""
-    yield Words(
+    yield Localized(
         f"Now a decoder learns the chain, from fresh rows of {ROW + 1} days, each day from those before it.",
         f"次に、デコーダが {ROW + 1} 日間の新しい系列から、前の日々に続く 1 日を毎日学習する。",
     )
@@ -116,7 +119,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
     yield fresh_days(done)
     model = cast(DecoderLM, done.model)
     days = generated(model, CLOUD, ROW, SAMPLES, seed=1)
-    yield Words(
+    yield Localized(
         f"{ROW} days made by the model after {weather.SYMBOLS[CLOUD]}:\n{symbols(days[0])}",
         f"{weather.SYMBOLS[CLOUD]} に続けてモデルが作った {ROW} 日間：\n{symbols(days[0])}",
     )
@@ -125,10 +128,10 @@ def generation_step(options: Options) -> Iterator[Piece]:
     yield from today_map(model, with_first[0, : ROW // 2])
 
 
-def fresh_days(done: Training) -> Words:
+def fresh_days(done: Training) -> Localized:
     """The model's loss beside the true chain's, on the same fresh days."""
     loss, excess = done.measures["loss"], done.measures["excess"]
-    return Words(
+    return Localized(
         f"On {FRESH_DAYS:,} fresh days its loss is {loss:.4f} nats, the true chain's {loss - excess:.4f}:"
         f" {excess:+.4f}.",
         f"新しい {FRESH_DAYS:,} 日間での損失は {loss:.4f} ナット、真の連鎖は {loss - excess:.4f} で、差は {excess:+.4f}"
@@ -152,14 +155,14 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
     true = weather.transition_matrix()
     yield Table(
         "transitions",
-        Words(
+        Localized(
             f"Transitions in {SAMPLES:,} samples of {ROW} days: share (true probability)",
             f"{ROW} 日間のサンプル {SAMPLES:,} 本での遷移：割合（真の確率）",
         ),
-        (Words("today", "今日"), *NAMES, Words("days", "日数")),
+        (Localized("today", "今日"), *NAMES, Localized("days", "日数")),
         tuple(
             (
-                Words(f"{weather.SYMBOLS[i]} {name.en}", f"{weather.SYMBOLS[i]} {name.ja}"),
+                Localized(f"{weather.SYMBOLS[i]} {name.en}", f"{weather.SYMBOLS[i]} {name.ja}"),
                 *(f"{p:.3f} ({q:.1f})" for p, q in zip(shares[i], true[i], strict=True)),
                 int(counts[i].sum()),
             )
@@ -168,7 +171,7 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
     )
     found, largest = chi_square(counts), float(np.abs(shares - true).max())
     usual = found <= RARELY
-    said = Words(
+    said = Localized(
         f"The largest difference is {largest:.3f}. χ² is {found:.1f}; samples of the true chain exceed {RARELY} in 5 %"
         f" of all cases ({DEGREES} degrees of freedom): {'no' if usual else 'a'} difference to the chain is seen.",
         f"最大の差は {largest:.3f} である。χ² は {found:.1f} で、真の連鎖のサンプルが {RARELY} を超えるのは 5 % の"
@@ -186,14 +189,14 @@ def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
         record.model(torch.from_numpy(days)[None])
     weights = record[path].weights[0, 0].double().numpy()
     numbers = tuple(str(day % 10) for day in range(1, len(days) + 1))
-    title = Words(
+    title = Localized(
         "What each of these days (rows) looks at (columns)", "それぞれの日（行）がどの日（列）を見ているか"
     )
     yield Picture(
         "matrix", title, weights, tuple(label(day, int(state)) for day, state in enumerate(days, 1)), numbers
     )
     today, even = share_of_today(weights)
-    yield Words(
+    yield Localized(
         f"A day gives itself {today:.0%} of the weight, on average; an even spread would give {even:.0%}. It need not:"
         " the residual connection carries today past the attention, and nothing else is worth knowing.",
         f"1 日が自分自身に向ける重みは平均 {today:.0%} で、均等な配分なら {even:.0%} である。ただし自分を見る必要は"
@@ -213,8 +216,8 @@ def share_of_today(weights: Float[np.ndarray, "n n"]) -> tuple[float, float]:
 LESSON = Lesson(
     name="weather",
     source="the weather blog, its finished version; Phuong & Hutter 2022, algorithms 3 and 10",
-    title=Words("Tomorrow's weather", "明日の天気"),
-    question=Words(
+    title=Localized("Tomorrow's weather", "明日の天気"),
+    question=Localized(
         "How near do a linear model, one attention and Transformers come to what can be known of tomorrow's weather,"
         " and do heads, depth and norm help?",
         "線形モデル、1 つのアテンション、Transformer は、明日の天気について知りうることにどこまで近づくか。また、"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.lessons.arrays import margin
 from attendo_course.lessons.lesson import Conclusion, Options, Piece, Table
 from attendo_course.lessons.weather_contest import DEEP, ONE_LAYER, contest, task_table
@@ -31,7 +31,7 @@ VARIANTS = (
 class Effect:
     """The difference that a part makes: its mean over seeds, and half the width of its 95 % interval."""
 
-    name: Words
+    name: Localized
     difference: float
     margin: float
 
@@ -41,12 +41,14 @@ class Effect:
         return 0 if not abs(self.difference) > self.margin else (1 if self.difference > 0 else -1)
 
 
-def effect_of(name: Words, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]) -> Effect:
+def effect_of(
+    name: Localized, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]
+) -> Effect:
     """The accuracy with a part less that without it, pair by pair of models, seed by seed.
 
     Student's interval over the seeds; of one seed it is infinite.
 
-    >>> found = effect_of(Words("norm", "正規化"), [[0.9, 0.8]], [[0.5, 0.6]])
+    >>> found = effect_of(Localized("norm", "正規化"), [[0.9, 0.8]], [[0.5, 0.6]])
     >>> round(found.difference, 6), round(found.margin, 4), found.verdict
     (0.3, 1.2706, 0)
     """
@@ -56,7 +58,7 @@ def effect_of(name: Words, with_it: Sequence[Sequence[float]], without: Sequence
 
 def ablation_step(options: Options) -> Iterator[Piece]:
     """The sum of any ten days, with one part more or less."""
-    yield Words(
+    yield Localized(
         "Do heads, depth and norm help? The blog left this open. The hardest task again, but its ten days are any days,"
         " so that nothing but the sum tells the eleventh, and sequences seldom come twice.",
         "ヘッド数、深さ、正規化は役に立つのか。ブログが残した問いである。最も難しいタスクをもう一度使うが、今度の 10 日"
@@ -77,39 +79,41 @@ def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
     attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
     return [
         effect_of(
-            Words("4 heads in bare attention", "アテンションのみでの 4 ヘッド"), [heads_alone], [attention]
+            Localized("4 heads in bare attention", "アテンションのみでの 4 ヘッド"),
+            [heads_alone],
+            [attention],
         ),
         effect_of(
-            Words("the rest of the block", "ブロックの残りの部分"),
+            Localized("the rest of the block", "ブロックの残りの部分"),
             [one_one, one_four],
             [attention, heads_alone],
         ),
-        effect_of(Words("4 heads in 1 layer", "1 層での 4 ヘッド"), [one_four], [one_one]),
-        effect_of(Words("4 heads in 2 layers", "2 層での 4 ヘッド"), [two_four], [two_one]),
-        effect_of(Words("a second layer", "2 層目"), [two_one, two_four], [one_one, one_four]),
-        effect_of(Words("a third layer", "3 層目"), [three], [two_four]),
-        effect_of(Words("the norms", "正規化"), [one_four, two_four], [bare_one, bare_two]),
+        effect_of(Localized("4 heads in 1 layer", "1 層での 4 ヘッド"), [one_four], [one_one]),
+        effect_of(Localized("4 heads in 2 layers", "2 層での 4 ヘッド"), [two_four], [two_one]),
+        effect_of(Localized("a second layer", "2 層目"), [two_one, two_four], [one_one, one_four]),
+        effect_of(Localized("a third layer", "3 層目"), [three], [two_four]),
+        effect_of(Localized("the norms", "正規化"), [one_four, two_four], [bare_one, bare_two]),
     ]
 
 
 def effects_table(found: Sequence[Effect]) -> Table:
     """One row a part."""
     said = {
-        1: Words("helps", "役に立つ"),
-        -1: Words("harms", "害になる"),
-        0: Words("not shown", "差は示されない"),
+        1: Localized("helps", "役に立つ"),
+        -1: Localized("harms", "害になる"),
+        0: Localized("not shown", "差は示されない"),
     }
     return Table(
         "effects",
-        Words(
+        Localized(
             "What each part adds to the accuracy, with its 95 % interval over the seeds",
             "各部分による正答率の増加と、シードにわたる 95 % 信頼区間",
         ),
         (
-            Words("part", "部分"),
-            Words("difference", "差"),
-            Words("interval", "信頼区間"),
-            Words("verdict", "判定"),
+            Localized("part", "部分"),
+            Localized("difference", "差"),
+            Localized("interval", "信頼区間"),
+            Localized("verdict", "判定"),
         ),
         tuple(
             (
@@ -123,7 +127,7 @@ def effects_table(found: Sequence[Effect]) -> Table:
     )
 
 
-def answer(found: Sequence[Effect], seeds: int) -> Words:
+def answer(found: Sequence[Effect], seeds: int) -> Localized:
     """The sentence that the table amounts to."""
     groups = [[e.name for e in found if e.verdict == verdict] for verdict in (1, -1, 0)]
     english = [
@@ -136,7 +140,7 @@ def answer(found: Sequence[Effect], seeds: int) -> Words:
         for say, names in zip(("役に立つもの", "害になるもの", "差が示されないもの"), groups, strict=True)
         if names
     ]
-    return Words(
+    return Localized(
         f"{'. '.join(english)} (for this sum, this width, one learning rate, {seeds} seed{'s' * (seeds > 1)}).",
         f"{'。'.join(japanese)}（この和、この幅、1 つの学習率、シード {seeds} 個での結果）。",
     )

@@ -14,10 +14,10 @@ from jaxtyping import Float
 from torch import nn
 
 from attendo.data import weather
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import EncoderClassifier, parameter_count
-from attendo.words import Words
 from attendo_course.lessons.arrays import Examples, Training, curve, logits_of, mean_and_deviation
 from attendo_course.lessons.lesson import Cell, Conclusion, Options, Piece, Table
 from attendo_course.lessons.weather_models import (
@@ -42,14 +42,14 @@ IN_THE_BLOG = {  # accuracy: of the linear model and of attention
     "dotmod": (".699", ".448"),
 }
 
-MODEL = Words("model", "モデル")
-ACCURACY = Words("accuracy", "正答率")
-EXCESS = Words("nats above law", "法則との差（ナット）")
-PARAMETERS = Words("parameters", "パラメータ数")
-BLOG_SAYS = Words("blog", "ブログ")
-WORST = Words("worst", "最低")
-LIMIT = Words("limit (Bayes, exact)", "限界（ベイズ、厳密値）")
-EVERY_DAY = Words("decoder, told every day", "デコーダ、毎日を学習")
+MODEL = Localized("model", "モデル")
+ACCURACY = Localized("accuracy", "正答率")
+EXCESS = Localized("nats above law", "法則との差（ナット）")
+PARAMETERS = Localized("parameters", "パラメータ数")
+BLOG_SAYS = Localized("blog", "ブログ")
+WORST = Localized("worst", "最低")
+LIMIT = Localized("limit (Bayes, exact)", "限界（ベイズ、厳密値）")
+EVERY_DAY = Localized("decoder, told every day", "デコーダ、毎日を学習")
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Calla
 
 def task_steps(options: Options) -> Iterator[Piece]:
     """T07a to T07d, each a table; for the table of days also what the heads look at, for the sum the curves."""
-    yield Words(
+    yield Localized(
         f"Now ten days are seen and the eleventh is asked for, in {TEST_ROWS:,} fresh sequences. Accuracy and loss are"
         " means over seeds with their deviation; a loss is given as what it is above that of the true law on the same"
         " sequences. The linear model and attention learn nearly as in the blog (Adam, rate .01, 500 steps), attention"
@@ -124,7 +124,7 @@ def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ())
     loss = statistics.fmean(limit.loss for limit in limits)
     return Table(
         name,
-        Words(
+        Localized(
             f"{title.en}. {n_train:,} sequences to learn from, {len(limits)} seed{'s' * (len(limits) > 1)};"
             f" the law's own loss is {loss:.3f} nats.",
             f"{title.ja}。学習用の系列 {n_train:,} 本、シード {len(limits)} 個。真の法則の損失は {loss:.3f} ナット。",
@@ -147,11 +147,11 @@ def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
     return (EVERY_DAY, size, *cells, "")
 
 
-def nearest(held: Contest) -> Words:
+def nearest(held: Contest) -> Localized:
     """Which contender's loss is the least, and how the linear model compares."""
     means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
     best = held.contenders[int(np.argmin(means))].name
-    return Words(
+    return Localized(
         f"Nearest to the law: {best.en}, {min(means):.3f} nats above it. The linear model: {means[0]:.3f}.",
         f"真の法則に最も近いのは「{best.ja}」で、その差は {min(means):.3f} ナットである。線形モデルは {means[0]:.3f}。",
     )
@@ -163,20 +163,22 @@ def curves(held: Contest) -> Picture:
     n = min(map(len, values))
     return Picture(
         "curves",
-        Words("Training loss, from the first step to the last", "学習時の損失（最初から最後のステップまで）"),
+        Localized(
+            "Training loss, from the first step to the last", "学習時の損失（最初から最後のステップまで）"
+        ),
         np.stack([value[:n] for value in values]),
         tuple(contender.name.en for contender in held.contenders),
     )
 
 
-def unseen(held: Contest) -> Words:
+def unseen(held: Contest) -> Localized:
     """How much of the test is in the training data, and how it goes with the rest of it, in the first seed."""
     data = held.data[0]
     known = {tuple(row) for row in data.train.inputs["src"].tolist()}
     new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
     rest = data.test.rows(np.flatnonzero(new))
     linear, deep = (_accuracy(runs[0].model, rest) for runs in (held.runs[0], held.runs[-1]))
-    return Words(
+    return Localized(
         f"A rule that makes its own weather comes back to the same days: {1 - new.mean():.0%} of the test sequences of"
         f" seed 1 stand in its training data, too. On the other {len(rest):,} the deep model is right in {deep:.1%},"
         f" the linear one in {linear:.1%}.",
@@ -211,13 +213,13 @@ def table_map(held: Contest) -> Iterator[Piece]:
     weights = record[path].weights[:, :, 0].double().numpy()  # [rows, heads, days] of the state that is read
     rows = tuple(label(day, state) for day, state in enumerate(src[0].tolist(), 1))
     heads = tuple(str(head) for head in range(1, weights.shape[1] + 1))
-    title = Words(
+    title = Localized(
         f"What the four heads of \"{ONE_LAYER.name.en}\" look at in one sequence of '1-4-8' (columns: heads)",
         f"「{ONE_LAYER.name.ja}」の 4 つのヘッドが 1-4-8 の系列の 1 つで見ている日（列はヘッド）",
     )
     yield Picture("matrix", title, weights[0].T, rows, heads)
     share = shares_of_days(weights)
-    yield Words(
+    yield Localized(
         f"Days 1, 4 and 8 get {share:.0%} of the weight, mean of heads and 1,000 sequences; an even spread would give"
         f" them {len(TABLE_DAYS) / N_SEEN:.0%}.",
         f"1、4、8 日目は、ヘッドと 1,000 系列の平均で重みの {share:.0%} を受け取る。均等な配分なら"

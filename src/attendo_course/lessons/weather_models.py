@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from attendo.data import weather
 from attendo.decoding.sampling import drawn
+from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import Attention
 from attendo.nn.initialization import initialize
-from attendo.words import Words
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,
@@ -158,7 +158,7 @@ OURS = Recipe(5e-3, BATCH_ROWS, warmup_steps=50, decay_share=0.5, clip_norm=1.0)
 class Contender:
     """A model of ten days."""
 
-    name: Words
+    name: Localized
     build: Callable[[], nn.Module]
     recipe: Recipe = field(default=OURS)
 
@@ -179,17 +179,19 @@ def _above(true_loss: float, done: Training) -> Training:
     return Training(done.model, done.losses, done.measures | excess)
 
 
-LINEAR = Contender(Words("linear", "線形"), LinearOnDays, BLOG)
-BLOG_ATTENTION = Contender(Words("attention, 1 head", "アテンション、1 ヘッド"), SingleQueryAttention, BLOG)
+LINEAR = Contender(Localized("linear", "線形"), LinearOnDays, BLOG)
+BLOG_ATTENTION = Contender(
+    Localized("attention, 1 head", "アテンション、1 ヘッド"), SingleQueryAttention, BLOG
+)
 BLOG_HEADS = Contender(
-    Words("attention, 4 heads", "アテンション、4 ヘッド"), lambda: SingleQueryAttention(4), BLOG
+    Localized("attention, 4 heads", "アテンション、4 ヘッド"), lambda: SingleQueryAttention(4), BLOG
 )
 
 
 def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> Contender:
     """A Transformer of so many layers and heads."""
     return Contender(
-        Words(
+        Localized(
             f"{n_layers} layer{'s' * (n_layers > 1)}, {n_heads} head{'s' * (n_heads > 1)}"
             f"{'' if norm else ', no norm'}",
             f"{n_layers} 層、{n_heads} ヘッド{'' if norm else '、正規化なし'}",

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int
 
 from attendo.data import weather
-from attendo.words import Words
+from attendo.display.i18n import Localized
 from attendo_course.lessons.arrays import Examples
 
 N_SEEN = 10
@@ -64,7 +64,7 @@ class NextDay:
     """
 
     name: str
-    title: Words
+    title: Localized
     draw: DrawDays
     law: Law
     limit: Limit
@@ -268,12 +268,14 @@ def tasks(seed: int) -> dict[str, NextDay]:
     def of_any_days(law: Law) -> DrawDays:
         return lambda rng, n: _followed(any_days(rng, n), law, rng)
 
-    chain = Words("Markov: day 11 follows day 10", "マルコフ連鎖：11 日目は 10 日目に従う")
-    by_table = Words("1-4-8: a random table of days 1, 4 and 8", "1-4-8:1、4、8 日目から引くランダムな表")
-    balance = Words("10-day: what was frequent gets rare", "10-day:多かった天気ほど出にくい")
-    hidden = Words("15-day: the same, five days unseen", "15-day:同じ規則で 5 日間は見えない")
-    itself = Words("dotmod: a sum mod 3, weather made by it", "dotmod:3 を法とする和、天気もその規則に従う")
-    any_ten = Words("dotmod: the same sum of any ten days", "dotmod:同じ和を任意の 10 日間に適用")
+    chain = Localized("Markov: day 11 follows day 10", "マルコフ連鎖：11 日目は 10 日目に従う")
+    by_table = Localized("1-4-8: a random table of days 1, 4 and 8", "1-4-8:1、4、8 日目から引くランダムな表")
+    balance = Localized("10-day: what was frequent gets rare", "10-day:多かった天気ほど出にくい")
+    hidden = Localized("15-day: the same, five days unseen", "15-day:同じ規則で 5 日間は見えない")
+    itself = Localized(
+        "dotmod: a sum mod 3, weather made by it", "dotmod:3 を法とする和、天気もその規則に従う"
+    )
+    any_ten = Localized("dotmod: the same sum of any ten days", "dotmod:同じ和を任意の 10 日間に適用")
     found = [
         NextDay("markov", chain, chain_days, chain_law, chain_limit(), 1000, 200, 3.0),
         NextDay("1-4-8", by_table, of_any_days(from_table), from_table, table_limit(table), 5000, 700, 0.5),

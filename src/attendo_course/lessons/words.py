@@ -15,12 +15,12 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from attendo.decoding.sampling import SamplingConfig
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.microscope.terminal_pictures import Picture
 from attendo.models import DecoderLM, parameter_count
 from attendo.tasks.language import LanguageModelTask
 from attendo.tasks.perplexity import document_windows
-from attendo.words import Words
 from attendo_course.lessons.arrays import curve, mean_and_deviation, seeded
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.words_models import (
@@ -48,7 +48,7 @@ PHRASE, PROMPT, DRAWN = 14, 7, 20
 SAMPLING = SamplingConfig(max_tokens=DRAWN, temperature=0.8, seed=1)
 NEAR, WINDOWS = 10, 64
 """Distances back that are told apart in the windows by which heads are described."""
-SINGLE, PAIRS = Words("word counts", "単語の頻度"), Words("pair counts", "単語対の頻度")
+SINGLE, PAIRS = Localized("word counts", "単語の頻度"), Localized("pair counts", "単語対の頻度")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def teach(options: Options) -> Iterator[Piece]:
     steps = options.steps(STEPS)
     task = word_task(options.files, steps * CONTEXT * BATCH_ROWS, MEASURED, VOCABULARY)
     yield about(task)
-    yield Words(
+    yield Localized(
         "Counted are single words, and which word follows which (Witten-Bell). The Transformer has the source's shape:"
         f' {LAYERS} blocks, 2 heads, 200 wide. "no order" is one wider block without positions: it knows the last word'
         " and the set of those before it, but not their order. The LSTM and it have as many parameters as the"
@@ -139,13 +139,13 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
         rows.append((name, parameter_count(runs[0].model), window, perplexity, time_taken))
     n_seeds = len(contest.runs["Transformer"])
     columns = (
-        Words("model", "モデル"),
-        Words("parameters", "パラメータ数"),
-        Words("context, stride", "文脈長、ストライド"),
-        Words("perplexity", "パープレキシティ"),
-        Words("CPU s/1,000 words", "CPU 秒/千語"),
+        Localized("model", "モデル"),
+        Localized("parameters", "パラメータ数"),
+        Localized("context, stride", "文脈長、ストライド"),
+        Localized("perplexity", "パープレキシティ"),
+        Localized("CPU s/1,000 words", "CPU 秒/千語"),
     )
-    title = Words(
+    title = Localized(
         f"Models of words (seeds: {n_seeds}). Context: words that are seen at once, the begin of a document included;"
         " stride: words scored in each such window; time: of training, all threads",
         f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、"
@@ -162,14 +162,14 @@ def learning_curves(contest: Contest) -> Picture:
     steps = str(len(contest.runs["Transformer"][0].losses))
     return Picture(
         "curves",
-        Words("Training loss (nats a word)", "学習時の損失（ナット/語）"),
+        Localized("Training loss (nats a word)", "学習時の損失（ナット/語）"),
         values,
         tuple(contest.runs),
         ("1", steps),
     )
 
 
-def comparison(contest: Contest) -> Words:
+def comparison(contest: Contest) -> Localized:
     """Which of LSTM and Transformer is better, by how much, how surely, and what a word costs."""
     pair = ("Transformer", "LSTM")
     better, other = sorted(pair, key=contest.loss)
@@ -181,7 +181,7 @@ def comparison(contest: Contest) -> Words:
     n = len(contest.runs[better])
     times = [fmean(run.seconds_per_1000 for run in contest.runs[name]) for name in pair]
     ratio = times[0] / times[1]
-    return Words(
+    return Localized(
         f"After so few words the {better} is ahead: its perplexity is {1 - math.exp(-gain):.1%} below the {other}'s"
         f" ({gain:.3f} nats a word), and lower with {ahead} of {n} seeds. A word costs the Transformer {ratio:.1f}"
         " times the LSTM's time on a processor. --effort 3 trains three times as long.",
@@ -191,24 +191,24 @@ def comparison(contest: Contest) -> Words:
     )
 
 
-def worth_of_order(contest: Contest) -> Words:
+def worth_of_order(contest: Contest) -> Localized:
     """What the word before, the words before as a set, and their order are worth, in nats a word."""
     (single, pair), bag, ordered = contest.nats, contest.loss("no order"), contest.loss("Transformer")
     total, order = single - ordered, bag - ordered
     steps = " → ".join(f"{math.exp(nats):.1f}" for nats in (single, pair, bag, ordered))
     if order > 0:
-        verdict = Words(
+        verdict = Localized(
             f"order (with the second block that reads it) is worth {order:.3f} nats a word, {order / total:.0%} of"
             " what the context is worth as a whole",
             f"順序（とそれを読む 2 番目のブロック）の価値は 1 語あたり {order:.3f} ナットで、文脈全体の価値の"
             f" {order / total:.0%} にあたる",
         )
     else:
-        verdict = Words(
+        verdict = Localized(
             "order was worth nothing to a Transformer that learned so briefly",
             "これだけの学習では、順序は Transformer の役に立っていない",
         )
-    return Words(
+    return Localized(
         f"Perplexity goes {steps}: from frequency alone, to one word before, to the set of {CONTEXT} words, to their"
         f" order. The word before is worth {single - pair:.3f} nats a word, the others as a set {pair - bag:.3f};"
         f" {verdict.en}.",
@@ -218,17 +218,17 @@ def worth_of_order(contest: Contest) -> Words:
     )
 
 
-def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[int]) -> Words:
+def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[int]) -> Localized:
     """The same beginning as each model goes on from it."""
-    writers: list[tuple[Words, Step]] = [
+    writers: list[tuple[Localized, Step]] = [
         (SINGLE, counting_step(contest.counts, pairs=False)),
         (PAIRS, counting_step(contest.counts, pairs=True)),
     ]
     for name, runs in contest.runs.items():
-        writers.append((Words(name, name), model_step(runs[0].model, DRAWN)))
+        writers.append((Localized(name, name), model_step(runs[0].model, DRAWN)))
     texts = [(name, continued(step, prompt, task.tokenizer, SAMPLING)) for name, step in writers]
     given = shown(prompt, task.tokenizer)
-    return Words(
+    return Localized(
         f'What each writes after "{given}" (temperature {SAMPLING.temperature}, seed {SAMPLING.seed}):\n'
         + "\n".join(f"- {name.en}: {text}" for name, text in texts),
         f"「{given}」に続けて各モデルが書いた文（温度 {SAMPLING.temperature}、シード {SAMPLING.seed}）：\n"
@@ -242,7 +242,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     near = looking_back(weights, NEAR)
     far = mean_distance(weights)
     columns = (*(str(k) for k in range(near.shape[1] - 1)), "+")
-    title = Words(
+    title = Localized(
         "How far back each head of the Transformer looks (rows: block.head; columns: words back, + the rest), mean of"
         " the validation text",
         "Transformer の各ヘッドはどこまで遡って見るか（行はブロック.ヘッド、列は何語前か、+ はさらに前の合計。"
@@ -252,7 +252,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     nearest, farthest = int(far.argmin()), int(far.argmax())
     n = weights.shape[-1]
     [even] = mean_distance(np.tril(1 / np.arange(1.0, n + 1)[:, None].repeat(n, axis=1))[None, None])
-    yield Words(
+    yield Localized(
         f"Head {names[nearest]} looks {far[nearest]:.1f} words back on average, head {names[farthest]}"
         f" {far[farthest]:.1f}; an even spread would give {even:.1f}.",
         f"ヘッド {names[nearest]} は平均 {far[nearest]:.1f} 語前、ヘッド {names[farthest]} は平均"
@@ -261,7 +261,7 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     head = int((weights**2).sum(-1).mean((0, 2)).argmax())
     _, of_phrase = head_weights(model, [list(words)])
     labels = tuple(shown([word], task.tokenizer) for word in words)
-    title = Words(
+    title = Localized(
         f"Head {names[head]}, the most decided: what each word of a phrase (rows) looks at (columns)",
         f"最も偏りの強いヘッド {names[head]}：検証文の一節で、各語（行）がどの語（列）を見ているか",
     )
@@ -322,8 +322,8 @@ def mean_distance(weights: Float[ndarray, "windows heads len len"]) -> Float[nda
 WORDS = Lesson(
     name="words",
     source="the word language model that NYU Deep Learning 12-3 builds on: PyTorch's examples",
-    title=Words("The next word", "次の単語"),
-    question=Words(
+    title=Localized("The next word", "次の単語"),
+    question=Localized(
         "How well do counts, an LSTM and a Transformer of equal size predict the next word, what does each cost, and"
         " what is the order of words worth?",
         "頻度、LSTM、同じ大きさの Transformer は、次の単語をどれだけ予測できるのか。それぞれのコストはいくらか。"

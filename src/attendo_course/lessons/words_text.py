@@ -12,9 +12,9 @@ from attendo.data.texts import STDLIB, Chunk, read_documents
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
+from attendo.display.i18n import Localized
 from attendo.tasks.language import LanguageModelTask
 from attendo.tasks.text_corpus import TextCorpus, TextData
-from attendo.words import Words
 
 CONTEXT, BATCH_ROWS = 35, 20
 """Words in a window (the source's bptt) and windows in a batch, as in the source."""
@@ -98,15 +98,15 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
     )
 
 
-def about(task: LanguageModelTask) -> Words:
+def about(task: LanguageModelTask) -> Localized:
     """What there is to learn from and to be measured on, in a few sentences."""
     documents = task.validation_documents
     n, n_valid = task.stream.n_positions, sum(document.n_targets for document in documents)
-    v, name = task.tokenizer.vocab_size, Words(task.name, task.name)
+    v, name = task.tokenizer.vocab_size, Localized(task.name, task.name)
     if task.name == STDLIB:
-        name = Words("the source of Python's standard library", "Python 標準ライブラリのソースコード")
+        name = Localized("the source of Python's standard library", "Python 標準ライブラリのソースコード")
     unknown, also = unknown_share([task.stream.ids]), unknown_share([document.ids for document in documents])
-    return Words(
+    return Localized(
         f"Text: {name.en}. Learned from are {n:,} words (letters side by side, a digit, a sign or the end of a"
         f" line), measured on are {n_valid:,} others, each document by itself. {v:,} words are known; of the others"
         f" ({unknown:.1%} and {also:.1%} of the text) it is only predicted that one comes, which flatters every"

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.decoding.candidates import NOT_NUMBERS
 from attendo.decoding.native.library import NoLibrary, library, require_suited
 from attendo.decoding.native.slots import SlotCache
 from attendo.decoding.native.structures import (
@@ -29,7 +28,7 @@ from attendo.decoding.native.structures import (
     Tokens,
     address,
 )
-from attendo.errors import AttendoError
+from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual

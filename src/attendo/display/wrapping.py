@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import chain
 
-from attendo.data.text_width import clusters, columns
+from attendo.display.width import clusters, columns
 
 _PIECES = re.compile(r"\s+|[^\s\u3000-\u9fff\uf900-\uffef]+|.", re.DOTALL)
 """Spaces, runs of narrow characters, single wide ones."""

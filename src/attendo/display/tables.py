@@ -17,7 +17,7 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str | float]], wid
     linear   0.5
     deep      12
     """
-    from attendo.data.text_width import columns, fitted, shown
+    from attendo.display.width import columns, fitted, shown
 
     texts = [[shown(_text(cell)) for cell in row] for row in rows]
     sizes = [max(columns(text) for text in column) for column in zip(heads, *texts, strict=True)]

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal
 
 import numpy as np
 from jaxtyping import Float
 
-from attendo.data.text_width import columns, fitted, padded
-from attendo.microscope.flow import flowed
-from attendo.microscope.terminal import SHADES, standing
-from attendo.words import Language, Words
+from attendo.display.i18n import Language, Localized
+from attendo.display.width import clusters, columns, fitted, isolated, padded
+from attendo.display.wrapping import flowed
 
+SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
+"""The smallest weight of each shade; a smaller one leaves the cell blank."""
 CELL = 2
-"""Columns of a matrix's cell where there is room: it is then about square."""
+"""Columns of a cell: a wide character fits, and cells are about square."""
 MOST_ROWS = 32
 """Rows of a matrix; of a larger one, as many that are equally far apart are drawn."""
 SIGNED = " ░▒▓█"
@@ -34,7 +36,7 @@ class Picture:
     """
 
     kind: Literal["matrix", "curves"]
-    title: Words
+    title: Localized
     values: Float[np.ndarray, "rows columns"]
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
@@ -46,7 +48,7 @@ def picture_lines(picture: Picture, language: Language = "en", width: int = 79) 
     A matrix: one shade a cell, the darker the larger. Curves: bars on one scale for all of them, from left to right.
     Rows and columns that do not fit are left out at equal distances, and the last line says so.
 
-    >>> for line in picture_lines(Picture("matrix", Words("Identity", "単位行列"), np.eye(2), ("a", "b"))):
+    >>> for line in picture_lines(Picture("matrix", Localized("Identity", "単位行列"), np.eye(2), ("a", "b"))):
     ...     print(line)
     Identity
     a ██
@@ -54,7 +56,7 @@ def picture_lines(picture: Picture, language: Language = "en", width: int = 79) 
     Largest 1: · from 5 %, ░ 15 %, ▒ 35 %, ▓ 60 %, █ 80 %.
     """
     draw = _matrix if picture.kind == "matrix" else _curves
-    lines = [*flowed(picture.title.in_language(language), width), *draw(picture, language, width)]
+    lines = [*flowed(picture.title.text(language), width), *draw(picture, language, width)]
     return [line.rstrip() for line in lines]
 
 
@@ -91,10 +93,10 @@ def _cell(part: float, cell: int) -> str:
     return f"-{mark}" if part < 0 and mark != " " else mark * cell
 
 
-def _matrix_legend(values: Float[np.ndarray, "rows columns"], cell: int) -> Words:
+def _matrix_legend(values: Float[np.ndarray, "rows columns"], cell: int) -> Localized:
     least, largest = float(values.min()), float(values.max())
     if least < 0 and cell == 1:
-        return Words(
+        return Localized(
             f"Blank is {least:.3g}, then {SIGNED[1:]} up to {largest:.3g} in equal steps.",
             f"空白が {least:.3g}、{SIGNED[1:]} の順に等間隔で {largest:.3g} まで。",
         )
@@ -102,8 +104,8 @@ def _matrix_legend(values: Float[np.ndarray, "rows columns"], cell: int) -> Word
     shown = ", ".join(f"{mark} {'from ' if i == 0 else ''}{part}" for i, (mark, part) in enumerate(steps))
     japanese = "、".join(f"{mark} {part}" for mark, part in steps)
     strongest = max(largest, -least)
-    minus = Words(" A minus: negative.", "負の数には - がつく。") if least < 0 else Words("", "")
-    return Words(
+    minus = Localized(" A minus: negative.", "負の数には - がつく。") if least < 0 else Localized("", "")
+    return Localized(
         f"Largest {strongest:.3g}: {shown}.{minus.en}",
         f"最大 {strongest:.3g} に対して {japanese} 以上。{minus.ja}",
     )
@@ -129,7 +131,9 @@ def _curves(picture: Picture, language: Language, width: int) -> list[str]:
         first, last = fitted(picture.columns[0], 20), fitted(picture.columns[-1], 20)
         gap = max(1, len(places) * times - columns(first) - columns(last))
         lines.append(" " * left + first + " " * gap + last)
-    legend = Words(f"Bars from {least:.4g} to {largest:.4g}.", f"棒の範囲は {least:.4g} から {largest:.4g}。")
+    legend = Localized(
+        f"Bars from {least:.4g} to {largest:.4g}.", f"棒の範囲は {least:.4g} から {largest:.4g}。"
+    )
     return [*lines, *_legend(legend, values, None, places, language, width)]
 
 
@@ -156,7 +160,7 @@ def _labelled(label: str, drawn: str, left: int) -> str:
 
 
 def _legend(
-    legend: Words,
+    legend: Localized,
     values: Float[np.ndarray, "rows columns"],
     rows: Sequence[int] | None,
     places: Sequence[int],
@@ -164,16 +168,56 @@ def _legend(
     width: int,
 ) -> list[str]:
     """What the marks mean, and what is left out."""
-    text = legend.in_language(language)
+    text = legend.text(language)
     n_rows, n_columns = values.shape
     if len(places) < n_columns or (rows is not None and len(rows) < n_rows):
-        said = Words(
+        said = Localized(
             f"Drawn: {len(places)} of {n_columns} points", f"{n_columns} 点のうち {len(places)} 点を表示"
         )
         if rows is not None:
-            said = Words(
+            said = Localized(
                 f"Drawn: {len(rows)} of {n_rows} rows, {len(places)} of {n_columns} columns",
                 f"{n_rows} 行のうち {len(rows)} 行、{n_columns} 列のうち {len(places)} 列を表示",
             )
-        text += f" {said.in_language(language)}" + ("。" if language == "ja" else ".")
+        text += f" {said.text(language)}" + ("。" if language == "ja" else ".")
     return flowed(text, width)
+
+
+def standing(labels: list[str]) -> list[str]:
+    """Labels written downward, one cell wide each, so that all of them end in the last line.
+
+    >>> standing(["to", "雨"])
+    ['t', 'o 雨']
+    """
+    marks = [[_in_a_cell(cluster) for cluster in reversed(clusters(label))] for label in labels]
+    lines = [
+        "".join(mark + " " * (CELL - columns(mark)) for mark in line)
+        for line in zip_longest(*marks, fillvalue="")
+    ]
+    return [line.rstrip() for line in reversed(lines)]
+
+
+def _in_a_cell(cluster: str) -> str:
+    """The upright form of what would look wrong in a column of single characters."""
+    return {"…": "⋮"}.get(cluster, isolated(cluster))
+
+
+def shade(weight: float) -> str:
+    """A character that is the darker the larger the weight.
+
+    >>> [shade(weight) for weight in (0.0, 0.1, 0.5, 1.0)]
+    [' ', '·', '▒', '█']
+    """
+    return next((mark for least, mark in SHADES if weight >= least), " ")
+
+
+def shade_legend(language: Language = "en", scale: float = 1.0) -> str:
+    """Which weight each shade begins at; scale: the weight that counts as 1.
+
+    >>> shade_legend()
+    'Shades: ·· from 5 %, ░░ 15 %, ▒▒ 35 %, ▓▓ 60 %, ██ 80 %'
+    """
+    marks = [f"{mark * CELL} {least * scale * 100:.2g} %" for least, mark in reversed(SHADES)]
+    if language == "ja":
+        return "濃淡：" + "、".join(marks) + " 以上"
+    return "Shades: " + ", ".join(marks).replace(" ", " from ", 1)

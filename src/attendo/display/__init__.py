@@ -1,0 +1,1 @@
+"""Text for terminals and people: widths, wrapping, tables, charts, number formats, two languages."""

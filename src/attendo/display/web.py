@@ -1,0 +1,30 @@
+"""The parts of a page of one document: its files, its modules joined, its content security policy."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterable
+from importlib.resources import files
+
+
+def one_script(modules: Iterable[str]) -> str:
+    """Modules as one: without their imports, and nothing exported.
+
+    >>> one_script(['export const a = 1;', 'import { a } from "./a.js";\\nexport const b = a + 1;'])
+    'const a = 1;\\nconst b = a + 1;'
+    """
+    return "\n".join(
+        re.sub(r"^import \{[^}]*\} from .*\n|^export ", "", module, flags=re.M) for module in modules
+    )
+
+
+def asset(path: str) -> str:
+    """A file of the package as text; path: from src/attendo, with slashes."""
+    return (files("attendo") / path).read_text(encoding="utf-8")
+
+
+def hash_of(text: str) -> str:
+    """By which a content security policy lets a script or style be."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
