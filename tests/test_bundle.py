@@ -9,7 +9,7 @@ import torch
 from example_counts import examples
 from tiny_corpus import pairs_file, small_run
 
-from attendo.bundle import load_bundle, load_model
+from attendo.bundle import load_bundle, load_model, save_weights
 from attendo.errors import AttendoError
 
 
@@ -36,6 +36,14 @@ def test_what_is_loaded_computes_the_same(trained):
     assert torch.equal(loaded(src, tgt), model(src, tgt))
     assert loaded.output_proj.weight is loaded.target_embedding.tokens.weight
     assert not loaded.training
+
+
+def test_the_same_weights_are_the_same_file_byte_for_byte(folder):
+    first = (folder / "model.safetensors").read_bytes()
+    bundle = load_bundle(folder)
+    for _ in range(5):  # the order of the metadata was drawn anew at each save
+        save_weights(folder, load_model(folder, bundle), bundle, 2)
+        assert (folder / "model.safetensors").read_bytes() == first
 
 
 def test_the_card_says_what_it_is(trained):

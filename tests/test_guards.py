@@ -65,7 +65,7 @@ def test_a_gradient_that_is_not_finite_names_its_parameter(tmp_path):
 def test_three_in_a_row_end_the_run_and_nothing_that_is_not_finite_is_saved(tmp_path):
     run = tiny_run(tmp_path / "c", checkpoint_every=1)
     reports = []
-    with pytest.raises(AttendoError, match=r"3rd update in a row.*lower training.learning_rate"):
+    with pytest.raises(AttendoError, match=r"3 updates in a row.*lower training.learning_rate"):
         for report in train(run):
             reports.append(report)
             if report.progress.step == 2 and report.kind == "checkpoint":

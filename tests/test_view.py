@@ -141,6 +141,13 @@ def test_pictures(users, tmp_path, caplog):
     assert caplog.records == []
 
 
+def test_a_page_asks_the_model_once(users, monkeypatch):
+    asked = []
+    monkeypatch.setattr("attendo.microscope.session.look", lambda *given: asked.append(given))
+    assert "<html" in attendo.look(users["translation"], "rain").page()
+    assert asked == []
+
+
 def test_a_notebook_shows_the_page_in_a_frame_that_reaches_nothing(users):
     view = attendo.look(users["classification"], " ".join(HOSTILE))
     shown = view._repr_html_()

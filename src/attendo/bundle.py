@@ -18,7 +18,7 @@ from torch import nn
 from attendo.config import LONGEST, bounded_int, build, dump_toml, read_toml
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.files import write_atomic
+from attendo.files import with_facts, write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
 from attendo.own_parts import LOAD, OwnParts, name_of_parts, own_buffers, put_in, python_line
@@ -169,8 +169,10 @@ def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> N
     """
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
-    weights = _weights_sha256(BytesIO(save(tensors, header)))
-    write_atomic(folder / "model.safetensors", save(tensors, header | {"weights_sha256": weights}))
+    data = save(tensors, header)
+    write_atomic(
+        folder / "model.safetensors", with_facts(data, weights_sha256=_weights_sha256(BytesIO(data)))
+    )
 
 
 def no_such_run(folder: Path) -> AttendoError:

@@ -287,3 +287,16 @@ def json_of(value: Any, *, in_ascii: bool = True) -> str:
         return json.dumps(value, ensure_ascii=in_ascii, separators=(",", ":"), allow_nan=False)
     except ValueError:
         raise AttendoError(NOT_NUMBERS) from None
+
+
+def with_facts(safetensors: bytes, **facts: str) -> bytes:
+    """A safetensors file with these facts added to its metadata, all in sorted order.
+
+    The library writes its metadata in random order; so equal weights give equal files.
+    """
+    end = 8 + int.from_bytes(safetensors[:8], "little")
+    header = json.loads(safetensors[8:end])
+    header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), **facts}.items()))
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    return b"".join((len(text).to_bytes(8, "little"), text, memoryview(safetensors)[end:]))

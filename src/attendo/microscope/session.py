@@ -191,8 +191,11 @@ class Session:
         if ask.key in self._seen:
             self._seen.move_to_end(ask.key)
             return self._seen[ask.key]
-        seen = self._seen[ask.key] = look(self.user, ask, self.folder, baseline)
-        self._asks[ask.key] = ask
+        return self.remember(look(self.user, ask, self.folder, baseline))
+
+    def remember(self, seen: Seen) -> Seen:
+        """Keeps a look, so that questions about it need not look again; gives it back."""
+        self._seen[seen.ask.key], self._asks[seen.ask.key] = seen, seen.ask
         while len(self._seen) > 2 and sum(seen.n_bytes for seen in self._seen.values()) > REMEMBERED:
             self._seen.popitem(last=False)
         return seen

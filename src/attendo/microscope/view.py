@@ -136,7 +136,9 @@ class View:
     @cached_property
     def session(self) -> Session:
         """What answers the page's questions about this model."""
-        return Session(self.seen.user, self.seen.folder)
+        session = Session(self.seen.user, self.seen.folder)
+        session.remember(self.seen)
+        return session
 
     def opened(
         self, stack: Stack | None = None, layer: int | None = None, head: int | None = None

@@ -12,7 +12,7 @@ from torch import Tensor
 from attendo.bundle import Bundle, load_bundle, load_model, weights_hash
 from attendo.config import read_toml
 from attendo.errors import AttendoError
-from attendo.files import write_atomic
+from attendo.files import with_facts, write_atomic
 from attendo.models import Model
 from attendo.tasks.settings import section
 from attendo.training.checkpoints import WEIGHTS
@@ -39,7 +39,7 @@ def save_adapter(
         "base_weights_sha256": bundle.card.get("init_from_weights", ""),
     }
     tensors = {name: tensor.cpu().contiguous() for name, tensor in trained.items()}
-    write_atomic(folder / ADAPTER, save(tensors, header))
+    write_atomic(folder / ADAPTER, with_facts(save(tensors, header)))
 
 
 def with_adapter(folder: Path, file: Path) -> Model:

@@ -13,7 +13,7 @@ from safetensors.numpy import save
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.shortlist import Shortlist, learned_shortlist
 from attendo.errors import AttendoError
-from attendo.files import write_atomic
+from attendo.files import with_facts, write_atomic
 
 FORMAT = "attendo shortlist 1"
 MOST_PAIRS = 100_000
@@ -47,7 +47,8 @@ def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> No
         "likely": shortlist.likely.astype(np.int32),
         "frequent": shortlist.frequent.astype(np.int32),
     }
-    write_atomic(path, save(arrays, {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}))
+    facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
+    write_atomic(path, with_facts(save(arrays, facts)))
 
 
 def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:

@@ -87,9 +87,7 @@ def left_out(run: Run, source: str, loss: float, norm: float) -> Report:
         return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
     progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_IN_A_ROW:
-        raise AttendoError(
-            f"{note}, the {MOST_IN_A_ROW}rd update in a row that is not; {remedy(run, source)}"
-        )
+        raise AttendoError(f"{note}: {MOST_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}")
     note += ": its update was left out"
     return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
 
