@@ -164,8 +164,9 @@ async def passed(
     items: Sequence[Any],
     run: Callable[[Sequence[Any]], Sequence[Any]],
     cost: int,
+    size: Callable[[Any], int] = len,
 ) -> Sequence[Any]:
-    """What `run` gives for the items, which have lengths (in characters, about), in the engine's thread.
+    """What `run` gives for the items in the engine's thread; size: of an item in characters.
 
     An item that cannot be done spoils no other request, though they go through together: alone it raises its
     AttendoError, as Refused, 400.
@@ -177,7 +178,7 @@ async def passed(
         except AttendoError as error:
             return [error] if len(some) == 1 else [found for one in some for found in each_alone([one])]
 
-    found = await asked(request, served, Pass(kind, items, each_alone), cost) if items else []
+    found = await asked(request, served, Pass(kind, items, each_alone, size), cost) if items else []
     for one in found:
         if isinstance(one, AttendoError):
             raise Refused(400, str(one))

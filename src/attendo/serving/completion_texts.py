@@ -134,7 +134,7 @@ async def _scores(
 
     every = [part for parts in windows for part in parts]
     cost = sum(len(part.source) for part in every)
-    scored = iter(await passed(request, served, ("texts", n), every, run, cost))
+    scored = iter(await passed(request, served, ("texts", n), every, run, cost, Stretch.characters))
     every_one = [[None, *(score for _ in parts for score in next(scored))] for parts in windows]
     n_before = [len(read) - len(own) for read, own in zip(ready.read, ready.ids, strict=True)]
     return [scores[n_before[index // ready.n] :] for index, scores in enumerate(every_one)]

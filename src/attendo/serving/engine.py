@@ -54,11 +54,15 @@ class Writes:
 
 @dataclass(frozen=True)
 class Pass:
-    """Texts that go through a function once, from texts to one result each; those of the same `kind` go together."""
+    """Items that go through a function once, from items to one result each; those of the same `kind` go together.
+
+    size: the size of an item in characters, which bounds what goes together.
+    """
 
     kind: Hashable
     texts: Sequence[Any]
     run: Callable[[Sequence[Any]], Sequence[Any]]
+    size: Callable[[Any], int] = len
 
 
 class TimeIsUp(Exception):
@@ -220,7 +224,7 @@ class _Passes:
         (_, first, _), room = self.waiting[0], PASS_CHARACTERS
         now: list[tuple[Job, Pass, int]] = []
         for job, work, number in self.waiting:
-            length = len(work.texts[number])
+            length = work.size(work.texts[number])
             if work.kind != first.kind or (now and length > room):
                 break
             now.append((job, work, number))

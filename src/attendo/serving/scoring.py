@@ -16,13 +16,14 @@ from attendo.data.token_stream import Document
 from attendo.data.tokenizers import MARK, Tokenizer
 from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.models import DecoderLM
+from attendo.serving.engine import PASS_CHARACTERS
 from attendo.tasks import Generator, Translator
 from attendo.tasks.alignment import teacher_forced
 from attendo.tasks.perplexity import Window, document_windows
 
 TOKENS_AT_ONCE = 1000
 """That go through a model between two steps of what else it does, about; see `engine.PASS_CHARACTERS`."""
-CHARACTERS_OF_A_TOKEN = 20_000 // TOKENS_AT_ONCE
+CHARACTERS_OF_A_TOKEN = PASS_CHARACTERS // TOKENS_AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,8 @@ class Stretch:
     target: Sequence[int]
     window: Window | None = None
 
-    def __len__(self) -> int:
+    def characters(self) -> int:
+        """Its size, as that of a text with about as many tokens."""
         return CHARACTERS_OF_A_TOKEN * (len(self.source) + len(self.target))
 
 

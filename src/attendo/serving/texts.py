@@ -137,7 +137,8 @@ class _Pair:
     source: str
     target: str
 
-    def __len__(self) -> int:
+    def characters(self) -> int:
+        """Of both sides."""
         return len(self.source) + len(self.target)
 
 
@@ -145,14 +146,16 @@ async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> lis
     """Each pair's candidate as `Translator.score` gives it."""
     translator: Translator = served.user
     pairs = [_Pair(*pair) for pair in body.every_pair]
-    await off_loop(sum(map(len, pairs)), lambda: _check_lengths(translator, pairs))
+    await off_loop(sum(map(_Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
     penalty = body.length_penalty if "length_penalty" in body.model_fields_set else None
 
     def run(some: Sequence[_Pair]) -> list[Candidate]:
         return translator.score([(pair.source, pair.target) for pair in some], penalty)
 
     cost = cost_of_pass([pair.source + pair.target for pair in pairs])
-    found: Sequence[Candidate] = await passed(request, served, ("score", penalty), pairs, run, cost)
+    found: Sequence[Candidate] = await passed(
+        request, served, ("score", penalty), pairs, run, cost, _Pair.characters
+    )
     noted(request).tokens_in += sum(len(one.token_log_probs) for one in found)
     places: Sequence[list[TokenScore]] = [[] for _ in found]
     if body.top:
@@ -168,6 +171,7 @@ async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> lis
             both,
             lambda some: pair_scores(translator, some, body.top),
             cost,
+            Stretch.characters,
         )
     results = []
     for one, place in zip(found, places, strict=True):
@@ -208,7 +212,8 @@ async def _score_texts(request: Request, served: Served, body: ScoreBody) -> lis
         return text_scores(generator, some, body.top)
 
     cost = sum(len(part.source) for part in every)
-    scored = iter(await passed(request, served, ("texts", body.top), every, run, cost))
+    kind = "texts", body.top
+    scored = iter(await passed(request, served, kind, every, run, cost, Stretch.characters))
     noted(request).tokens_in += cost
     results = []
     for text, parts in zip(texts, windows, strict=True):

@@ -52,14 +52,6 @@ class Prepared:
     cost: int
 
 
-@dataclass(frozen=True)
-class _Together:
-    ready: Prepared
-
-    def __len__(self) -> int:
-        return sum(map(len, self.ready.texts))
-
-
 async def prepared(request: Request, served: Served, texts: Sequence[str], how: How) -> Prepared:
     """Texts made ready for a search. Raises Refused where they, the beam or a prefix are not what the server takes."""
     translator: Translator = served.user
@@ -118,15 +110,16 @@ async def translations(
 async def _by_itself(request: Request, served: Served, ready: Prepared, how: How) -> Sequence[Translation]:
     """A search that looks at its attention takes in no texts while it goes on: each request's texts go together."""
 
-    def run(items: Sequence[_Together]) -> list[list[Translation]]:
-        each = [item.ready for item in items]
+    def run(each: Sequence[Prepared]) -> list[list[Translation]]:
         return [
             ready.translator.translate_sources(ready.sources, ready.config, alignments=how.alignments)
             for ready in each
         ]
 
     kind = "translate", how.alignments
-    (found,) = await passed(request, served, kind, [_Together(ready)], run, ready.cost)
+    (found,) = await passed(
+        request, served, kind, [ready], run, ready.cost, lambda ready: sum(map(len, ready.texts))
+    )
     return found
 
 
@@ -151,7 +144,8 @@ async def details(
     def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
         return pair_scores(translator, some, ALTERNATIVES + 1)
 
-    scores = iter(await passed(request, served, "likeliest", pairs, run, sum(map(_n_tokens, pairs))))
+    cost = sum(map(_n_tokens, pairs))
+    scores = iter(await passed(request, served, "likeliest", pairs, run, cost, Stretch.characters))
     told = []
     for one, own in zip(found, rows, strict=True):
         candidates = [_candidate(translator, candidate, own) for candidate in one.candidates]
