@@ -37,7 +37,7 @@ BATCH_TOKENS, LONGEST = 8192, 256
 
 def attendo_texts(run, form):
     """attendo's lines to lines; form is "plain", "float32" (prepared) or "int8"."""
-    from attendo.tasks.translator import Translator
+    from attendo.inference.translator import Translator
 
     translator = Translator.load(run)
     translator.decoding = dataclasses.replace(
@@ -171,7 +171,7 @@ def one_case(options, workers, pairs, beam, alone):
 
 def compare(options, threads, names, pairs, where):
     """All contenders in turns, every case."""
-    from attendo.tasks.translator import Translator
+    from attendo.inference.translator import Translator
 
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.npz"

@@ -35,8 +35,8 @@ from attendo.decoding.members import as_it_is, fastest
 from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.step import SpecialIds
+from attendo.inference.translator import Translator
 from attendo.metrics import bleu
-from attendo.tasks.translator import Translator
 
 FORMS = ("float64", "float32", "int8")
 SLOTS, MOST_LINES, MOST_GAP = 7, 3, 1e-5

@@ -112,9 +112,9 @@ def session_of(kind):
     from attendo.data import forecasts
     from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     from attendo.decoding.options import DecodingConfig
+    from attendo.inference import Generator, Translator
     from attendo.microscope.session import Session
     from attendo.models import ModelConfig, build_model
-    from attendo.tasks import Generator, Translator
 
     texts = [source for source, _ in forecasts.pairs(400, "train")]
     tokenizer = train_tokenizer(texts, TokenizerConfig(kind="word", vocab_size=400))

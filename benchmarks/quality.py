@@ -75,9 +75,9 @@ def train_attendo(files, plan, out):
 
 def attendo_run(files, plan, folder):
     """The run, from its newest checkpoint where it has begun."""
-    from attendo.tasks.families import family_of
-    from attendo.tasks.resuming import resumed_run
-    from attendo.tasks.runs import new_run
+    from attendo.runs.resume import resumed_run
+    from attendo.runs.task_specs import family_of
+    from attendo.runs.training_run import new_run
     from attendo.training.clock import Clock
 
     clock = Clock.of_process()

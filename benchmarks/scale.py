@@ -43,8 +43,8 @@ BUFFERS = [2**power for power in range(12, 27, 2)]
 
 def material_of(train, vocab=8000):
     """The pairs of a file in ids, with a vocabulary of 8,000 pieces."""
-    from attendo.tasks.choice import choose_tokenizer
-    from attendo.tasks.families import family_of
+    from attendo.runs.auto_config import choose_tokenizer
+    from attendo.runs.task_specs import family_of
 
     family = family_of("translation")
     corpus = family.open(family.data(train=(str(train),)), lambda line: None)
@@ -61,7 +61,7 @@ def memory_case(train, size, tokens, precision, *recomputed):
     import torch
 
     from attendo.models import ModelConfig
-    from attendo.tasks.choice import measured_pace
+    from attendo.runs.auto_config import measured_pace
     from attendo.training.costs import on_paper
     from attendo.training.memory import Formats, cells_of, training_memory
 

@@ -7,7 +7,7 @@ is measured.
 """
 
 from attendo.models import ModelConfig
-from attendo.tasks.planning import job_of
+from attendo.runs.planning import job_of
 from attendo.training.costs import Load, multiplications, on_paper, training_flops
 from attendo.training.memory import Cells, Formats, training_memory
 from attendo.training.scaling import (

@@ -26,8 +26,8 @@ def prepared(options, folder):
     """The run that `attendo train translation --cpu-minutes 40` would train, and the step its checkpoints lie apart."""
     from dataclasses import replace
 
-    from attendo.tasks.families import family_of
-    from attendo.tasks.runs import new_run
+    from attendo.runs.task_specs import family_of
+    from attendo.runs.training_run import new_run
 
     tables = {"data": {"train": [str(options.train)]}, "training": {"cpu_minutes": 40.0, **options.training}}
     trained = new_run(family_of("translation"), tables, folder, device="cpu")

@@ -19,8 +19,8 @@ from tiny_texts import forecast_texts
 
 from attendo.data import forecasts
 from attendo.microscope.server import LookServer
+from attendo.runs import auto_config, planning
 from attendo.serving.app import create_app
-from attendo.tasks import choice, planning
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
@@ -100,7 +100,7 @@ class Workshop:
                 "attendo.cli.serving._left", lambda code: code
             ),  # else it ends the process while engines run
             patch.object(LookServer, "serve_forever", lambda *arguments, **options: None),
-            patch.object(choice, "measured_pace", lambda *arguments: 0.02),
+            patch.object(auto_config, "measured_pace", lambda *arguments: 0.02),
             patch.object(planning, "measured_pace", lambda *arguments: 0.02),
         ):
             outcome = attendo(*quick(words), stdin=given)

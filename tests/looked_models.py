@@ -7,8 +7,8 @@ from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.options import DecodingConfig
+from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.models import ModelConfig, build_model
-from attendo.tasks import Classifier, Embedder, Generator, Translator
 
 FAMILIES = ("translation", "language-model", "classification", "masked-language-model")
 ARCHITECTURES = {

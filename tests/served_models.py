@@ -11,6 +11,7 @@ import uvicorn
 from looked_models import looked_model
 from tiny_translator import tiny_tokenizer, tiny_translator
 
+from attendo.inference import Generator, Translator
 from attendo.serving.app import create_app
 from attendo.serving.engine import Engine
 from attendo.serving.keys import Keys
@@ -18,7 +19,6 @@ from attendo.serving.logs import Log
 from attendo.serving.options import ServingConfig
 from attendo.serving.served import Models, Served
 from attendo.serving.state import State
-from attendo.tasks import Generator, Translator
 
 TOKENIZER = tiny_tokenizer()
 

@@ -12,9 +12,9 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data.segments import split_text
 from attendo.decoding.norms import length_norm
+from attendo.inference.alignment import attending_step, source_attention, token_spans
+from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording
-from attendo.tasks.alignment import attending_step, source_attention, token_spans
-from attendo.tasks.translator import Translator
 
 TEXTS = ["It will rain on Monday.", "", "snow in Oslo, and wind", "Sunday: fog.", "x"]
 TOKENIZERS = {kind: tiny_tokenizer(kind) for kind in ("bpe", "word", "character", "byte")}

@@ -11,8 +11,8 @@ import pytest
 from forked import in_child
 
 from attendo.errors import AttendoError
-from attendo.tasks import bulk
-from attendo.tasks.bulk import Progress, through_file
+from attendo.inference import batch_files
+from attendo.inference.batch_files import Progress, through_file
 
 CALLS = ("write", "fsync", "replace", "open", "unlink")
 
@@ -47,7 +47,7 @@ def source(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 3)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 3)
 
 
 def half_done(source, out, **request):
@@ -176,8 +176,8 @@ def test_two_processes_do_not_write_one_file(source, tmp_path):
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 2_000)
-    monkeypatch.setattr(bulk, "CHUNK_CHARACTERS", 20_000)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 2_000)
+    monkeypatch.setattr(batch_files, "CHUNK_CHARACTERS", 20_000)
     source = tmp_path / "in.txt"
     source.write_text("a line of some length\n" * 30_000 + "y" * 30_000 + "\n")
     tracemalloc.start()
@@ -221,7 +221,7 @@ def test_a_kill_at_any_call_loses_and_repeats_nothing(source, tmp_path, monkeypa
         finished(source, out)
         return 0
 
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 5)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 5)
     finished(source, tmp_path / "whole")
     at = 1
     while status := in_child(partial(dying, run, at)):

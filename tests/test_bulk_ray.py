@@ -16,9 +16,9 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 from attendo.cli import using_options
 from attendo.data import forecasts
 from attendo.errors import AttendoError
-from attendo.tasks import bulk, bulk_ray
-from attendo.tasks.bulk import through_file
-from attendo.tasks.bulk_ray import Cluster, on_ray
+from attendo.inference import batch_files, batch_ray
+from attendo.inference.batch_files import through_file
+from attendo.inference.batch_ray import Cluster, on_ray
 
 MAIN = "import sys; from attendo.cli import main; sys.exit(main())"
 TWO = Cluster(workers=2)
@@ -48,7 +48,7 @@ def source(tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 50)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 50)
 
 
 def shout(first, lines):
@@ -132,7 +132,7 @@ def test_a_worker_that_dies_midway_loses_and_repeats_nothing(ray, source, notes,
 def test_lines_that_workers_die_over_are_named_and_what_was_done_stays(
     ray, source, notes, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(bulk_ray, "TRIES", 2)
+    monkeypatch.setattr(batch_ray, "TRIES", 2)
     out = tmp_path / "out.txt"
     with pytest.raises(
         AttendoError, match=r"^lines 301 to 350: 2 workers died over them; what was done before stays"
@@ -153,7 +153,7 @@ def test_a_stopped_file_is_gone_on_with(ray, source, notes, tmp_path):
             if progress.done == 400:
                 break
     before = notes_in(notes)
-    assert max(before) <= 400 + 50 * 2 * bulk_ray.AHEAD  # no more is read ahead than is said
+    assert max(before) <= 400 + 50 * 2 * batch_ray.AHEAD  # no more is read ahead than is said
     for note in notes.iterdir():
         note.unlink()
     last = on_workers(source, out, make)
@@ -178,7 +178,7 @@ def test_an_empty_file(ray, notes, tmp_path):
 
 @pytest.mark.full
 def test_workers_that_die_before_they_begin(ray, source, tmp_path, monkeypatch):
-    monkeypatch.setattr(bulk_ray, "TRIES", 3)
+    monkeypatch.setattr(batch_ray, "TRIES", 3)
 
     def make(folder):
         import os
@@ -193,7 +193,7 @@ def test_workers_that_die_before_they_begin(ray, source, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_a_worker_of_another_version_is_refused(ray, source, notes, tmp_path, monkeypatch):
-    monkeypatch.setattr(bulk_ray, "version", lambda name: "0.0.0")
+    monkeypatch.setattr(batch_ray, "version", lambda name: "0.0.0")
     with pytest.raises(
         AttendoError, match=r"a worker, has attendo .*, and this is 0\.0\.0; install the same"
     ):
@@ -207,7 +207,7 @@ def test_a_cluster_without_room(ray, source, notes, tmp_path, monkeypatch):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(threads=64))
     with pytest.raises(AttendoError, match="has 1 CPU and 1 GPU for a worker"):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(gpus=1))
-    monkeypatch.setattr(bulk_ray, "PATIENCE", 0.2)
+    monkeypatch.setattr(batch_ray, "PATIENCE", 0.2)
     with pytest.raises(AttendoError, match="no worker of the Ray cluster has begun for 0 s; look for room"):
         on_workers(source, tmp_path / "out", shouting(notes), Cluster(workers=1, threads=64))
 
@@ -217,7 +217,7 @@ def test_an_address_where_nobody_listens_is_refused_at_once():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(AttendoError, match=f"^no Ray cluster at {address}; see what ray status says"):
-        bulk_ray._connect(ray, Cluster(address))
+        batch_ray._connect(ray, Cluster(address))
 
 
 def test_without_ray_one_line_says_what_to_install(monkeypatch, source, tmp_path):

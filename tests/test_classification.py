@@ -10,13 +10,14 @@ import torch.nn.functional as F
 from attendo.data.accounting import Account
 from attendo.data.batches import Batch
 from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.labelled_corpus import LabelledMaterial
 from attendo.data.labelled_store import LabelledStore, labelled_store
 from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig
-from attendo.tasks.classification import N_SAMPLES, ClassificationTask, LabelledMaterial
-from attendo.tasks.classifier import Classifier
+from attendo.runs.classification import N_SAMPLES, ClassificationTask
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run

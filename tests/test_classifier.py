@@ -17,10 +17,10 @@ from attendo.data.labelled import LabelledRow
 from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
+from attendo.inference import classifier as classifier_module
+from attendo.inference.classifier import Classifier
 from attendo.metrics import calibration_error
 from attendo.models import DecoderLM, EncoderClassifier, ModelConfig, build_model
-from attendo.tasks import classifier as classifier_module
-from attendo.tasks.classifier import Classifier
 
 ORACLE: Any = sklearn.metrics
 TEXTS = ["the sky is clear", "rain", "snow falls in the north of the country today", "the rain ends", "?"]

@@ -21,7 +21,7 @@ from attendo.cli import build_app
 from attendo.cli.lines import numbered_chunks
 from attendo.data import forecasts
 from attendo.display.i18n import Localized
-from attendo.tasks.translator import Candidate, Translation, Translator
+from attendo.inference.translator import Candidate, Translation, Translator
 from attendo_course.lessons.lesson import Lesson
 
 NAMES = (
@@ -256,7 +256,7 @@ def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs,
     def interrupted(*arguments, tried):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("attendo.tasks.runs.new_model", interrupted)
+    monkeypatch.setattr("attendo.runs.training_run.new_model", interrupted)
     stopped = attendo("train", "translation", "--train", pairs, "--out", tmp_path / "run", *settings(SMALL))
     assert stopped.code == 130
     assert stopped.err.endswith("stopped before the first step; nothing was kept\n")

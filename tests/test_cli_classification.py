@@ -10,8 +10,8 @@ from tiny_texts import SMALL, forecast_texts, labelled_file, text_file
 
 import attendo as library
 from attendo.config import build, read_toml
-from attendo.tasks import Classifier, Embedder
-from attendo.tasks.labelled_corpus import LabelledData
+from attendo.data.labelled_corpus import LabelledData
+from attendo.inference import Classifier, Embedder
 
 ONE_LAYER = ["--set", "model.n_encoder_layers=1"]
 

@@ -6,8 +6,8 @@ import signal
 from command_line import attendo, refused, settings, stopped_at
 from tiny_corpus import SMALL, pairs_file
 
+from attendo.data import pair_corpus
 from attendo.microscope.view import View
-from attendo.tasks import pair_corpus
 
 
 def test_the_demo_start_to_finish_and_again(tmp_path, monkeypatch):

@@ -19,20 +19,22 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 from attendo.cli import main
 from attendo.data import forecasts
 from attendo.decoding.beam import BeamSearch
-from attendo.tasks import bulk
-from attendo.tasks.translator import Translator
+from attendo.inference import batch_files
+from attendo.inference.translator import Translator
 
 MAIN = "import sys; from attendo.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 3)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 3)
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    return save_run(tmp_path_factory.mktemp("bulk") / "run", tiny_translator(tiny_tokenizer(), max_len=64))
+    return save_run(
+        tmp_path_factory.mktemp("batch_files") / "run", tiny_translator(tiny_tokenizer(), max_len=64)
+    )
 
 
 def many_lines(n):
@@ -43,7 +45,7 @@ def many_lines(n):
 
 
 def test_the_command_gives_the_lines_that_stdin_gives(run_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 16)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 16)
     lines = many_lines(40)
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(lines), encoding="utf-8")
@@ -160,7 +162,7 @@ def killed_at_times(command, n):
     [(killed_at_steps, 120, 3), pytest.param(killed_at_times, 30_000, 5, marks=pytest.mark.full)],
 )
 def test_a_killed_command_ends_with_the_same_bytes(run_folder, tmp_path, monkeypatch, killed, n_lines, n):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 20)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 20)
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(many_lines(n_lines)))
     command = [

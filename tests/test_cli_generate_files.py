@@ -12,10 +12,10 @@ from test_generator import generator_of
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
 from attendo.decoding.sampling import SamplingConfig
-from attendo.tasks import bulk
-from attendo.tasks.generator import Generator
-from attendo.tasks.seeds import of_lines
-from attendo.tasks.windows import Windows
+from attendo.inference import batch_files
+from attendo.inference.generator import Generator
+from attendo.inference.seeds import of_lines
+from attendo.inference.sliding_window import Windows
 
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る", "the rain", "x", "in"]
 
@@ -30,12 +30,14 @@ def save_run(folder, generator):
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(bulk, "CHUNK_LINES", 3)
+    monkeypatch.setattr(batch_files, "CHUNK_LINES", 3)
 
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    return save_run(tmp_path_factory.mktemp("bulk") / "run", generator_of("byte", max_len=8, max_tokens=9))
+    return save_run(
+        tmp_path_factory.mktemp("batch_files") / "run", generator_of("byte", max_len=8, max_tokens=9)
+    )
 
 
 def a_file(folder):

@@ -10,8 +10,8 @@ from tiny_texts import SMALL, forecast_texts, text_file
 
 import attendo as library
 from attendo.cli.evaluating import _text_loss_lines
-from attendo.tasks import Generator
-from attendo.tasks.perplexity import TextLoss
+from attendo.inference import Generator
+from attendo.inference.perplexity import TextLoss
 
 CHARACTERS = [
     "--set",

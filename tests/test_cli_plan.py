@@ -7,11 +7,11 @@ import pytest
 from command_line import attendo, refused, settings
 from tiny_corpus import SMALL, pairs_file
 
-from attendo.tasks import choice, planning
-from attendo.tasks.families import family_of
-from attendo.tasks.planning import carried, plan_run
-from attendo.tasks.runs import new_run
-from attendo.tasks.settings import joined
+from attendo.runs import auto_config, planning
+from attendo.runs.planning import carried, plan_run
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
 from attendo.training.scaling import ACCELERATORS
 
 TINY = {"d_model": 16, "d_ff": 32, "n_heads": 2}
@@ -25,7 +25,7 @@ def pairs(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """An update takes 0.02 s, and the matrix peak is 1 GFLOP/s; nothing is tried."""
-    for room in (choice, planning):
+    for room in (auto_config, planning):
         monkeypatch.setattr(room, "measured_pace", lambda *arguments: 0.02)
     monkeypatch.setattr(planning, "matrix_peak", lambda *arguments: 1e9)
 

@@ -15,7 +15,9 @@ from attendo.data import forecasts
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.comparing import (
+from attendo.inference.generator import Generator
+from attendo.inference.perplexity import text_loss
+from attendo.runs.compare import (
     TRANSLATION_METRICS,
     passages,
     target_losses,
@@ -24,8 +26,6 @@ from attendo.tasks.comparing import (
     translation_sums,
     verdicts,
 )
-from attendo.tasks.generator import Generator
-from attendo.tasks.perplexity import text_loss
 
 KINDS = ("bpe", "unigram", "character", "byte", "word")
 

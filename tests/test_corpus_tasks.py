@@ -6,10 +6,10 @@ import pytest
 from corpus_files import write
 from tiny_corpus import pairs_file
 
+from attendo.data.pair_corpus import FORECAST_PAIRS, PairCorpus
+from attendo.data.pair_data import PairData
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.pair_corpus import FORECAST_PAIRS, PairCorpus
-from attendo.tasks.pair_data import PairData
 
 
 def corpus(*files, said=None, **options):

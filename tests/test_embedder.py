@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
+from attendo.inference.embedder import Embedder, nearest_rows
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import build_model
-from attendo.tasks.embedder import Embedder, nearest_rows
 
 TEXTS = ["ab ba", "a", "", "b" * 40, "aabb"]
 LAYERS = {

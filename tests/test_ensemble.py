@@ -12,7 +12,7 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 from attendo.decoding.beam import DecodingConfig, beam_search
 from attendo.decoding.ensemble import Ensemble, mean_log_probs
 from attendo.errors import AttendoError
-from attendo.tasks.translator import Translator
+from attendo.inference.translator import Translator
 
 TEXTS = ["It will rain on Monday.", "", "snow in Oslo, and wind", "Sunday: fog.", "x"]
 

@@ -19,7 +19,7 @@ from attendo.data.epoch_rows import EpochRows, Grouping, Rows
 from attendo.data.lengths import RowLengths
 from attendo.data.token_stream import TokenStream
 from attendo.data.windows import window_batches
-from attendo.tasks.masked import MaskedMaterial, MaskingConfig
+from attendo.runs.masked import MaskedMaterial, MaskingConfig
 
 FEW = Grouping(at_once=10, shard=7, shards=3)
 NUMBERS = st.integers(0, 9)
@@ -201,7 +201,7 @@ from itertools import islice
 from pathlib import Path
 from attendo.data.batches import padding_share
 from attendo.data.store import PairStore
-from attendo.tasks.pair_corpus import PairMaterial
+from attendo.data.pair_corpus import PairMaterial
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (used + int(sys.argv[2]),) * 2)
 material = PairMaterial(PairStore(Path(sys.argv[1])))

@@ -16,11 +16,11 @@ from tiny_translator import tiny_tokenizer
 
 from attendo.cli import training_options
 from attendo.data import forecasts
+from attendo.inference import Translator
 from attendo.interop import exporting, packages, to_ctranslate2
 from attendo.interop.exporting import exportable, not_exportable
 from attendo.interop.parity_texts import examples_of
 from attendo.models import ModelConfig
-from attendo.tasks import Translator
 
 SHAPE = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "max_len": 96}
 SHAPE |= {"output_bias": True}

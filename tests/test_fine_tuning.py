@@ -16,13 +16,13 @@ from tiny_texts import labelled_file, text_file
 
 from attendo.bundle import weights_hash
 from attendo.errors import AttendoError
-from attendo.tasks import planning
-from attendo.tasks.adapters import kept_weights, with_adapter
-from attendo.tasks.families import family_of
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.runs import new_run
-from attendo.tasks.settings import joined
-from attendo.tasks.verifying import verify_resume
+from attendo.runs import planning
+from attendo.runs.adapters import kept_weights, with_adapter
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
+from attendo.runs.verify_resume import verify_resume
 from attendo.training.checkpoints import checkpoints
 
 LEARNING = {"learning_rate": 0.02, "steps": 12, "evaluate_every": 6, "accumulation": 2, "prefetch": 2}

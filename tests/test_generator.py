@@ -16,9 +16,9 @@ from attendo.config import to_table
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
+from attendo.inference.generator import Generator
+from attendo.inference.incremental_decode import Spelling, Stops
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
-from attendo.tasks.generator import Generator
-from attendo.tasks.spelling import Spelling, Stops
 
 TEXTS = ["the sun is out", "the rain is here, a wind in the east", "naïve Ωmega 雨が降る 😀 a b c"]
 KINDS = ("bpe", "unigram", "word", "character", "byte")

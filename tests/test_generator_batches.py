@@ -11,7 +11,7 @@ from test_generator import EOS, KINDS, biased, generator_of
 from attendo.decoding.members import reader
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.tasks.windows import Windows
+from attendo.inference.sliding_window import Windows
 
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る"]
 CONFIGS = [

@@ -11,22 +11,22 @@ import torch
 from attendo.bundle import Bundle, load_bundle, save_description, save_weights
 from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.long_texts import LongTexts
+from attendo.data.pair_data import PairData
 from attendo.data.token_stream import TokenStream
 from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import SamplingConfig
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.alignment import coverage_scores
+from attendo.inference.perplexity import text_loss
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.microscope.ask import ask_of
 from attendo.microscope.looking import look, look_answer
 from attendo.models import Model, ModelConfig, build_model
+from attendo.runs.task_specs import TRANSLATION, family_of
+from attendo.runs.training_run import new_run
 from attendo.serving.scoring import Stretch, pair_scores
-from attendo.tasks import Classifier, Embedder, Generator, Translator
-from attendo.tasks.alignment import coverage_scores
-from attendo.tasks.families import TRANSLATION, family_of
-from attendo.tasks.pair_data import PairData
-from attendo.tasks.perplexity import text_loss
-from attendo.tasks.runs import new_run
 
 SHAPES = {
     "encoder-decoder": {"n_encoder_layers": 1, "n_decoder_layers": 1, "output_bias": True},

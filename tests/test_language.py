@@ -10,8 +10,8 @@ from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.language import LanguageModelTask
-from attendo.tasks.perplexity import text_loss
+from attendo.inference.perplexity import text_loss
+from attendo.runs.language import LanguageModelTask
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run

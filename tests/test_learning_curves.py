@@ -14,8 +14,8 @@ from tiny_log import ENTRIES, NASTY, log_folder
 from attendo.errors import AttendoError
 from attendo.microscope.curve_axes import axis_of, tick_texts
 from attendo.microscope.curves_page import report_page, short_names
-from attendo.tasks.learning_curves import events, panels, read_run, smoothed, thinned
-from attendo.tasks.run_facts import differing_settings, facts_of
+from attendo.runs.learning_curves import events, panels, read_run, smoothed, thinned
+from attendo.runs.run_facts import differing_settings, facts_of
 
 
 @pytest.fixture

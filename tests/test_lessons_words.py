@@ -21,9 +21,9 @@ from attendo.decoding.sampling import SamplingConfig
 from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
+from attendo.inference.perplexity import text_loss
 from attendo.models import parameter_count
-from attendo.tasks.language import LanguageModelTask
-from attendo.tasks.perplexity import text_loss
+from attendo.runs.language import LanguageModelTask
 from attendo_course.lessons.arrays import seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.words import (

@@ -8,6 +8,7 @@ from tiny_translator import SHAPE, tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
 from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Generator
 from attendo.inspecting.alignment_error import parse_links
 from attendo.inspecting.edits import Off
 from attendo.inspecting.recording import recording
@@ -17,7 +18,6 @@ from attendo.microscope.effects import effects_answer
 from attendo.microscope.importance import head_alignment_errors, importance
 from attendo.microscope.looking import look
 from attendo.models import DecoderLM, EncoderClassifier, MaskedLM, ModelConfig
-from attendo.tasks import Classifier, Embedder, Generator
 
 TOKENIZER = tiny_tokenizer()
 PAIRS = sorted(forecasts.pairs(200, "train"), key=lambda pair: len(pair[0]))[:5]

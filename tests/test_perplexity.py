@@ -13,8 +13,8 @@ from tiny_decoder import tiny_decoder
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
+from attendo.inference.perplexity import TextLoss, document_windows, text_loss
 from attendo.models import DecoderLM
-from attendo.tasks.perplexity import TextLoss, document_windows, text_loss
 
 BOS, EOS = Tokenizer.bos_id, Tokenizer.eos_id
 

@@ -12,7 +12,7 @@ from random_weights import randomized
 from attendo.model_config import ModelConfig
 from attendo.models import parameter_count
 from attendo.nn.masks import Mask
-from attendo.tasks.settings import preset_tables
+from attendo.runs.settings import preset_tables
 from attendo_course import presets
 from attendo_course.algorithms import DTransformer, EDTransformer, ETransformer
 

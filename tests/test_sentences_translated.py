@@ -14,9 +14,9 @@ from attendo.data.segments import split_sentences
 from attendo.data.usual import Usual, usual_of
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
-from attendo.tasks.sources import sources_of
-from attendo.tasks.translator import Translator
-from attendo.tasks.usual import usual_of_run
+from attendo.inference.sources import sources_of
+from attendo.inference.translator import Translator
+from attendo.inference.usual_lengths import usual_of_run
 
 FIRST, SECOND = "On Monday it will snow in Oslo.", "It might rain in Sapporo tomorrow."
 TEXT = f"{FIRST}  {SECOND}"

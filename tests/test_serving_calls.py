@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.engine import ContinuousSearch
+from attendo.inference.continuous_translation import Wanted
 from attendo.serving.admission import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
 from attendo.serving.calls import ClientGone, call, results
 from attendo.serving.engine import Done, Engine, Pass, Piece, TimeIsUp
-from attendo.tasks.translating import Wanted
 
 USER = tiny_translator(tiny_tokenizer(), max_len=24).prepare()
 

@@ -14,9 +14,9 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.engine import ContinuousSearch
 from attendo.errors import AttendoError
+from attendo.inference import Generator
+from attendo.inference.continuous_translation import Wanted
 from attendo.serving.engine import Done, Engine, Failed, Job, Pass, Piece, Stopped, TimeIsUp, Writes
-from attendo.tasks import Generator
-from attendo.tasks.translating import Wanted
 
 TOKENIZER = tiny_tokenizer()
 USER = tiny_translator(TOKENIZER, max_len=24).prepare()

@@ -267,7 +267,7 @@ def test_asynchronously_many_at_a_time():
 
 
 def test_embeddings_are_those_of_embed(client):
-    from attendo.tasks import Embedder
+    from attendo.inference import Embedder
 
     texts = ["It will rain.", "", "Snow in Oslo. " * 30]
     vectors = Embedder(WRITER.model, TOKENIZER).embed(texts)

@@ -13,7 +13,7 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.data.token_stream import TokenStream
 from attendo.errors import AttendoError
-from attendo.tasks.perplexity import text_loss
+from attendo.inference.perplexity import text_loss
 
 STATE, APP = serving(look=True)
 USERS = {served.name: served.user for served in STATE.models}

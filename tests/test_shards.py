@@ -15,14 +15,14 @@ from attendo.config import read_toml
 from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
+from attendo.data.labelled_corpus import LabelledCorpus, LabelledData
+from attendo.data.pair_corpus import PairCorpus
+from attendo.data.pair_data import PairData
 from attendo.data.shards import expanded
+from attendo.data.text_corpus import TextCorpus, TextData
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.labelled_corpus import LabelledCorpus, LabelledData
-from attendo.tasks.pair_corpus import PairCorpus
-from attendo.tasks.pair_data import PairData
-from attendo.tasks.resuming import config_of, same_material
-from attendo.tasks.text_corpus import TextCorpus, TextData
+from attendo.runs.resume import config_of, same_material
 
 TOKENIZER = train_tokenizer(["abc"], TokenizerConfig(kind="byte"))
 

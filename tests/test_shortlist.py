@@ -26,9 +26,9 @@ from attendo.decoding.native.library import NoLibrary, library
 from attendo.decoding.shortlist import ROUNDS, Shortlist, learned_shortlist, masked
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
+from attendo.inference.shortlists import load_shortlist, save_shortlist, shortlist_of_pairs
+from attendo.inference.translator import Translator
 from attendo.models import EncoderDecoder, ModelConfig
-from attendo.tasks.shortlists import load_shortlist, save_shortlist, shortlist_of_pairs
-from attendo.tasks.translator import Translator
 
 VOCAB = 150
 SPECIAL = SpecialIds(bos_id=1, eos_id=2, never=(0, 1))

@@ -3,10 +3,10 @@
 import pytest
 from tiny_texts import text_file
 
+from attendo.data.text_corpus import TextCorpus, TextData
 from attendo.data.texts import Part
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.text_corpus import TextCorpus, TextData
 
 
 def corpus(*files, said=None, **options):

@@ -10,8 +10,8 @@ from attendo.bundle import Bundle
 from attendo.decoding.engine import ContinuousSearch
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
+from attendo.inference.generator import Generator
 from attendo.interop import onnx_runner, to_onnx
-from attendo.tasks.generator import Generator
 
 TEXTS = ["", *forecast_texts(30), "it rains . " * 40]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
-from attendo.tasks.tracking import LOG_EVERY, MetricsLog, last_entry, read_log
+from attendo.runs.tracking import LOG_EVERY, MetricsLog, last_entry, read_log
 from attendo.training.run import Evaluation, Report
 from attendo.training.schedules import Horizon
 from attendo.training.state import Progress

@@ -8,10 +8,10 @@ from tiny_corpus import SMALL, pairs_file
 
 from attendo.data.held_out import held_out, source_hash
 from attendo.data.trained_rows import KNOWN, NAME, TrainedRows, trained_rows, validation_rows
-from attendo.tasks.families import family_of
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.runs import new_run
-from attendo.tasks.settings import joined
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
 
 TINY = joined(SMALL, {"training": {"steps": 1}})
 

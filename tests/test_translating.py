@@ -11,7 +11,7 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
-from attendo.tasks.translating import Translating, Wanted
+from attendo.inference.continuous_translation import Translating, Wanted
 
 TOKENIZER = tiny_tokenizer()
 USER = tiny_translator(TOKENIZER, max_len=24).prepare()

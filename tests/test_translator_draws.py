@@ -23,8 +23,8 @@ from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.drawing import draw
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.tasks.seeds import of_lines
-from attendo.tasks.translator import Translator
+from attendo.inference.seeds import of_lines
+from attendo.inference.translator import Translator
 
 LEVEL = 0.001
 

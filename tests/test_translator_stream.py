@@ -14,8 +14,8 @@ from attendo.cli.lines import one_line
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.tasks.streaming import text_as_found
-from attendo.tasks.translator import Translator
+from attendo.inference.streaming import text_as_found
+from attendo.inference.translator import Translator
 
 KINDS = ("bpe", "unigram", "word", "uncased", "character", "byte")
 TOKENIZERS = {kind: tiny_tokenizer(kind) for kind in KINDS}

@@ -20,7 +20,7 @@ from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import DistanceBias, Rotary
 from attendo.own_parts import own_part_at, put_in
-from attendo.tasks.settings import preset_tables
+from attendo.runs.settings import preset_tables
 from attendo.training.loop import train
 from attendo.training.update import left_out, update
 

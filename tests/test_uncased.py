@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, Tokenizer, is_spaced
 from attendo.errors import AttendoError
-from attendo.tasks.choice import choose_tokenizer
-from attendo.tasks.families import family_of
-from attendo.tasks.settings import check_tables
+from attendo.runs.auto_config import choose_tokenizer
+from attendo.runs.settings import check_tables
+from attendo.runs.task_specs import family_of
 
 UNCASED = TokenizerConfig(kind="uncased")
 CUTS = {

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.tasks.families import family_of
-from attendo.tasks.runs import TrainingRun, new_run
-from attendo.tasks.settings import joined
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import TrainingRun, new_run
 
 SMALL = {
     "model": {"d_model": 16, "d_ff": 32, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1},

@@ -10,8 +10,8 @@ from attendo.data import forecasts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.options import DecodingConfig
+from attendo.inference.translator import Translator
 from attendo.models import EncoderDecoder, ModelConfig
-from attendo.tasks.translator import Translator
 
 SHAPE = {
     "d_model": 16,

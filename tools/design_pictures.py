@@ -34,6 +34,8 @@ from attendo.decoding.candidates import best_tokens
 from attendo.decoding.engine import decode, source_batches
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.repetition import runs_away
+from attendo.inference.sources import Sources, sources_of
+from attendo.inference.translator import Translator
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention
@@ -42,8 +44,6 @@ from attendo.nn.cache import DecoderCache
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.feedforward import FeedForward
 from attendo.nn.positions import FixedPositions
-from attendo.tasks.sources import Sources, sources_of
-from attendo.tasks.translator import Translator
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, IMAGES = ROOT / "src" / "attendo", ROOT / "docs" / "images"
@@ -51,7 +51,7 @@ SENTENCE = "Tomorrow it will rain in Sapporo."
 WIDTH = 1000
 """Of both pictures, in pixels."""
 COLORS = {
-    "tasks": "#fde9d9",
+    "inference": "#fde9d9",
     "data": "#e2efda",
     "decoding": "#dde8f7",
     "models": "#efe3f5",

@@ -19,18 +19,17 @@ from typing import Any
 
 import torch
 
-from attendo.bundle import FORMAT, load_bundle, load_model
+from attendo.bundle import FORMAT, TaskName, load_bundle, load_model
 from attendo.data import forecasts
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import atomic_folder
+from attendo.inference import Classifier, Embedder, Generator, Translator, load
+from attendo.inference.embedder import nearest_rows
 from attendo.models import EncoderDecoder, Model
-from attendo.tasks import Classifier, Embedder, Generator, Translator, load
-from attendo.tasks.embedder import nearest_rows
-from attendo.tasks.families import family_of
-from attendo.tasks.family import TaskName
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.runs import LOCK, new_run
-from attendo.tasks.settings import Tables, joined
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import Tables, joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import LOCK, new_run
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests" / "golden"
 RUN, DATA, EXPECTED = "run", "data.tsv", "expected.json"

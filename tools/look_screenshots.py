@@ -27,9 +27,9 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
 from attendo.cli.demo import SENTENCE
+from attendo.inference import load
 from attendo.microscope.server import LookServer
 from attendo.microscope.session import Session
-from attendo.tasks import load
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 REVIEW = "The acting is wonderful, but the story is dull and far too long."

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 ROOT = Path(__file__).resolve().parent.parent
 SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "recipes", "src", "tests", "tools")
 SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml")
-LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|runs|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
+LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
 """What builds and tests leave in the tree, compiled things among them: it belongs in neither."""
 
 

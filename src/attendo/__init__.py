@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from attendo.errors import AttendoError as AttendoError
+    from attendo.inference import Translator as Translator
+    from attendo.inference import load as load
     from attendo.microscope.view import look as look
-    from attendo.tasks import Translator as Translator
-    from attendo.tasks import load as load
-    from attendo.tasks import train as train
+    from attendo.runs import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "AttendoError": "attendo.errors",
-    "Translator": "attendo.tasks",
-    "load": "attendo.tasks",
+    "Translator": "attendo.inference",
+    "load": "attendo.inference",
     "look": "attendo.microscope.view",
-    "train": "attendo.tasks",
+    "train": "attendo.runs",
 }
 
 __all__ = ["AttendoError", "Translator", "__version__", "load", "look", "train"]

@@ -20,11 +20,9 @@ OwnParts = Callable[[Any], object]
 
 LOAD = "attendo.load({folder!r}, own_parts={parts})"
 RESUME = (
-    "from attendo.tasks.resuming import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
+    "from attendo.runs.resume import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
 )
-VERIFY = (
-    "from attendo.tasks.verifying import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
-)
+VERIFY = "from attendo.runs.verify_resume import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
 TINY = 4
 """Tokens of the texts on which a model with such parts is tried."""
 QUERIES, KEYS = ((2, 3), (4, 5)), range(6)

@@ -18,7 +18,7 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import TokenEmbedding
-from attendo.tasks.settings import preset_tables
+from attendo.runs.settings import preset_tables
 from attendo_course.algorithms import hyperparameters
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from attendo.tasks.settings import preset_tables
+from attendo.runs.settings import preset_tables
 
 
 def vaswani_recipe(

@@ -6,8 +6,8 @@ import pytest
 from tiny_corpus import pairs_file
 
 import attendo
-from attendo.tasks.families import family_of
-from attendo.tasks.runs import new_run
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
 
 SYMBOLS = "abcdefghij"
 

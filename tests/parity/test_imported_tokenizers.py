@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
+from attendo.inference.incremental_decode import Spelling
 from attendo.interop.huggingface.sentencepiece_models import read_sentencepiece
 from attendo.interop.huggingface.tokenizers import read_tokenizer
-from attendo.tasks.spelling import Spelling
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 KINDS = ("gpt2", "qwen2", "bart", "bert", "t5", "mbart", "llama", "marian")

@@ -13,10 +13,10 @@ from served_models import client_of, serving
 
 transformers = pytest.importorskip("transformers")
 
+from attendo.inference import Generator  # noqa: E402
 from attendo.interop.exporting import export  # noqa: E402
 from attendo.interop.huggingface.importing import import_model  # noqa: E402
 from attendo.interop.huggingface.tokenizers import read_tokenizer  # noqa: E402
-from attendo.tasks import Generator  # noqa: E402
 
 transformers.utils.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

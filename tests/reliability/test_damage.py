@@ -9,7 +9,7 @@ from tiny_corpus import pairs_file, small_run
 from tiny_task import tiny_run
 
 from attendo.errors import AttendoError
-from attendo.tasks.resuming import resumed_run
+from attendo.runs.resume import resumed_run
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.loop import train
 

@@ -19,10 +19,10 @@ from tiny_texts import labelled_file, text_file
 from attendo.bundle import load_bundle, load_model
 from attendo.errors import AttendoError
 from attendo.files import locked, write_manifest
-from attendo.tasks.families import family_of
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.runs import LOCK, new_run
-from attendo.tasks.settings import joined
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import LOCK, new_run
 
 SETTINGS = {"training": {"steps": 6, "evaluate_every": 3}, "checkpoint": {"every_steps": 3}}
 FAMILIES = {

@@ -13,10 +13,10 @@ from tiny_corpus import pairs_file
 from tiny_texts import SMALL as TEXTS
 from tiny_texts import labelled_file, text_file
 
-from attendo.tasks.families import family_of
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.runs import new_run
-from attendo.tasks.settings import joined
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import joined
+from attendo.runs.task_specs import family_of
+from attendo.runs.training_run import new_run
 from attendo.training.clock import Clock
 
 full = pytest.mark.full

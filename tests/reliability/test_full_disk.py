@@ -15,7 +15,7 @@ from forked import in_child
 from tiny_corpus import pairs_file, small_run
 
 from attendo.errors import AttendoError
-from attendo.tasks.resuming import resumed_run
+from attendo.runs.resume import resumed_run
 from attendo.training.checkpoints import newest_checkpoint
 
 SETTINGS = {"training": {"steps": 4, "evaluate_every": 2}, "checkpoint": {"every_steps": 2}}

@@ -16,7 +16,7 @@ from hostile_runs import BASES, ESCAPES, KINDS, Hostile, hostile_run
 from attendo.bundle import load_bundle, load_model
 from attendo.cli.reporting import escaping
 from attendo.errors import AttendoError
-from attendo.tasks import load
+from attendo.inference import load
 
 USES = {
     "Translator": lambda user: user.translate(["rain"]),

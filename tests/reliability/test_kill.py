@@ -14,7 +14,7 @@ from failing_calls import at_call, kill
 from forked import begun_child, signalled
 from tiny_corpus import pairs_file, small_run
 
-from attendo.tasks.resuming import resumed_run
+from attendo.runs.resume import resumed_run
 from attendo.training.checkpoints import newest_checkpoint
 
 EVERY, STEPS = 3, 16

@@ -10,7 +10,7 @@ from cut_runs import finished, lasting, log, traces
 from tiny_corpus import SMALL, pairs_file, small_run
 
 from attendo.errors import AttendoError
-from attendo.tasks.resuming import resumed_run, say_other_torch
+from attendo.runs.resume import resumed_run, say_other_torch
 from attendo.training.checkpoints import checkpoints
 
 

@@ -14,9 +14,9 @@ from tiny_corpus import SMALL, pairs_file, small_run
 
 import attendo
 from attendo.cli.reporting import Screen, follow
-from attendo.tasks.resuming import resumed_run
-from attendo.tasks.settings import joined
-from attendo.tasks.translation import TranslationTask
+from attendo.runs.resume import resumed_run
+from attendo.runs.settings import joined
+from attendo.runs.translation import TranslationTask
 from attendo.training.checkpoints import Saver, checkpoints, newest_checkpoint
 from attendo.training.stopping import stopping
 

@@ -107,7 +107,7 @@ def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
 
 
 def _progress(entry: dict[str, Any]) -> str:
-    from attendo.tasks.learning_curves import read_number
+    from attendo.runs.learning_curves import read_number
 
     if not entry:
         return "not a step yet"

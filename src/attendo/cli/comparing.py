@@ -22,8 +22,8 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.bootstrap import RowSums
-    from attendo.tasks import Classifier, Generator, Translator
-    from attendo.tasks.comparing import Verdict
+    from attendo.inference import Classifier, Generator, Translator
+    from attendo.runs.compare import Verdict
 
 SCORED = 100
 """The targets whose perplexity is compared with the size of the vocabulary."""
@@ -80,8 +80,8 @@ def compare(
     """
     from attendo.bundle import load_bundle
     from attendo.errors import AttendoError
-    from attendo.tasks import Classifier, Generator, Translator, load
-    from attendo.tasks.comparing import verdicts
+    from attendo.inference import Classifier, Generator, Translator, load
+    from attendo.runs.compare import verdicts
 
     require_files(files)
     where, began = chosen_device(device, threads), time.monotonic()
@@ -177,7 +177,7 @@ def _translations(
     users: tuple[Translator, Translator], folders: Folders, files: list[Path], given: dict[str, Any]
 ) -> Sums:
     from attendo.errors import AttendoError
-    from attendo.tasks.comparing import TRANSLATION_METRICS, translation_sums
+    from attendo.runs.compare import TRANSLATION_METRICS, translation_sums
 
     metrics = _chosen(given, TRANSLATION_METRICS, ("bleu", "chrf"))
     read = [pairs_of(folder, files, given["--columns"], given["--header"]) for folder in folders]
@@ -210,9 +210,9 @@ def _classifications(
 ) -> Sums:
     from attendo.data.labelled import read_labelled
     from attendo.errors import AttendoError
-    from attendo.tasks.comparing import CLASSIFICATION_METRICS, classification_sums
-    from attendo.tasks.families import CLASSIFICATION
-    from attendo.tasks.settings import data_of
+    from attendo.runs.compare import CLASSIFICATION_METRICS, classification_sums
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
 
     metrics = _chosen(given, CLASSIFICATION_METRICS, CLASSIFICATION_METRICS)
     if len(files) > 1:
@@ -244,9 +244,9 @@ def _text_sums(
 ) -> Sums:
     from attendo.data.texts import Reading, read_documents
     from attendo.data.token_stream import TokenStream
-    from attendo.tasks.comparing import TEXT_METRICS, text_sums
-    from attendo.tasks.families import LANGUAGE_MODEL
-    from attendo.tasks.settings import data_of
+    from attendo.runs.compare import TEXT_METRICS, text_sums
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import LANGUAGE_MODEL
 
     alike = users[0].tokenizer.sha256 == users[1].tokenizer.sha256
     metrics = _chosen(given, TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))

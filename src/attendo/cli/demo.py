@@ -12,7 +12,7 @@ from attendo.cli.options import Threads, use_threads
 from attendo.cli.reporting import follow, preparing, say
 
 if TYPE_CHECKING:
-    from attendo.tasks import Translator
+    from attendo.inference import Translator
     from attendo.training.clock import Clock
 
 SHOWN = 3
@@ -45,7 +45,7 @@ def demo(
     from attendo.training.clock import Clock
 
     clock = Clock.of_process()
-    from attendo.tasks import load
+    from attendo.inference import load
 
     use_threads(threads)
     tables = _settings(cpu_minutes, set_ or [])
@@ -72,8 +72,8 @@ def demo(
 
 def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, dict[str, Any]]:
     from attendo.config import override
-    from attendo.tasks.families import family_of
-    from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
+    from attendo.runs.settings import check_names, check_tables, joined, preset_tables
+    from attendo.runs.task_specs import family_of
 
     chosen = override({}, assignments)
     check_names(family_of("translation"), chosen, "--set")
@@ -85,9 +85,9 @@ def _settings(cpu_minutes: float | None, assignments: list[str]) -> dict[str, di
 
 def _is_begun(out: Path) -> bool:
     """Whether the folder holds a demo with something to use or to go on from. A run on other data is refused."""
-    from attendo.tasks.families import family_of
-    from attendo.tasks.runs import require_no_run
-    from attendo.tasks.settings import data_of
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import family_of
+    from attendo.runs.training_run import require_no_run
     from attendo.training.checkpoints import checkpoints
 
     if (out / "config.toml").exists() and data_of(family_of("translation"), out).embedded:
@@ -98,8 +98,8 @@ def _is_begun(out: Path) -> bool:
 
 def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
     """Trains a new demo in the place of one that may be there."""
-    from attendo.tasks.families import family_of
-    from attendo.tasks.runs import new_run
+    from attendo.runs.task_specs import family_of
+    from attendo.runs.training_run import new_run
 
     if _is_begun(out) or (out / "config.toml").exists():
         say(f"removing the demo in {out}")
@@ -113,8 +113,8 @@ def _begin(out: Path, tables: dict[str, dict[str, Any]], clock: Clock) -> int:
 
 def _go_on(out: Path, clock: Clock) -> int:
     """Uses a finished demo, or goes on with an interrupted one."""
-    from attendo.tasks.resuming import resumed_run
-    from attendo.tasks.tracking import last_entry
+    from attendo.runs.resume import resumed_run
+    from attendo.runs.tracking import last_entry
 
     if last_entry(out / "metrics.jsonl").get("kind") == "end":
         say(f"{out} holds a finished demo: it is used again (--fresh trains anew)")
@@ -125,7 +125,7 @@ def _go_on(out: Path, clock: Clock) -> int:
 
 def _test(translator: Translator, n_pairs: int) -> None:
     from attendo.data import forecasts
-    from attendo.tasks.pair_corpus import FORECAST_PAIRS
+    from attendo.data.pair_corpus import FORECAST_PAIRS
 
     pairs = forecasts.pairs(n_pairs, "test")
     found = translator.evaluate(pairs)

@@ -9,7 +9,7 @@ from attendo.cli.reporting import say
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from attendo.tasks import Translator
+    from attendo.inference import Translator
 
 SCRIPT_PAIRS = 1000
 """The pairs that are examined, at most about this number."""

@@ -28,7 +28,7 @@ class Drawing:
 
     def configs(self, number: int, n: int) -> list[SamplingConfig]:
         """Those of `n` lines from this number."""
-        from attendo.tasks.seeds import of_lines
+        from attendo.inference.seeds import of_lines
 
         return [self.config] if self.alone else of_lines(self.config, number, n)
 

@@ -33,11 +33,11 @@ from attendo.display.width import shown
 
 if TYPE_CHECKING:
     from attendo.data.labelled import LabelledRow, LabelledSource
+    from attendo.data.text_corpus import TextData
     from attendo.data.texts import TextSource
-    from attendo.tasks import Classifier, Generator, Translator
-    from attendo.tasks.classifier import Assessment
-    from attendo.tasks.perplexity import TextLoss
-    from attendo.tasks.text_corpus import TextData
+    from attendo.inference import Classifier, Generator, Translator
+    from attendo.inference.classifier import Assessment
+    from attendo.inference.perplexity import TextLoss
 
 ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
 NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
@@ -94,7 +94,7 @@ def evaluate(
     Example: attendo evaluate runs/mine test.tsv
     """
     from attendo.errors import AttendoError
-    from attendo.tasks import Classifier, Generator, Translator, load
+    from attendo.inference import Classifier, Generator, Translator, load
 
     require_files(files)
     if out is not None:
@@ -133,7 +133,7 @@ def only(given: dict[str, Any], *allowed: str) -> None:
 
 def _check_out(out: Path) -> None:
     from attendo.errors import AttendoError
-    from attendo.tasks.bulk import require_absent
+    from attendo.inference.batch_files import require_absent
 
     if not out.absolute().parent.is_dir():
         raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
@@ -173,10 +173,10 @@ def _classifications(
     classifier: Classifier, folder: Path, files: list[Path], given: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.labelled import read_labelled
-    from attendo.tasks.families import CLASSIFICATION
-    from attendo.tasks.label_table import check_table, label_table
-    from attendo.tasks.labelled_corpus import n_known
-    from attendo.tasks.settings import data_of
+    from attendo.data.labelled_corpus import n_known
+    from attendo.inference.label_table import check_table, label_table
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
 
     if len(files) > 1:
         raise typer.BadParameter(ONE_NAME)
@@ -258,9 +258,9 @@ def _perplexity(
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.texts import Reading, read_documents
     from attendo.data.token_stream import TokenStream
-    from attendo.tasks.families import LANGUAGE_MODEL
-    from attendo.tasks.perplexity import text_loss
-    from attendo.tasks.settings import data_of
+    from attendo.inference.perplexity import text_loss
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import LANGUAGE_MODEL
 
     source = texts_of(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
     reading = Reading(source.name)

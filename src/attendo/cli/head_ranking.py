@@ -23,10 +23,10 @@ def rank(
     user: User, folder: Path, file: Path, alignments: Path | None, as_json: bool, language: Language
 ) -> int:
     """Switches off every head alone, over the rows of a file, and prints what that does; gives the exit code."""
+    from attendo.inference import Translator
+    from attendo.inference.batch_files import Progress
     from attendo.microscope.importance import importance
     from attendo.microscope.layers import attention_paths
-    from attendo.tasks import Translator
-    from attendo.tasks.bulk import Progress
 
     if alignments is not None and not isinstance(user, Translator):
         raise typer.BadParameter("--alignments is for translation models; leave it out")
@@ -56,9 +56,9 @@ def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     from attendo.data.corpora import read_lines
     from attendo.data.labelled import read_labelled
     from attendo.data.lines import require_file
-    from attendo.tasks import Classifier, Translator
-    from attendo.tasks.families import CLASSIFICATION
-    from attendo.tasks.settings import data_of
+    from attendo.inference import Classifier, Translator
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
 
     require_file(file)
     match user:

@@ -155,8 +155,8 @@ def _without_tokens(view: View, language: Language) -> list[str]:
     from attendo.display.i18n import Localized
     from attendo.display.width import fitted
     from attendo.display.wrapping import flowed
+    from attendo.inference import Classifier
     from attendo.microscope.class_tokens import left_out
-    from attendo.tasks import Classifier
 
     seen = view.seen
     if not isinstance(seen.user, Classifier):

@@ -158,7 +158,7 @@ def look(
             next(arguments_as_lines([one]))  # refuses what is not UTF-8
     if out is not None:
         _check_file(out)
-    from attendo.tasks import load
+    from attendo.inference import load
 
     user = load(folder, chosen_device(device, threads))
     if over is not None:

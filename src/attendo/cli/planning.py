@@ -31,7 +31,7 @@ from attendo.cli.training_options import (
 from attendo.display.formats import duration, plural
 
 if TYPE_CHECKING:
-    from attendo.tasks.planning import Outcome, PaperPlan, Plan
+    from attendo.runs.planning import Outcome, PaperPlan, Plan
 
 GIB, LABEL = 2**30, 12
 BESIDE = "and 0.3 GiB of Python and torch; malloc may keep 0.4 of it more"
@@ -112,8 +112,8 @@ def plan(
 
     Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
     """
-    from attendo.tasks.families import family_of
-    from attendo.tasks.planning import carried, plain, plan_run
+    from attendo.runs.planning import carried, plain, plan_run
+    from attendo.runs.task_specs import family_of
     from attendo.training.scaling import named_accelerator
 
     given = {

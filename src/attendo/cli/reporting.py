@@ -17,7 +17,7 @@ from attendo.display.i18n import Language, Localized
 from attendo.display.width import ISOLATES, shown
 
 if TYPE_CHECKING:
-    from attendo.tasks.runs import TrainingRun
+    from attendo.runs.training_run import TrainingRun
     from attendo.training.run import Report
 
 LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0

@@ -36,8 +36,8 @@ def shortlist(
 
     Example: attendo shortlist runs/mine train.tsv --out runs/mine/shortlist.safetensors
     """
-    from attendo.tasks import Translator
-    from attendo.tasks.shortlists import MOST_PAIRS, save_shortlist, shortlist_of_pairs
+    from attendo.inference import Translator
+    from attendo.inference.shortlists import MOST_PAIRS, save_shortlist, shortlist_of_pairs
 
     tokenizer = Translator.load(folder).tokenizer
     pairs, account = pairs_of(folder, files, columns, header)

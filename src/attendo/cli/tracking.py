@@ -39,7 +39,7 @@ def report(
     from attendo.files import write_atomic
     from attendo.microscope.curves_page import report_page
     from attendo.microscope.curves_picture import write_picture
-    from attendo.tasks.learning_curves import Across, read_run
+    from attendo.runs.learning_curves import Across, read_run
 
     by = next((known for known in get_args(Across) if known == across), None)
     if by is None:

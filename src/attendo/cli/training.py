@@ -162,7 +162,7 @@ def resume(
     ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}
     ends = one_end(ends | {"minutes": minutes, "cpu_minutes": cpu_minutes})
     from attendo.config import read_toml
-    from attendo.tasks.resuming import resumed_run
+    from attendo.runs.resume import resumed_run
 
     changes = {name.removeprefix("training."): value for name, value in ends.items()}
     if more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -192,7 +192,7 @@ def verify_resume(
 
     Example: attendo verify-resume runs/mine
     """
-    from attendo.tasks.verifying import verify_resume as verified
+    from attendo.runs.verify_resume import verify_resume as verified
 
     found = verified(folder, steps, say, device)
     print(found)

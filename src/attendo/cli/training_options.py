@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from contextlib import AbstractContextManager
 
-    from attendo.tasks.family import Family, TaskName
+    from attendo.bundle import TaskName
+    from attendo.runs.task_specs import TaskSpec
     from attendo.training.clock import Clock
     from attendo.training.distributed import Ranks
 
@@ -61,7 +62,7 @@ def begin(
     --threads and --device.
     """
     with preparing():
-        from attendo.tasks.families import family_of
+        from attendo.runs.task_specs import family_of
         from attendo.training.clock import Clock
 
         clock, family = Clock.of_process(), family_of(task)
@@ -80,7 +81,7 @@ def begin(
 
 
 def _train(
-    family: Family,
+    family: TaskSpec,
     tables: dict[str, dict[str, Any]],
     out: Path,
     threads: int | None,
@@ -91,8 +92,8 @@ def _train(
     import torch
 
     from attendo.bundle import USES
-    from attendo.tasks.resuming import goes_on, joined_run, resumed_run
-    from attendo.tasks.runs import new_run
+    from attendo.runs.resume import goes_on, joined_run, resumed_run
+    from attendo.runs.training_run import new_run
 
     use_threads(threads)
     with ranks_of(device, tables.get("training", {})) as ranks:
@@ -115,7 +116,7 @@ def _train(
 
 def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager[Ranks]:
     """The processes that torchrun has started for this command, or this one alone."""
-    from attendo.tasks.runs import pick_device
+    from attendo.devices import pick_device
     from attendo.training.distributed import joined
     from attendo.training.optimizer import RANK_TIMEOUT
 
@@ -148,7 +149,7 @@ def one_end(ends: dict[str, Any]) -> dict[str, Any]:
 
 
 def joined_settings(
-    family: Family,
+    family: TaskSpec,
     preset: str | None,
     config: Path | None,
     assignments: list[str] | None,
@@ -159,7 +160,7 @@ def joined_settings(
     Of a preset for another family only the stacks that this one has are used.
     """
     from attendo.config import override, read_toml
-    from attendo.tasks.settings import check_names, check_tables, joined, preset_tables
+    from attendo.runs.settings import check_names, check_tables, joined, preset_tables
 
     from_file = read_toml(config) if config else {}
     from_set = override({}, assignments or [])

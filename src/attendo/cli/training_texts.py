@@ -27,7 +27,7 @@ from attendo.cli.training_options import (
 )
 
 if TYPE_CHECKING:
-    from attendo.tasks.family import TaskName
+    from attendo.bundle import TaskName
 
 Labelled = Annotated[
     list[str] | None,

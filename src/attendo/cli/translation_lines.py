@@ -16,8 +16,8 @@ from attendo.cli.reporting import Counter, say
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
     from attendo.decoding.options import DecodingConfig
-    from attendo.tasks import Candidate, Translation
-    from attendo.tasks.translator import Translator
+    from attendo.inference import Candidate, Translation
+    from attendo.inference.translator import Translator
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,7 +47,7 @@ from attendo.cli.using_ray import OnRay, RayAddress, RayOptions, RayWorkers
 
 if TYPE_CHECKING:
     from attendo.data.accounting import Account
-    from attendo.tasks.translator import Translator
+    from attendo.inference.translator import Translator
 
 
 def add_using_commands(app: typer.Typer) -> None:
@@ -143,7 +143,7 @@ def translate(
     Example: attendo translate runs/mine "It will rain." --temperature 0.8 --top-p 0.9 --seed 7
     """
     from attendo.data.formats import has_surrogate
-    from attendo.tasks import Translator
+    from attendo.inference import Translator
 
     files = both_files(source, out, bool(texts))
     refuse_file_name(texts, "give < FILE, or --input FILE --output G")
@@ -164,7 +164,7 @@ def translate(
     translator = Translator.load(folder, chosen_device("cpu" if ray else device, threads), others or ())
     _set_search(translator, set_ or [])
     if shortlist is not None:
-        from attendo.tasks.shortlists import load_shortlist
+        from attendo.inference.shortlists import load_shortlist
 
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
@@ -220,7 +220,7 @@ def score(
 
     Example: attendo score runs/mine pairs.tsv
     """
-    from attendo.tasks import Translator
+    from attendo.inference import Translator
 
     require_files(files)
     translator = Translator.load(folder, chosen_device(device, threads), others or ())
@@ -251,7 +251,7 @@ def info(folder: Folder, as_json: OneJson = False) -> int:
 
     Example: attendo info runs/mine
     """
-    from attendo.tasks.description import describe_run
+    from attendo.runs.description import describe_run
 
     facts = describe_run(folder)
     print(
@@ -266,8 +266,8 @@ def pairs_of(
     """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
     from attendo.data.accounting import Account
     from attendo.data.corpora import read_pairs
-    from attendo.tasks.families import family_of
-    from attendo.tasks.settings import data_of
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import family_of
 
     source = data_of(family_of("translation"), folder).source(files, columns, header)
     account = Account(source.name)

@@ -14,9 +14,9 @@ from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say
 from attendo.display.formats import duration
 
 if TYPE_CHECKING:
-    from attendo.tasks.bulk import Progress, Work
-    from attendo.tasks.generator import Generator
-    from attendo.tasks.translator import Translator
+    from attendo.inference.batch_files import Progress, Work
+    from attendo.inference.generator import Generator
+    from attendo.inference.translator import Translator
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")]
 Files = Annotated[
@@ -69,7 +69,7 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
 
 def chosen_device(device: str, threads: int | None) -> str:
     """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
-    from attendo.tasks.runs import pick_device
+    from attendo.devices import pick_device
 
     use_threads(threads)
     return str(pick_device(device))
@@ -108,7 +108,7 @@ def file_done(
 
     notes: what to say at the end, from the counts of all lines and their number.
     """
-    from attendo.tasks.bulk import through_file
+    from attendo.inference.batch_files import through_file
     from attendo.training.stopping import stopping
 
     screen, counts, total = FileScreen(), {}, 0

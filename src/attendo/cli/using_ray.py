@@ -14,7 +14,7 @@ from attendo.cli.reporting import say
 
 if TYPE_CHECKING:
     from attendo.decoding.options import DecodingConfig
-    from attendo.tasks.bulk import Ahead
+    from attendo.inference.batch_files import Ahead
 
 OnRay = Annotated[
     bool, typer.Option("--ray", help="A file on a Ray cluster; --threads is then of each worker, else 1.")
@@ -46,8 +46,8 @@ class Elsewhere:
         """The work, from the runs in folders 0, 1, ... of the folder."""
         import torch
 
-        from attendo.tasks import Translator
-        from attendo.tasks.shortlists import load_shortlist
+        from attendo.inference import Translator
+        from attendo.inference.shortlists import load_shortlist
 
         torch.set_num_threads(self.threads)
         runs = [folder / str(number) for number in range(self.n_runs)]
@@ -80,7 +80,7 @@ class RayOptions:
         self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, device: str, threads: int
     ) -> Iterator[Ahead]:
         """Within it, the same work done by the workers of the cluster. device: cuda is a GPU for each worker."""
-        from attendo.tasks.bulk_ray import Cluster, on_ray
+        from attendo.inference.batch_ray import Cluster, on_ray
 
         say("joining the Ray cluster" if self.address else "starting Ray on this machine")
         on_gpu = device == "cuda"

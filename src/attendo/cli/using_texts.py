@@ -39,7 +39,7 @@ from attendo.display.formats import plural
 
 if TYPE_CHECKING:
     from attendo.decoding.filters import SamplingConfig
-    from attendo.tasks import Generation, Generator
+    from attendo.inference import Generation, Generator
 
 Pooling = Literal["mean", "max", "first"]
 Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")]
@@ -92,7 +92,7 @@ def classify(
 
     Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
     """
-    from attendo.tasks import Classifier
+    from attendo.inference import Classifier
 
     files = both_files(source, out, bool(texts))
     refuse_file_name(texts, "give < FILE, or --input FILE --output G")
@@ -135,8 +135,8 @@ def _classify_file(
     """Labels the texts of a table; its columns and header as in training unless given."""
     from attendo.data.corpora import parse_kept
     from attendo.data.lines import require_file
-    from attendo.tasks import Classifier
-    from attendo.tasks.label_table import FOUND, check_table, classify_table
+    from attendo.inference import Classifier
+    from attendo.inference.label_table import FOUND, check_table, classify_table
 
     require_file(source)
     check_table(out, "--output")
@@ -221,7 +221,7 @@ def generate(
 
     Example: attendo generate runs/mine --input prompts.txt --output texts.txt --seed 7
     """
-    from attendo.tasks import Generator
+    from attendo.inference import Generator
 
     files = both_files(source, out, prompt is not None)
 
@@ -274,8 +274,8 @@ def embed(
 
     Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
     """
-    from attendo.tasks import Embedder
-    from attendo.tasks.embedder import nearest_rows
+    from attendo.inference import Embedder
+    from attendo.inference.embedder import nearest_rows
 
     refuse_file_name(texts, "give < FILE")
     embedder = Embedder.load(folder, chosen_device(device, threads))
@@ -311,7 +311,7 @@ class _Generating:
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
         """The output of each line, and counts."""
-        from attendo.tasks.seeds import of_lines
+        from attendo.inference.seeds import of_lines
 
         found = self.generator.generate_batch(prompts, of_lines(self.config, number, len(prompts)))
         counts = Counts(

@@ -1,5 +1,10 @@
 """Counts and time spans for people."""
 
+from collections.abc import Callable
+
+Say = Callable[[str], None]
+"""Takes a line for a person."""
+
 
 def plural(count: int, noun: str) -> str:
     """A count with its noun.

@@ -27,11 +27,11 @@ from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.members import Reader
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
+from attendo.inference.generation import Generation, Writing, WrittenText, written
+from attendo.inference.sources import sources_of
+from attendo.inference.translations import Translation
 from attendo.interop.packages import required
 from attendo.interop.parity import Found
-from attendo.tasks.sources import sources_of
-from attendo.tasks.translations import Translation
-from attendo.tasks.writing import Generation, Writing, WrittenText, written
 
 Arrays = dict[str, np.ndarray]
 MOST_LOGITS = 1 << 24  # that a step computes at once

@@ -13,10 +13,10 @@ from jaxtyping import Float
 from attendo.bundle import Bundle, embeds_texts
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
+from attendo.inference.translator import Translator
 from attendo.interop.parity_texts import Examples
 from attendo.metrics import bleu, bleu_tokenizer, log_softmax
 from attendo.models import DecoderLM, EncoderDecoder, Model
-from attendo.tasks.translator import Translator
 
 BATCH = 16
 """Rows that go through attendo's model at a time."""

@@ -11,11 +11,11 @@ from typing import Any
 from attendo.bundle import Bundle
 from attendo.data import forecasts
 from attendo.data.labelled import read_labelled
+from attendo.data.labelled_corpus import LabelledCorpus
+from attendo.data.pair_corpus import PairCorpus
 from attendo.errors import AttendoError
-from attendo.tasks.families import family_of
-from attendo.tasks.labelled_corpus import LabelledCorpus
-from attendo.tasks.pair_corpus import PairCorpus
-from attendo.tasks.settings import section
+from attendo.runs.settings import section
+from attendo.runs.task_specs import family_of
 
 BUILT_IN = 200
 """Sources of the weather forecasts, where there is nothing better."""

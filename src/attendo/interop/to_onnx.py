@@ -24,12 +24,12 @@ from attendo.bundle import Bundle, save_card
 from attendo.data.special_tokens import Around
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.files import write_atomic
+from attendo.inference.generation import special_ids
 from attendo.interop.onnx_graph import needed, weights_file
 from attendo.interop.onnx_models import graphs_of
 from attendo.interop.onnx_runner import opened
 from attendo.model_config import Architecture, ModelConfig
 from attendo.models import Model
-from attendo.tasks.writing import special_ids
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto

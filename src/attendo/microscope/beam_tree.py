@@ -11,13 +11,13 @@ from attendo.decoding.options import DecodingConfig
 from attendo.decoding.step import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode
 from attendo.errors import AttendoError
+from attendo.inference import Generator, Translator
+from attendo.inference.alignment import coverage_scores
+from attendo.inference.incremental_decode import Spelling
+from attendo.inference.translations import translation_of
 from attendo.microscope.ask import MOST_BEAMS
 from attendo.microscope.searching import config_of, search_text, search_translation
 from attendo.microscope.seen import Seen
-from attendo.tasks import Generator, Translator
-from attendo.tasks.alignment import coverage_scores
-from attendo.tasks.spelling import Spelling
-from attendo.tasks.translations import translation_of
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.errors import AttendoError
+from attendo.inference import Classifier
 from attendo.inspecting.rollout import rollout
 from attendo.microscope.flow_of_attention import weights_of
 from attendo.microscope.seen import Seen
 from attendo.models import EncoderClassifier
 from attendo.nn.pooling import Pooling
-from attendo.tasks import Classifier
 
 NOTES = (
     "Four answers to different questions. Without the token: by how much the label's log-probability is higher with it"

@@ -7,7 +7,7 @@ from html import escape
 
 from attendo.display.i18n import Language, Localized
 from attendo.microscope.curve_axes import Axis, axis_of, tick_texts
-from attendo.tasks.learning_curves import Curve, Event, Panel
+from attendo.runs.learning_curves import Curve, Event, Panel
 
 WIDTH, HEIGHT = 560, 270
 LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 42

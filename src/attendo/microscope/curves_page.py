@@ -11,7 +11,7 @@ from importlib.resources import files
 from attendo.display.i18n import Language, Localized, labelled
 from attendo.microscope.curve_axes import Axis
 from attendo.microscope.curve_drawing import EVENT_WORDS, color_of, panel_svg
-from attendo.tasks.learning_curves import (
+from attendo.runs.learning_curves import (
     ACROSS,
     MEASURES,
     Across,
@@ -22,7 +22,7 @@ from attendo.tasks.learning_curves import (
     panels,
     read_number,
 )
-from attendo.tasks.run_facts import FACTS, differing_settings, facts_of
+from attendo.runs.run_facts import FACTS, differing_settings, facts_of
 
 TITLE = Localized("Learning curves", "学習曲線")
 _FACTS = Localized("Runs", "実行")

@@ -14,7 +14,7 @@ from attendo.files import write_atomic
 from attendo.microscope.curve_axes import axis_of, tick_texts
 from attendo.microscope.curve_drawing import EVENT_WORDS
 from attendo.microscope.curves_page import axis_across, short_names
-from attendo.tasks.learning_curves import (
+from attendo.runs.learning_curves import (
     ACROSS,
     TRAINING,
     VALIDATION,

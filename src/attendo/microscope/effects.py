@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from attendo.decoding.candidates import log_probs_of
 from attendo.errors import AttendoError
+from attendo.inference import Classifier
 from attendo.inspecting.edits import Off, OffByRow
 from attendo.inspecting.recording import recording
 from attendo.microscope.seen import Seen
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attention
 from attendo.nn.feedforward import FeedForward
-from attendo.tasks import Classifier
 
 MOST_POSITIONS = 4096
 """Positions that go through the model at a time, over all rows: with 512 of them, 8 heads."""

@@ -19,7 +19,7 @@ from attendo.microscope.as_bytes import encoded
 from attendo.microscope.seen import Seen
 from attendo.models import Model
 from attendo.nn.attention import Attention
-from attendo.tasks.adapters import kept_weights
+from attendo.runs.adapters import kept_weights
 from attendo.training.checkpoints import sound_checkpoints
 from attendo.training.state import load_weights
 

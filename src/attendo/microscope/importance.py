@@ -18,14 +18,14 @@ from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.engine import source_batches
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
 from attendo.inspecting.alignment_error import GivenLinks, Pair, alignment_error_rate, word_links
 from attendo.inspecting.edits import Edit, Off
 from attendo.inspecting.recording import recording
 from attendo.microscope.layers import attention_layers
 from attendo.microscope.seen import User
 from attendo.models import Model
-from attendo.tasks import Classifier, Embedder, Generator, Translator
-from attendo.tasks.alignment import looks_of, own_part, teacher_forced, token_spans
 
 NONE = -1
 """Among the ids that are wanted: nothing is asked at this position."""

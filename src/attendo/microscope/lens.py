@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.errors import AttendoError
+from attendo.inference import Classifier
 from attendo.inspecting.lens import lens_cosines, lens_logits, pooled_lens
 from attendo.microscope.seen import Seen
 from attendo.models import EncoderClassifier, EncoderDecoder
-from attendo.tasks import Classifier
 
 
 @torch.inference_mode()

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Translator
 from attendo.inspecting.edits import Edit, Mean, Off, Temper
 from attendo.inspecting.recording import recording
 from attendo.microscope.ask import Ask, AskedEdit
 from attendo.microscope.layers import attention_layers, effect_paths, stacks_of
 from attendo.microscope.reading import read
 from attendo.microscope.seen import Seen, User, log_probs_of_wanted
-from attendo.tasks import Classifier, Embedder, Translator
 
 KEPT = ("*.scores", "*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.output")
 

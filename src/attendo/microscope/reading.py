@@ -14,6 +14,8 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.repetition import runs_away
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.generation import special_ids
 from attendo.inspecting.edits import Edit
 from attendo.microscope.ask import Ask, Search
 from attendo.microscope.searching import (
@@ -24,8 +26,6 @@ from attendo.microscope.searching import (
     search_translation,
 )
 from attendo.microscope.seen import User, edited
-from attendo.tasks import Classifier, Embedder, Generator, Translator
-from attendo.tasks.writing import special_ids
 
 
 @dataclass(frozen=True, eq=False)

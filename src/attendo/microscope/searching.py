@@ -14,13 +14,13 @@ from attendo.decoding.beam import DecodingConfig, traced_beam_search
 from attendo.decoding.members import Member, Reader, as_it_is, reader
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.decoding.trace import SearchTrace
+from attendo.inference import Generator, Translator
+from attendo.inference.alignment import attending_step
+from attendo.inference.generation import special_ids
 from attendo.inspecting.edits import Edit
 from attendo.microscope.changes import changes_of
 from attendo.microscope.seen import edited
 from attendo.models import Model
-from attendo.tasks import Generator, Translator
-from attendo.tasks.alignment import attending_step
-from attendo.tasks.writing import special_ids
 
 AHEAD = 16
 """Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""

@@ -17,11 +17,11 @@ from attendo.bundle import TaskName
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.candidates import log_probs_of
+from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inspecting.edits import Edit
 from attendo.inspecting.recording import Recording, recording
 from attendo.microscope.ask import Ask
 from attendo.models import Model
-from attendo.tasks import Classifier, Embedder, Generator, Translator
 
 User = Translator | Classifier | Generator | Embedder
 Side = Literal["source", "target"]

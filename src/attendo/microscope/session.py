@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.errors import AttendoError
+from attendo.inference import Generator, Translator
 from attendo.inspecting.recording import view
 from attendo.microscope.ask import Ask, ask_of
 from attendo.microscope.beam_tree import tree_answer
@@ -29,7 +30,6 @@ from attendo.microscope.seen import Seen, User
 from attendo.microscope.why import why_answer
 from attendo.models import parameter_count
 from attendo.own_parts import is_own
-from attendo.tasks import Generator, Translator
 from attendo.training.checkpoints import checkpoints
 from attendo.training.precision import fastest_products
 from attendo.training.products import use_onednn

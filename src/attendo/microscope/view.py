@@ -19,6 +19,7 @@ from attendo.display.i18n import Language
 from attendo.display.width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
+from attendo.inference import load
 from attendo.inspecting.edits import Edit, Off, Temper
 from attendo.inspecting.measures import entropy
 from attendo.microscope.ask import Ask, AskedEdit
@@ -39,7 +40,6 @@ from attendo.microscope.seen import Seen, User
 from attendo.microscope.session import Session
 from attendo.microscope.steps import Steps, steps_of
 from attendo.microscope.terminal import map_text
-from attendo.tasks import load
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,9 +16,9 @@ from attendo.decoding.norms import length_norm
 from attendo.decoding.trace import SearchTrace
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
+from attendo.inference import Generator, Translator
 from attendo.microscope.beam_tree import Searched, covered_scores, prompt_of, searched, text_of
 from attendo.microscope.seen import Seen
-from attendo.tasks import Generator, Translator
 
 Verdict = Literal["same", "model", "search", "forced"]
 

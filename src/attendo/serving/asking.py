@@ -11,6 +11,7 @@ from starlette.requests import Request
 
 from attendo.bundle import TaskName
 from attendo.errors import AttendoError
+from attendo.inference.continuous_translation import Wanted
 from attendo.serving.bodies import seconds_asked
 from attendo.serving.calls import Gone, call, results
 from attendo.serving.engine import Pass, Stopped, Writes
@@ -19,7 +20,6 @@ from attendo.serving.logs import noted
 from attendo.serving.options import ServingConfig
 from attendo.serving.served import Served
 from attendo.serving.state import State
-from attendo.tasks.translating import Wanted
 
 INLINE = 2000
 """Characters that are made tokens in the event loop's own thread; more go to another."""

@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 
+from attendo.inference.continuous_translation import Wanted
 from attendo.serving.engine import Done, Engine, Failed, Job, News, Pass, Piece, Writes
-from attendo.tasks.translating import Wanted
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client has gone."""

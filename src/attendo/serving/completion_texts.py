@@ -11,15 +11,15 @@ from starlette.requests import Request
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.filters import SamplingConfig
+from attendo.inference import Generator
+from attendo.inference.generation import Generation, WrittenText
+from attendo.inference.incremental_decode import Spelling
 from attendo.serving.asking import asked, limits_of, off_loop, passed
 from attendo.serving.completion_bodies import CompletionBody, choice, usage_of
 from attendo.serving.engine import Done, News, Piece, Writes
 from attendo.serving.logs import noted
 from attendo.serving.scoring import Stretch, TokenScore, stretches, text_scores, token_text
 from attendo.serving.served import Served
-from attendo.tasks import Generator
-from attendo.tasks.spelling import Spelling
-from attendo.tasks.writing import Generation, WrittenText
 
 
 @dataclass(frozen=True)

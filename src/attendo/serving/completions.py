@@ -10,6 +10,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from attendo.inference import Translation, Translator
+from attendo.inference.continuous_translation import Wanted
+from attendo.inference.generation import Generation
 from attendo.serving import embeddings
 from attendo.serving.asking import (
     check_most,
@@ -38,9 +41,6 @@ from attendo.serving.faults import Refused
 from attendo.serving.logs import noted
 from attendo.serving.served import Served
 from attendo.serving.translations import How, prepared, translations
-from attendo.tasks import Translation, Translator
-from attendo.tasks.translating import Wanted
-from attendo.tasks.writing import Generation
 
 router = APIRouter(tags=["OpenAI"])
 router.include_router(embeddings.router)

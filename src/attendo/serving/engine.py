@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from attendo.decoding.sampling import Drawn
-from attendo.tasks import Generator, Translator
-from attendo.tasks.translating import Translated, Translating, Wanted
-from attendo.tasks.writing import Generation, Written, WrittenText
+from attendo.inference import Generator, Translator
+from attendo.inference.continuous_translation import Translated, Translating, Wanted
+from attendo.inference.generation import Generation, Written, WrittenText
 
 PASS_CHARACTERS = 20_000
 """Of texts that go through a model at once between two steps of a search; one text may have more."""

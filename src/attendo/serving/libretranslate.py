@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from attendo.data.language_names import UNKNOWN, name_of
 from attendo.data.segments import Segment
+from attendo.inference.translations import Omission
 from attendo.serving.asking import chosen, limits_of, state_of, with_chosen
 from attendo.serving.bodies import (
     FORM,
@@ -32,7 +33,6 @@ from attendo.serving.faults import Refused
 from attendo.serving.served import Served
 from attendo.serving.state import State
 from attendo.serving.translations import How, details, text_of, translations
-from attendo.tasks.translations import Omission
 
 router = APIRouter(tags=["LibreTranslate"])
 FAMILY = ("translation",)

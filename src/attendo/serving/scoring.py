@@ -15,11 +15,11 @@ from attendo.data.special_tokens import SpecialTokens
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import MARK, Tokenizer
 from attendo.errors import NOT_NUMBERS, AttendoError
+from attendo.inference import Generator, Translator
+from attendo.inference.alignment import teacher_forced
+from attendo.inference.perplexity import Window, document_windows
 from attendo.models import DecoderLM
 from attendo.serving.engine import PASS_CHARACTERS
-from attendo.tasks import Generator, Translator
-from attendo.tasks.alignment import teacher_forced
-from attendo.tasks.perplexity import Window, document_windows
 
 TOKENS_AT_ONCE = 1000
 """That go through a model between two steps of what else it does, about; see `engine.PASS_CHARACTERS`."""

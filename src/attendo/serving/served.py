@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from attendo.bundle import TaskName
 from attendo.data.segments import Segment
 from attendo.errors import AttendoError
+from attendo.inference import Embedder, Generator, Translator, load
 from attendo.serving.engine import Engine
-from attendo.tasks import Embedder, Generator, Translator, load
 
 if TYPE_CHECKING:
     from attendo.microscope.session import Session

@@ -11,6 +11,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from attendo.inference import Candidate, Classifier, Generator, Translator
+from attendo.inference.alignment import token_spans
 from attendo.metrics import perplexity
 from attendo.serving.asking import (
     check_texts,
@@ -35,8 +37,6 @@ from attendo.serving.text_bodies import (
     TokenizeAnswer,
     TokenizeBody,
 )
-from attendo.tasks import Candidate, Classifier, Generator, Translator
-from attendo.tasks.alignment import token_spans
 
 router = APIRouter(tags=["texts"])
 BACK = {

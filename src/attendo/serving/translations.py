@@ -13,14 +13,14 @@ from starlette.requests import Request
 
 from attendo.data.segments import Segment
 from attendo.decoding.options import DecodingConfig
+from attendo.inference import Candidate, Translation, Translator
+from attendo.inference.continuous_translation import Wanted
+from attendo.inference.sources import Sources
 from attendo.serving.asking import asked, check_most, check_texts, limits_of, off_loop, passed
 from attendo.serving.faults import Refused
 from attendo.serving.logs import noted
 from attendo.serving.scoring import Stretch, TokenScore, pair_scores, token_text
 from attendo.serving.served import Served
-from attendo.tasks import Candidate, Translation, Translator
-from attendo.tasks.sources import Sources
-from attendo.tasks.translating import Wanted
 
 ALTERNATIVES = 5
 """Other tokens that are told of each place."""

@@ -12,8 +12,8 @@ import torch
 from attendo.config import override, read_toml, to_table
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
-from attendo.tasks.families import family_of
-from attendo.tasks.settings import check_names, joined, preset_names, preset_tables, section
+from attendo.runs.settings import check_names, joined, preset_names, preset_tables, section
+from attendo.runs.task_specs import family_of
 from attendo_course.presets import PRESETS
 
 PRESET = "base"

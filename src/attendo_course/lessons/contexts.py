@@ -11,9 +11,9 @@ from jaxtyping import Float
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording
 from attendo.models import EncoderDecoder, MaskedLM
-from attendo.tasks.translator import Translator
 from attendo_course.lessons.arrays import Training, curve, mean_and_deviation
 from attendo_course.lessons.contexts_measures import (
     NEIGHBORS,

@@ -11,8 +11,8 @@ from jaxtyping import Float
 from numpy import ndarray
 
 from attendo.data.tokenizers import Tokenizer
+from attendo.inference.embedder import nearest_rows
 from attendo.models import EncoderDecoder, MaskedLM
-from attendo.tasks.embedder import nearest_rows
 from attendo_course.lessons.contexts_models import contexts, noun_vectors, tokenizer
 from attendo_course.lessons.contexts_probes import mean_cosine, read_by_probe, share_right
 from attendo_course.lessons.contexts_words import (

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from attendo.data.labelled import LabelledRow
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo.inference.classifier import Classifier
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderClassifier, parameter_count
-from attendo.tasks.classifier import Classifier
-from attendo.tasks.families import CLASSIFICATION
-from attendo.tasks.runs import new_run
-from attendo.tasks.settings import preset_tables
+from attendo.runs.settings import preset_tables
+from attendo.runs.task_specs import CLASSIFICATION
+from attendo.runs.training_run import new_run
 from attendo_course.lessons.arrays import ArrayTask, curve, measures, seeded, trained
 from attendo_course.lessons.imdb_reviews import (
     PAD_ID,

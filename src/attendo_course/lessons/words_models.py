@@ -18,11 +18,11 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.members import reader
 from attendo.decoding.sampling import SamplingConfig, generate
 from attendo.decoding.step import SpecialIds
+from attendo.inference.sliding_window import Window
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
-from attendo.tasks.language import LanguageModelTask
-from attendo.tasks.windows import Window
+from attendo.runs.language import LanguageModelTask
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+from attendo.data.text_corpus import TextCorpus, TextData
 from attendo.data.texts import STDLIB, Chunk, read_documents
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.i18n import Localized
-from attendo.tasks.language import LanguageModelTask
-from attendo.tasks.text_corpus import TextCorpus, TextData
+from attendo.runs.language import LanguageModelTask
 
 CONTEXT, BATCH_ROWS = 35, 20
 """Words in a window (the source's bptt) and windows in a batch, as in the source."""

@@ -22,8 +22,8 @@ from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.model_config import ModelConfig
 from attendo.models import Model, parameter_count
 from attendo.nn.pooling import Pooling
-from attendo.tasks.families import task_of
-from attendo.tasks.runs import versions
+from attendo.runs.task_specs import task_of
+from attendo.runs.training_run import versions
 
 Say = Callable[[str], None]
 

@@ -1,0 +1,348 @@
+"""From the labelled texts a run names to a token store, with every row accounted for."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from attendo.data.accounting import Account
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
+from attendo.data.corpora import parse_columns
+from attendo.data.held_out import HeldOut, source_hash
+from attendo.data.labelled import (
+    LABELLED,
+    ClassWeights,
+    LabelledRow,
+    LabelledSource,
+    LabelSet,
+    class_weights,
+    count_labels,
+    held_out_texts,
+    read_labelled,
+)
+from attendo.data.labelled_doctor import SeenRows
+from attendo.data.labelled_store import LabelledStore, labelled_store
+from attendo.data.lengths import RowLengths
+from attendo.data.lines import require_file
+from attendo.data.long_texts import Long, LongTexts
+from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.store import StoreFacts, store_key
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+
+TOKENIZER_ROWS = 500_000
+_WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledMaterial:
+    """A token store of labelled texts as training sees it: each text once an epoch, with its specials.
+
+    weights: what a row of each class counts in the loss; None: all the same. token_dropout: the share of input tokens
+    that training replaces by the unknown token, drawn for each epoch and row (Iyyer et al. 2015, "word dropout").
+    """
+
+    store: LabelledStore
+    long_texts: LongTexts
+    weights: tuple[float, ...] | None = None
+    token_dropout: float = 0.0
+    specials: SpecialTokens = OWN
+
+    def __post_init__(self) -> None:
+        if self.token_dropout and self._dropped < 0:
+            raise AttendoError(
+                f"token_dropout={self.token_dropout} puts unknown tokens in, and the tokenizer has none, nor a mask;"
+                " set it to 0"
+            )
+        if not 0.0 <= self.token_dropout < 1.0:
+            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
+
+    @property
+    def facts(self) -> StoreFacts:
+        """The store's."""
+        return self.store.facts
+
+    @property
+    def n_rows(self) -> int:
+        """Texts."""
+        return len(self.store)
+
+    @cached_property
+    def lengths(self) -> RowLengths:
+        """Tokens of each text that an epoch reads."""
+        return self.store.lengths.capped(self.long_texts.max_tokens)
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of an epoch, with the start of each text."""
+        return self._n_tokens
+
+    @cached_property
+    def _n_tokens(self) -> int:
+        return self.lengths.sum() + self.n_rows * self.specials.n_around_text
+
+    @property
+    def n_long(self) -> int:
+        """Texts that are longer than the model reads at once."""
+        return sum(int((piece > self.long_texts.max_tokens).sum()) for piece in self.store.lengths.pieces())
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        """The batches of an epoch."""
+        return self._epochs(batch_tokens, seed, epoch)
+
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        """The epochs asked for last, each made once."""
+        return lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        rows = token_batches(self.lengths, None, batch_tokens, seed, epoch)
+        return EpochBatches(rows, partial(self._collate, seed, epoch))
+
+    def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
+        texts = [self.specials.text(self._tokens(seed, epoch, int(row)).tolist()) for row in rows]
+        src, lengths = pad_rows(texts, self.specials.pad_id)
+        inputs = {"src": src} if lengths is None else {"src": src, "src_lengths": lengths}
+        classes = self.store.labels[rows].astype(np.int64)
+        weights = None if self.weights is None else torch.tensor(self.weights)[classes]
+        # no class is padding, so no id is left for it
+        n_tokens = sum(map(len, texts))
+        return Batch(inputs, torch.from_numpy(classes), len(rows), rows, -1, weights, n_tokens)
+
+    def _tokens(self, seed: int, epoch: int, row: int) -> NDArray[Any]:
+        """A row's tokens as this epoch reads them."""
+        ids = self.store.text(row)
+        if self.long_texts.is_long(len(ids)):
+            # the row's place in one series of numbers, of which none needs to be held
+            numbers = np.random.PCG64(np.random.SeedSequence((seed, epoch, _WINDOWS))).advance(row)
+            ids = self.long_texts.training_part(ids, np.random.Generator(numbers).random())
+        if not self.token_dropout:
+            return ids
+        dropped = np.random.default_rng((seed, epoch, row)).random(len(ids)) < self.token_dropout
+        return np.where(dropped, self._dropped, ids)
+
+    @property
+    def _dropped(self) -> int:
+        """What takes a dropped token's place: the unknown token, or the mask where there is none."""
+        return self.specials.unk_id if self.specials.unk_id >= 0 else self.specials.mask_id
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledData:
+    """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    train, valid: a file each, or a folder or pattern of files; without `valid` a share of the rows is split off,
+    valid_share, but 100 to 2,000 rows and a fifth at most. columns: as on the command line. max_tokens, long: what a
+    model reads of a text, as in `LongTexts`. class_weights: what a row of each class counts, as in `class_weights`.
+    token_dropout: share of input tokens that training hides.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    valid_share: float = 0.01  # as before runs wrote it down; a new one has its family's
+    columns: str | None = None
+    header: bool = False
+    strict: bool = False
+    max_tokens: int = 256
+    long: Long = "cut"
+    class_weights: ClassWeights = "auto"
+    token_dropout: float = 0.2
+
+    def __post_init__(self):
+        for name, files in (("train", self.train), ("valid", self.valid)):
+            if len(files) > 1 or (name == "train" and not files):
+                raise ValueError(
+                    f"{name} names {len(files)} files; give one file of labelled texts with --{name}, or many as a"
+                    " folder or a quoted pattern"
+                )
+        if not 0.0 <= self.token_dropout < 1.0:
+            raise ValueError(f"token_dropout={self.token_dropout} must be at least 0 and below 1")
+        if not 0.0 < self.valid_share <= 0.2:
+            raise ValueError(f"valid_share={self.valid_share} must be above 0 and at most 0.2")
+        LongTexts(max_tokens=self.max_tokens, long=self.long)
+
+    def check(self) -> None:
+        """Raises AttendoError for a missing file or columns that cannot be read, before anything slow begins."""
+        for name in (*self.train, *self.valid):
+            for file in self.source(Path(name)).paths():
+                require_file(file)
+
+    def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
+        """Files by one name, read as the run's are; columns and header as in training unless given."""
+        data = replace(
+            self,
+            columns=self.columns if columns is None else columns,
+            header=self.header if header is None else header,
+        )
+        chosen = None
+        if data.columns is not None:
+            label, text = parse_columns(data.columns, LABELLED)
+            chosen = (label, text)
+        return LabelledSource(file, chosen, data.header)
+
+    @property
+    def long_texts(self) -> LongTexts:
+        """What becomes of long texts."""
+        return LongTexts(max_tokens=self.max_tokens, long=self.long)
+
+
+def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
+    """How many of these rows have a text that stands in a run's training file, too; 0 where that is there no more."""
+    texts = {row.text for row in rows}
+    try:
+        known = {row.text for row in read_labelled(data.source(Path(data.train[0]))) if row.text in texts}
+    except AttendoError:
+        return 0
+    return sum(row.text in known for row in rows)
+
+
+@dataclass
+class LabelledCorpus:
+    """The training and validation texts of a run, read in streams as often as needed."""
+
+    data: LabelledData
+    say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
+
+    @cached_property
+    def held(self) -> HeldOut | None:
+        """The texts split off for validation, where no validation file is given."""
+        if self.data.valid:
+            return None
+        data, source = self.data, self._source
+
+        def split(trained: Callable[[int], bool]) -> HeldOut:
+            return held_out_texts(
+                lambda: read_labelled(source, data.strict), source.name, data.valid_share, trained
+            )
+
+        held = split_of_new(split, self.trained, self.say)
+        self.say(
+            f"{held.n_held_out:,} of {held.n_rows:,} texts are split off for validation (by a hash of the text)"
+        )
+        return held
+
+    @cached_property
+    def counts(self) -> dict[str, int]:
+        """How many training rows each label has; what was read is said once."""
+        account, seen = Account(self._source.name), SeenRows()
+        rows = seen.watch(read_labelled(self._source, self.data.strict, account))
+        every = count_labels(rows, self._source.name, account)
+        for line in (account.line(), *seen.repeats().lines(account)):
+            self.say(line)
+        counts = (
+            every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
+        )
+        if empty := [label for label, count in counts.items() if not count]:
+            raise AttendoError(
+                f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with --valid"
+            )
+        shown = [f"{label} {count:,}" for label, count in counts.items()]
+        self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
+        return counts
+
+    def rows(self, account: Account | None = None) -> Iterator[LabelledRow]:
+        """The training rows; `account` is kept up to date."""
+        held = self.held
+        for row in read_labelled(self._source, self.data.strict, account):
+            if held is None or row.text not in held:
+                yield row
+
+    def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
+        """The rows of each evaluation, at most `most` (0: all), and those of the last choice: see `validation_rows`.
+
+        Says how many of their texts are training texts too.
+        """
+        left_out = {}
+        if self.data.valid:
+            hashes = Counter(source_hash(row.text) for row in self._all_validation())
+            known = hashes.keys() & (source_hash(row.text) for row in self.rows())
+            n_rows = hashes.total()
+            if n := sum(hashes[key] for key in known):
+                self.say(f"{n:,} of {n_rows:,} validation texts are training texts too: the scores flatter")
+            if len(self.trained):
+                left_out[KNOWN] = lambda row: row.text in self.trained
+        return validation_rows(self._all_validation, most, "text", self.say, left_out)
+
+    @property
+    def validation_name(self) -> str:
+        """The validation file, as messages name it."""
+        return self.data.valid[0] if self.data.valid else self._source.name
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """The number of texts."""
+        n = sum(self.counts.values())
+        return n, f"{n:,} texts"
+
+    def texts(self) -> Iterator[str]:
+        """The training texts, the first ones if there are very many."""
+        return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
+
+    def identifying_texts(self) -> Iterator[str]:
+        """The training texts."""
+        return (row.text for row in self.rows())
+
+    def material(self, tokenizer: Tokenizer) -> LabelledMaterial:
+        """The training texts in ids, made once and cached."""
+        data, labels = self.data, LabelSet(tuple(self.counts))
+        options = {
+            "columns": data.columns,
+            "header": data.header,
+            "split": not data.valid,
+            "labels": labels.names,
+        }
+        files, account = self._source.paths(), Account(self._source.name)
+        if not data.valid and data.valid_share != 0.01:
+            options["valid_share"] = data.valid_share
+        if len(files) > 1:
+            options["files"] = [len(files)]
+        if self.held is not None and len(self.trained):
+            options["trained"] = self.trained.sha256
+        store = labelled_store(
+            self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
+        )
+        weights = class_weights(list(self.counts.values()), data.class_weights)
+        material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
+        if material.n_long:
+            self.say(data.long_texts.summary(material.n_long, material.n_rows))
+        if weights is not None:
+            self.say("the classes are unbalanced: a row of a rare one counts more (data.class_weights)")
+        return material
+
+    def facts(self) -> dict[str, Any]:
+        """The labels and their numbers of training rows."""
+        return {"labels": self.counts}
+
+    def model_facts(self) -> dict[str, Any]:
+        """As many classes as labels."""
+        return {"n_classes": len(self.counts)}
+
+    @property
+    def _source(self) -> LabelledSource:
+        return self.data.source(Path(self.data.train[0]))
+
+    def _all_validation(self) -> Iterator[LabelledRow]:
+        if self.data.valid:
+            source = self.data.source(Path(self.data.valid[0]))
+            account, labels = Account(source.name), LabelSet(tuple(self.counts))
+            for row in read_labelled(source, self.data.strict, account):
+                labels.id_of(row.label, account.place(row.number))  # told here, where its file is known
+                yield row
+            return
+        held = self.held
+        assert held is not None
+        for row in read_labelled(self._source, self.data.strict):
+            if row.text in held:
+                yield row

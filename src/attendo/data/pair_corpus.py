@@ -1,0 +1,252 @@
+"""From the files a run names to a token store and validation pairs, with every row accounted for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+from attendo.data import forecasts
+from attendo.data.accounting import Account
+from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
+from attendo.data.corpora import PairSource, read_pairs
+from attendo.data.doctor import examine, filtered
+from attendo.data.doctor_report import Report
+from attendo.data.held_out import HeldOut, held_out
+from attendo.data.pair_data import FORECASTS, PairData
+from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
+from attendo.display.formats import Say, plural
+from attendo.errors import AttendoError
+
+TOKENIZER_ROWS = 1_000_000
+"""A tokenizer learns from at most that many pairs: more change its pieces no further."""
+
+FORECAST_PAIRS = 30_000
+FORECAST_VALIDATION_PAIRS = 500
+
+
+@dataclass(frozen=True, eq=False)
+class PairMaterial:
+    """A token store of pairs as training sees it. max_tokens: the most on a side; 0: any number."""
+
+    store: PairStore
+    specials: SpecialTokens = OWN
+    max_tokens: int = 0
+
+    @property
+    def facts(self) -> StoreFacts:
+        """The store's."""
+        return self.store.facts
+
+    @property
+    def n_rows(self) -> int:
+        """Pairs."""
+        return len(self.store)
+
+    @property
+    def n_tokens(self) -> int:
+        """Target tokens with their ends."""
+        return int(self.store.target_lengths.sum()) + len(self.store)
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        """The batches of an epoch."""
+        return self._epochs(batch_tokens, seed, epoch)
+
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        """The epochs asked for last, each made once."""
+        return lru_cache(maxsize=2)(self._epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        lengths = self.store.source_lengths, self.store.target_lengths
+        return EpochBatches(token_batches(*lengths, batch_tokens, seed, epoch), self._collate)
+
+    def _collate(self, rows: Rows) -> Batch:
+        return pair_batch(self.store, rows, self.specials)
+
+
+@dataclass
+class PairCorpus:
+    """The training and validation pairs of a run, read in streams as often as needed."""
+
+    data: PairData
+    say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
+
+    @cached_property
+    def report(self) -> Report | None:
+        """What the doctor found; its summary is said, and what speaks against the languages. None if embedded."""
+        if self.embedded:
+            self.say(f"{FORECASTS}: {FORECAST_PAIRS:,} generated pairs")
+            return None
+        if warning := self._misfit[0]:
+            self.say(f"warning: {warning}")
+        return self._examined
+
+    @cached_property
+    def _examined(self) -> Report:
+        data = self.data
+        report = examine(
+            data.training_source(), data.test_source(), data.drops(), data.strict, data.validation_source()
+        )
+        self.say(report.summary())
+        return report
+
+    @property
+    def _misfit(self) -> tuple[str, bool]:
+        """What speaks against the languages, and whether each side is in the other one's."""
+        return self.data.direction_warning(self._examined.seen) if any(self.data.languages) else ("", False)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the pairs come from the built-in grammar of weather forecasts."""
+        return self.data.embedded
+
+    @cached_property
+    def held(self) -> HeldOut | None:
+        """The sources split off for validation, where no validation file is given."""
+        if self.embedded or self.data.valid:
+            return None
+
+        def split(trained: Callable[[int], bool]) -> HeldOut:
+            name = self.data.training_source().name
+            return held_out((source for _, source, _ in self._usable()), name, trained=trained)
+
+        held = split_of_new(split, self.trained, self.say)
+        self.say(
+            f"{held.n_held_out:,} of {held.n_rows:,} pairs are split off for validation (by a hash of the source)"
+        )
+        return held
+
+    @cached_property
+    def n_pairs(self) -> int:
+        """How many training pairs there are."""
+        if self.embedded:
+            return FORECAST_PAIRS
+        report, held = self.report, self.held
+        if held is not None:
+            return held.n_rows - held.n_held_out
+        assert report is not None
+        return report.account.used if not report.drop else sum(1 for _ in self.pairs())
+
+    def pairs(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
+        """The training pairs: (line number, source, target); `account` is kept up to date."""
+        held = self.held
+        for number, source, target in self._usable(account):
+            if held is None or source not in held:
+                yield number, source, target
+
+    def validation(
+        self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
+    ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """The pairs of each evaluation, at most `most`, and those of the last choice: see `validation_rows`.
+
+        max_tokens: pairs with more on a side are left out.
+        """
+
+        def is_long(pair: tuple[str, str]) -> bool:
+            if tokenizer is None or max(len(text.encode()) for text in pair) < max_tokens:
+                return False  # no token is shorter than a byte
+            return max(len(tokenizer.encode(pair[0])), len(tokenizer.target.encode(pair[1]))) > max_tokens
+
+        left_out = {f"have more than {max_tokens:,} tokens": is_long} if tokenizer and max_tokens else {}
+        if self.data.valid and len(self.trained):
+            left_out[KNOWN] = lambda pair: pair[0] in self.trained
+        found = validation_rows(self._all_validation, most, "pair", self.say, left_out)
+        if not found[0]:
+            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
+        return found
+
+    def texts(self) -> Iterator[str]:
+        """Both sides of the training pairs, of the first ones if there are very many."""
+        for _, source, target in itertools.islice(self.pairs(), TOKENIZER_ROWS):
+            yield source
+            yield target
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """The number of pairs. A run begins by this: AttendoError for a wrong code, and sides in the wrong order."""
+        self.data.require_languages()
+        if not self.embedded and self._misfit[1]:
+            raise AttendoError(self._misfit[0])
+        return self.n_pairs, f"{self.n_pairs:,} pairs"
+
+    def identifying_texts(self) -> Iterator[str]:
+        """The sources; none of the embedded corpus, whose validation pairs are of another part of the grammar."""
+        return (source for _, source, _ in (() if self.embedded else self.pairs()))
+
+    def facts(self) -> dict[str, Any]:
+        """The languages."""
+        return {
+            "languages": {"source": self.data.source_language, "target": self.data.target_language},
+        }
+
+    def model_facts(self) -> dict[str, Any]:
+        """Nothing: a translator's shape is free."""
+        return {}
+
+    def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
+        """The training pairs as token ids, made once and cached; without those of more than max_tokens on a side."""
+        data = self.data
+        options = {"columns": data.columns, "header": data.header, "reverse": data.reverse, "drop": data.drop}
+        if self.embedded:
+            options |= {"embedded": FORECASTS, "pairs": FORECAST_PAIRS}
+            files: list[Path] = []
+        else:
+            files = data.training_source().paths()
+            options["split"] = not data.valid
+            compared = data.compared() if "leaks" in data.drops() else []
+            leaks = [path for source in compared for path in source.paths()]
+            if len(data.training_source().parts()) > 1 or len(leaks) > 2:
+                options["files"] = [len(files), len(leaks), len(data.train)]  # which of the hashes are what
+            if data.against and leaks:
+                options["against"] = [(len(source.files), len(source.paths())) for source in compared]
+            files += leaks
+        if max_tokens:
+            options["max_tokens"] = max_tokens
+        if self.held is not None and len(self.trained):
+            options["trained"] = self.trained.sha256
+        account, key = Account(data.training_source().name), store_key(files, options, tokenizer)
+        store = pair_store(
+            self.pairs(account), tokenizer, key, account=account, max_tokens=max_tokens or None
+        )
+        if (left_out := store.facts.left_out)[1]:
+            lines = account.places(*left_out)
+            self.say(f"{plural(left_out[1], 'pair')} of more than {max_tokens:,} tokens left out ({lines})")
+        if not len(store):
+            raise AttendoError(f"{account.file}: no pair has {max_tokens:,} tokens or fewer; split the texts")
+        return store
+
+    def _usable(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
+        if self.embedded:
+            for number, (source, target) in enumerate(self._forecasts(FORECAST_PAIRS, "train"), 1):
+                yield number, source, target
+            return
+        account = Account(self.data.training_source().name) if account is None else account
+        pairs = read_pairs(self.data.training_source(), self.data.strict, account)
+        report = (
+            self.report if self.data.drop else None
+        )  # it reads all pairs once: nobody needs that to resume
+        yield from pairs if report is None else filtered(pairs, report, account)
+
+    def _forecasts(self, n: int, split: forecasts.Split) -> list[tuple[str, str]]:
+        pairs = forecasts.pairs(n, split)
+        return [(target, source) for source, target in pairs] if self.data.reverse else pairs
+
+    def _all_validation(self) -> Iterator[tuple[str, str]]:
+        if self.embedded:
+            yield from self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
+            return
+        source: PairSource | None = self.data.validation_source()
+        if source is not None:
+            yield from ((s, t) for _, s, t in read_pairs(source, self.data.strict))
+            return
+        held = self.held
+        assert held is not None
+        yield from ((s, t) for _, s, t in self._usable() if s in held)

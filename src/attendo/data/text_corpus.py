@@ -1,0 +1,195 @@
+"""From the texts a run names to a stream of tokens, with every file and row accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from attendo.data.batches import EpochBatches
+from attendo.data.lines import require_file
+from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.store import StoreFacts, store_key
+from attendo.data.text_parts import TextSplit, part_of, split_texts
+from attendo.data.texts import (
+    STDLIB,
+    Chunk,
+    Documents,
+    Part,
+    Reading,
+    TextSource,
+    read_documents,
+    standard_library,
+)
+from attendo.data.token_stream import TokenStream, token_stream
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows
+from attendo.data.windows import require_window, window_batches
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+
+CHARACTERS_A_ROW = 100
+"""About 20 words: the rules that choose a vocabulary and a size count in rows of them."""
+
+TOKENIZER_CHARACTERS = 50_000_000
+"""A tokenizer learns from at most that many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextData:
+    """Which texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    train, valid: files, folders, patterns, or "stdlib", the source of Python's standard library; without `valid` some
+    documents, or the end of each, are split off. column, header: of .tsv, .csv, .jsonl and .parquet files. documents:
+    what one is in a text file.
+    """
+
+    train: tuple[str, ...] = (STDLIB,)
+    valid: tuple[str, ...] = ()
+    column: str | None = None
+    header: bool = False
+    documents: Documents = "file"
+    strict: bool = False
+
+    def check(self) -> None:
+        """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
+        if self.embedded and self.valid:
+            raise AttendoError(f"--train {STDLIB} brings its own validation files; leave out --valid")
+        for part in ("train", "valid"):
+            source = self.source(part)
+            for file in () if source is None or self.embedded else source.paths():
+                require_file(file)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the texts are Python's own."""
+        return self.train == (STDLIB,)
+
+    def source(self, part: Part) -> TextSource | None:
+        """Where a part is read from; None for a validation part that is split off."""
+        if self.embedded:
+            return standard_library(part)
+        files = self.train if part == "train" else self.valid
+        return self.other(map(Path, files)) if files else None
+
+    def other(self, files: Iterable[Path]) -> TextSource:
+        """Other files, read as the run's are."""
+        return TextSource(tuple(files), self.column, self.header, self.documents)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowMaterial:
+    """A stream of documents as a language model's training sees it: full windows of `context` tokens."""
+
+    stream: TokenStream
+    context: int
+    specials: SpecialTokens = OWN
+
+    @property
+    def facts(self) -> StoreFacts:
+        """The stream's."""
+        assert self.stream.facts is not None, "a stream in memory has no store"
+        return self.stream.facts
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of about 20 words, by which sizes are chosen."""
+        return int(self.stream.n_characters.sum()) // CHARACTERS_A_ROW
+
+    @property
+    def n_tokens(self) -> int:
+        """Targets of an epoch, the ends of documents included."""
+        return self.stream.n_positions
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        """The batches of an epoch."""
+        return window_batches(self.stream, self.context, batch_tokens, seed, epoch, specials=self.specials)
+
+
+@dataclass
+class TextCorpus:
+    """The training and validation documents of a run, read in streams as often as needed."""
+
+    data: TextData
+    say: Say
+    trained: TrainedRows = field(default_factory=TrainedRows)
+
+    @cached_property
+    def split(self) -> TextSplit | None:
+        """What is split off for validation, where no validation file is given."""
+        if self.data.embedded or self.data.valid:
+            return None
+        split = split_texts(self._read("train"), self._train.name)
+        self.say(split.line())
+        return split
+
+    @cached_property
+    def n_characters(self) -> int:
+        """Of the training texts; what was read is said once."""
+        reading = Reading(self._train.name)
+        for _ in read_documents(self._train, self.data.strict, reading):
+            pass
+        for line in (reading.line(), *(account.line() for account in reading.accounts)):
+            self.say(line)
+        return sum(len(chunk.text) for chunk in self.chunks("train"))
+
+    def chunks(self, part: Part) -> Iterator[Chunk]:
+        """The documents of a part, in chunks."""
+        split = self.split
+        if split is None:
+            return self._read(part)
+        return part_of(self._read("train"), split, part)
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """In rows of about 20 words."""
+        return self.n_characters // CHARACTERS_A_ROW, f"{self.n_characters:,} characters"
+
+    def texts(self) -> Iterator[str]:
+        """The training texts in chunks, the first ones if there are very many."""
+        read = 0
+        for chunk in self.chunks("train"):
+            yield chunk.text
+            read += len(chunk.text)
+            if read > TOKENIZER_CHARACTERS:
+                return
+
+    def stream(self, tokenizer: Tokenizer, part: Part) -> TokenStream:
+        """A part in ids, made once and cached."""
+        data, source = self.data, self.data.source(part)
+        files = (source or self._train).paths()
+        options = (source or self._train).options() | {"part": part, "split": source is None}
+        if data.embedded:
+            options["folders"] = STDLIB
+        return token_stream(self.chunks(part), tokenizer, store_key(files, options, tokenizer))
+
+    def windows(self, tokenizer: Tokenizer, context: int) -> WindowMaterial:
+        """The training texts in windows of `context` tokens. Raises AttendoError if they don't fill one."""
+        stream = self.stream(tokenizer, "train")
+        require_window(stream, context, self._train.name)
+        return WindowMaterial(stream, context, tokenizer.specials)
+
+    def identifying_texts(self) -> Iterator[str]:
+        """Nothing: documents are not compared with those of another run."""
+        return iter(())
+
+    def facts(self) -> dict[str, Any]:
+        """Nothing: a language model's users need the tokenizer alone."""
+        return {}
+
+    def model_facts(self) -> dict[str, Any]:
+        """Nothing: the shape is free."""
+        return {}
+
+    @property
+    def _train(self) -> TextSource:
+        source = self.data.source("train")
+        assert source is not None
+        return source
+
+    def _read(self, part: Part) -> Iterator[Chunk]:
+        source = self.data.source(part)
+        assert source is not None
+        return read_documents(source, self.data.strict)

@@ -1,0 +1,56 @@
+"""Raw text in and out: a trained model with its tokenizer, for translating, classifying, generating, embedding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from attendo.bundle import load_bundle, load_model
+from attendo.errors import AttendoError
+from attendo.inference.alignment import Link
+from attendo.inference.classifier import Classification, Classifier
+from attendo.inference.embedder import Embedder
+from attendo.inference.generation import Generation
+from attendo.inference.generator import Generator
+from attendo.inference.translations import Assessment, Candidate, Translation
+from attendo.inference.translator import Translator
+from attendo.own_parts import OwnParts
+
+__all__ = [
+    "Assessment",
+    "Candidate",
+    "Classification",
+    "Classifier",
+    "Embedder",
+    "Generation",
+    "Generator",
+    "Link",
+    "Translation",
+    "Translator",
+    "load",
+]
+
+_KINDS: dict[str, Any] = {kind.task: kind for kind in (Translator, Classifier, Generator, Embedder)}
+
+
+def load(folder: str | Path, device: str = "cpu", own_parts: OwnParts | None = None) -> Any:
+    """Load the trained model of a run folder, ready to use.
+
+    Args:
+        folder: The run folder.
+        device: "cpu" or "cuda".
+        own_parts: The custom modules that the model was trained with.
+
+    Returns:
+        A Translator, Classifier or Generator, by the task in the card; an Embedder for a masked language model and for
+        a model of embeddings.
+
+    Raises:
+        AttendoError: A file is missing or damaged, or the task is unknown.
+    """
+    bundle = load_bundle(Path(folder), own_parts)
+    if (task := bundle.card.get("task", "")) == "embedding":
+        return Embedder.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
+    if task not in _KINDS:
+        raise AttendoError(f"no task is called {task!r}; there are {', '.join(_KINDS)}")
+    return _KINDS[task].from_bundle(bundle, load_model(Path(folder), bundle).to(device))

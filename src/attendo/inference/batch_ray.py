@@ -1,0 +1,259 @@
+"""Files of any size through a model on a Ray cluster: chunks computed by its workers ahead of the one that writes.
+
+Each worker is a Ray actor that holds the model; it is given one chunk at a time, and what it gives waits until it is
+that chunk's turn to be written (`bulk.Ahead`), so that exactly once, in order and going on after a kill are `bulk`'s
+own. A worker that dies is replaced, and its chunk goes to the next one that is free. The model's files travel through
+Ray's object store: nothing but attendo has to be on the other machines.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, Protocol
+
+from attendo.errors import AttendoError
+from attendo.inference.batch_files import Ahead, Chunk, Done, whole
+
+AHEAD = 4
+"""Chunks for each worker that may be computed, or wait for their turn, at a time."""
+
+TRIES = 5
+"""Workers that may die over one chunk, or one after the other before they have the model."""
+
+PATIENCE = 600.0
+"""Seconds in which some worker must begin, where none works; a cluster that grows takes minutes."""
+
+
+class Make(Protocol):
+    """On a worker: what does the work, from a folder with the files that were sent. Ray must be able to send it."""
+
+    def __call__(self, folder: Path, /) -> Callable[[int, list[str]], Done]: ...
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where to compute, on how many workers, each of so many processor threads and GPUs.
+
+    address: of a cluster that runs, `auto` for this machine's; None: one on this machine, made for this and ended after
+    it. workers: None: as many as fit.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    threads: int = 1
+    gpus: int = 0
+
+
+@contextmanager
+def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator[Ahead]:
+    """Within it, work that `through_file` takes, done by workers on the cluster, each with a `make` of its own.
+
+    files: what `make` finds in its folder, by names that may have folders in them. What the work finds must not depend
+    on the worker; then it depends neither on how many there are nor on how many die.
+
+    Raises AttendoError where Ray is not installed, the cluster is not there or has no room; later, from the results,
+    what the work raises, and where workers die again and again over the same lines, or none begins.
+    """
+    ray = _ray()
+    connected = not ray.is_initialized()
+    if connected:
+        _connect(ray, cluster)
+    try:
+        crew = _Crew(ray, make, ray.put(dict(files)), cluster, _n_workers(ray, cluster))
+        try:
+            yield Ahead(crew.done)
+        finally:
+            crew.dismiss()
+    finally:
+        if connected:
+            ray.shutdown()
+
+
+def _ray() -> Any:
+    """Ray, which tells nobody that it is used."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError:
+        raise AttendoError('a cluster needs Ray: pip install "attendo[ray]"') from None
+    return ray
+
+
+def _connect(ray: Any, cluster: Cluster) -> None:
+    quiet: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    try:
+        if cluster.address is not None:
+            _look_for(cluster.address)
+            ray.init(cluster.address, **quiet)
+        else:
+            n_cpus = None if cluster.workers is None else cluster.workers * cluster.threads
+            ray.init("local", num_cpus=n_cpus, include_dashboard=False, **quiet)
+    except (ConnectionError, ValueError, RuntimeError, OSError, ray.exceptions.RayError) as error:
+        said = " ".join(str(error).split())[:200]
+        where = "on this machine" if cluster.address is None else f"at {cluster.address}"
+        raise AttendoError(f"no Ray cluster {where}; see what ray status says ({said})") from None
+
+
+def _look_for(address: str) -> None:
+    """Raises OSError where nobody listens at host:port: Ray itself would look for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _n_workers(ray: Any, cluster: Cluster) -> int:
+    """As many as were asked for, which the cluster may grow for, or as fit; AttendoError where not one does."""
+    if cluster.workers is not None:
+        return cluster.workers
+    needs = {"CPU": cluster.threads} | ({"GPU": cluster.gpus} if cluster.gpus else {})
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    fit = sum(min(int(has.get(kind, 0)) // n for kind, n in needs.items()) for has in machines)
+    if not fit:
+        wanted = " and ".join(f"{n} {kind}" for kind, n in needs.items())
+        raise AttendoError(
+            f"no machine of the Ray cluster has {wanted} for a worker; ask for fewer --threads"
+        )
+    return fit
+
+
+class Worker:
+    """What an actor runs."""
+
+    def begin(self, make: Make, files: Mapping[str, bytes], wanted: str) -> None:
+        """Makes the work from the files. Raises AttendoError where another attendo is installed."""
+        if (own := version("attendo")) != wanted:
+            raise AttendoError(
+                f"{platform.node()}, a worker, has attendo {own}, and this is {wanted}; install the same"
+            )
+        with tempfile.TemporaryDirectory(prefix="attendo-") as folder:
+            for name, data in files.items():
+                path = Path(folder, name)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
+            self._work = make(Path(folder))
+
+    def done(self, first: int, texts: list[str]) -> Done:
+        """The results of a chunk."""
+        return whole(texts, self._work(first, texts))
+
+
+@dataclass(eq=False)
+class _Order:
+    """A chunk, its result once that is there, and how many workers have died over it."""
+
+    chunk: Chunk
+    result: Done | None = None
+    deaths: int = 0
+
+
+@dataclass(eq=False)
+class _Crew:
+    """The workers of a file. Each is free, or owes one thing: a chunk, or None, to have begun."""
+
+    ray: Any
+    make: Make
+    files: Any
+    cluster: Cluster
+    n_workers: int
+    free: list[Any] = field(default_factory=list)
+    owed: dict[Any, tuple[Any, _Order | None]] = field(default_factory=dict)
+    to_do: deque[_Order] = field(default_factory=deque)
+    n_early: int = 0  # workers that died before they had begun, since one last has
+
+    def __post_init__(self) -> None:
+        for _ in range(self.n_workers):
+            self._hire()
+
+    def done(self, chunks: Iterator[Chunk]) -> Iterator[Done]:
+        """The results of the chunks, in order."""
+        row: deque[_Order] = deque()
+        while True:
+            new = [_Order(chunk) for chunk in islice(chunks, AHEAD * self.n_workers - len(row))]
+            row.extend(new)
+            self.to_do.extend(new)
+            while self.free and self.to_do:
+                self._give(self.free.pop(), self.to_do.popleft())
+            if not row:
+                return
+            if (result := row[0].result) is None:
+                self._wait()
+            else:
+                row.popleft()
+                yield result
+
+    def dismiss(self) -> None:
+        """Ends all workers, whatever they do."""
+        for worker in [*self.free, *(worker for worker, _ in self.owed.values())]:
+            self.ray.kill(worker)
+
+    def _hire(self) -> None:
+        """A worker more. Ray neither restarts it nor asks it twice: a chunk waits for no certain worker."""
+        actor = self.ray.remote(Worker).options(
+            num_cpus=self.cluster.threads,
+            num_gpus=self.cluster.gpus,
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        worker = actor.remote()
+        self.owed[worker.begin.remote(self.make, self.files, version("attendo"))] = worker, None
+
+    def _give(self, worker: Any, order: _Order) -> None:
+        self.owed[worker.done.remote(*order.chunk)] = worker, order
+
+    def _wait(self) -> None:
+        """Waits until some worker has done what it owes, or died."""
+        works = any(order for _, order in self.owed.values())
+        ready, _ = self.ray.wait(list(self.owed), timeout=None if works else PATIENCE)
+        if not ready:
+            raise AttendoError(
+                f"no worker of the Ray cluster has begun for {PATIENCE:.0f} s; look for room with ray status"
+            )
+        for ref in ready:
+            self._settle(ref)
+
+    def _settle(self, ref: Any) -> None:
+        """Takes what a worker owed: its result is brought here at once, as it would die with the worker's machine."""
+        worker, order = self.owed.pop(ref)
+        failures = self.ray.exceptions
+        try:
+            result = self.ray.get(ref)
+        except failures.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, AttendoError) else error) from None
+        except failures.RayError as error:
+            self.ray.kill(worker)  # it may be out of reach only
+            self._lost(order, " ".join(str(error).split())[:200])
+            self._hire()
+            return
+        self.free.append(worker)
+        if order is None:
+            self.n_early = 0
+        else:
+            order.result = result
+
+    def _lost(self, order: _Order | None, why: str) -> None:
+        """A worker has died: what it was to do goes to the next one. Raises AttendoError where that leads nowhere."""
+        if order is None:
+            self.n_early += 1
+            if self.n_early == TRIES:
+                raise AttendoError(
+                    f"{TRIES} workers died before they had the model; take fewer to a machine ({why})"
+                )
+            return
+        order.deaths += 1
+        first, texts = order.chunk
+        if order.deaths == TRIES:
+            raise AttendoError(
+                f"lines {first} to {first + len(texts) - 1}: {TRIES} workers died over them; what was done before"
+                f" stays ({why})"
+            )
+        self.to_do.appendleft(order)

@@ -1,0 +1,234 @@
+"""Classifier: raw text in, a label with calibrated probabilities out, for any bundle of a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from attendo.bundle import Bundle, TaskName, load_as
+from attendo.config import build
+from attendo.data.batches import pad_rows, token_batches
+from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.long_texts import LongTexts
+from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
+from attendo.inference.text_list import require_list
+from attendo.metrics import (
+    accuracy,
+    brier_score,
+    calibration_error,
+    class_scores,
+    confusion_matrix,
+    log_loss,
+    log_softmax,
+    share_error,
+)
+from attendo.models import EncoderClassifier
+
+BATCH_TOKENS = 8192
+"""Tokens that go through the model at a time: memory is bounded by it and by the longest part of a text."""
+
+CHUNK = 1000
+"""Texts that are held as tokens at a time."""
+
+
+@dataclass(frozen=True)
+class Classification:
+    """A text's label, its probability, and those of all labels, the most probable first.
+
+    A text without content (empty, or white space alone) has no label: None, without probabilities. n_tokens: of the
+    whole text. cut: whether the model read only a part of them.
+    """
+
+    text: str
+    label: str | None
+    probability: float | None
+    probabilities: dict[str, float]
+    n_tokens: int
+    cut: bool
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """Precision, recall and F1 of one label, in [0, 1], and the number of rows that have it."""
+
+    label: str
+    precision: float
+    recall: float
+    f1: float
+    support: int
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """How good classifications are.
+
+    found: in the order of the rows. classes: one score a label. confusion [true, predicted]: numbers of rows, in the
+    order of `classes`. measures: loss (nats a text), accuracy, macro_f1, brier and ece (expected calibration error),
+    by calibrated probabilities; loss_uncalibrated and ece_uncalibrated, by those at temperature 1; accuracy_error, one
+    standard error of the accuracy, and commonest, the share of the label that most rows have.
+    """
+
+    found: tuple[Classification, ...]
+    classes: tuple[ClassScore, ...]
+    confusion: Int[ndarray, "classes classes"]
+    measures: dict[str, float]
+
+
+@dataclass
+class Classifier:
+    """Classifies raw text.
+
+    counts: training rows by label, in the order of the classes. temperature: p = softmax(logits / temperature), fitted
+    on validation rows. long_texts: what becomes of long texts. folder: that it was loaded from.
+    """
+
+    task: ClassVar[TaskName] = "classification"
+
+    model: EncoderClassifier
+    tokenizer: Tokenizer
+    counts: Mapping[str, int]
+    temperature: float = 1.0
+    long_texts: LongTexts = field(default_factory=LongTexts)
+    card: dict[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        config, around = self.model.config, self.tokenizer.specials.n_around_text
+        if not config.n_classes:
+            raise AttendoError("this model has no classes, it gives vectors; use it with `attendo embed`")
+        if len(self.counts) != config.n_classes:
+            raise AttendoError(
+                f"the card names {len(self.counts)} labels, the model has {config.n_classes} classes; copy the run"
+                " folder's card.json back"
+            )
+        try:
+            self.labels = LabelSet(tuple(self.counts))
+        except ValueError as error:
+            raise AttendoError(f"{error}; copy the run folder's card.json back") from None
+        if config.positions == "learned" and self.long_texts.max_tokens + around > config.max_len:
+            raise AttendoError(
+                f"data.max_tokens={self.long_texts.max_tokens} and the start token are more than the model's"
+                f" positions, model.max_len={config.max_len}; lower max_tokens or raise max_len"
+            )
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu") -> Classifier:
+        """The classifier of a run folder. Raises AttendoError naming what is missing, damaged or for another task."""
+        return cls.from_bundle(*load_as(EncoderClassifier, folder, device))
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, model: EncoderClassifier) -> Classifier:
+        """A classifier around a model in memory: the card has `labels` (training rows by name), and the temperature
+        of the validation; [data] has max_tokens and long.
+        """
+        card, data = bundle.card, bundle.tables.get("data", {})
+        long = {key: data[key] for key in ("max_tokens", "long") if key in data}
+        temperature = card.get("validation", {}).get("temperature", 1.0)
+        return cls(
+            model,
+            bundle.tokenizer,
+            card.get("labels", {}),
+            temperature,
+            build(LongTexts, long, "config.toml [data]"),
+            card,
+            bundle.folder,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.output_proj.weight.device
+
+    def classify(self, texts: Sequence[str]) -> list[Classification]:
+        """One Classification a text, in order. Memory is bounded however long a text is."""
+        logits, n_tokens = self.read(texts)
+        probabilities = np.exp(log_softmax(logits / self.temperature))
+        found = zip(texts, probabilities, n_tokens, strict=True)
+        return [self._classification(text, row, n) for text, row, n in found]
+
+    def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> Assessment:
+        """Classifies the rows' texts and compares with their labels; what has no content counts as most rows' label.
+
+        Raises AttendoError, naming `name` and the row's number, for a label that training did not see.
+        """
+        true = self.ids_of(rows, name)
+        texts = [row.text for row in rows]
+        logits, n_tokens = self.read(texts)
+        log_probs = log_softmax(logits / self.temperature)
+        probabilities = np.exp(log_probs)
+        predicted = probabilities.argmax(1)
+        confusion = confusion_matrix(true, predicted, len(self.labels))
+        scores = class_scores(confusion)
+        raw = log_softmax(logits)
+        measures = {
+            "loss": log_loss(log_probs, true),
+            "accuracy": accuracy(true, predicted),
+            "accuracy_error": share_error(accuracy(true, predicted), len(true)),
+            "commonest": float(scores.support.max()) / len(true),
+            "macro_f1": scores.macro_f1,
+            "ece": calibration_error(probabilities, true),
+            "brier": brier_score(probabilities, true),
+            "loss_uncalibrated": log_loss(raw, true),
+            "ece_uncalibrated": calibration_error(np.exp(raw), true),
+        }
+        columns = (scores.precision, scores.recall, scores.f1, scores.support)
+        classes = zip(self.labels.names, *(column.tolist() for column in columns), strict=True)
+        found = zip(texts, probabilities, n_tokens, strict=True)
+        return Assessment(
+            tuple(self._classification(text, row, n) for text, row, n in found),
+            tuple(ClassScore(*row) for row in classes),
+            confusion,
+            measures,
+        )
+
+    def ids_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, " rows"]:
+        """The class ids of the rows' labels. Raises AttendoError for a label that training did not see."""
+        return np.array([self.labels.id_of(row.label, f"{name}:{row.number}") for row in rows], np.int64)
+
+    def read(self, texts: Sequence[str]) -> tuple[Float[ndarray, "texts classes"], list[int]]:
+        """The logits of each text, not yet divided by the temperature, and its number of tokens.
+
+        Those of a long text read through windows are the windows' mean; those of a text without content give the
+        labels' shares of the training rows at the classifier's temperature. Raises AttendoError for a bare text.
+        """
+        require_list(texts)
+        logits = np.empty((len(texts), len(self.labels)))
+        n_tokens: list[int] = []
+        for start in range(0, len(texts), CHUNK):
+            chunk = texts[start : start + CHUNK]
+            encoded = self.tokenizer.encode_batch(chunk)
+            n_tokens += map(len, encoded)
+            logits[start : start + CHUNK] = self._chunk_logits(encoded)
+        empty = [i for i, text in enumerate(texts) if not text.strip()]
+        shares = np.array(list(self.counts.values()), np.float64)
+        logits[empty] = self.temperature * np.log(shares / shares.sum())
+        return logits, n_tokens
+
+    def _chunk_logits(self, encoded: Sequence[Sequence[int]]) -> Float[ndarray, "texts classes"]:
+        parts = [(i, part) for i, ids in enumerate(encoded) for part in self.long_texts.parts(ids)]
+        lengths = np.array([len(part) for _, part in parts])
+        sums = np.zeros((len(encoded), len(self.labels)))
+        for rows in token_batches(lengths, np.zeros_like(lengths), BATCH_TOKENS, 0, 0):
+            chosen = [self.tokenizer.specials.text(parts[row][1]) for row in rows]
+            src, src_lengths = pad_rows(chosen, self.tokenizer.pad_id, self.device)
+            with torch.inference_mode():
+                logits = self.model(src, src_lengths).double().cpu().numpy()
+            np.add.at(sums, [parts[row][0] for row in rows], logits)
+        return sums / np.bincount([i for i, _ in parts], minlength=len(encoded))[:, None]
+
+    def _classification(self, text: str, row: Float[ndarray, " classes"], n_tokens: int) -> Classification:
+        if not text.strip():
+            return Classification(text, None, None, {}, n_tokens, cut=False)
+        order = np.argsort(-row, kind="stable")
+        probabilities = {self.labels.names[i]: float(row[i]) for i in order}
+        label = self.labels.names[order[0]]
+        cut = self.long_texts.long == "cut" and self.long_texts.is_long(n_tokens)
+        return Classification(text, label, probabilities[label], probabilities, n_tokens, cut)

@@ -1,0 +1,237 @@
+"""Translations that are searched side by side, texts taken in and given up between any two steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+
+from attendo.decoding.engine import ContinuousSearch
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.step import Hypothesis
+from attendo.errors import AttendoError
+from attendo.inference.alignment import where_tokens_look
+from attendo.inference.sources import Sources
+from attendo.inference.streaming import TextAsFound
+from attendo.inference.translations import Loop, Translation
+from attendo.inference.translator import Translator
+
+COMPANY, PATIENCE = 8, 3
+"""Parts begin once they are an eighth of those that go on, or have waited for three steps: together it costs less."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be done with the texts of one request; as in `Translator.translate`.
+
+    stream: the greedy translation of a single text is given in pieces; it is not guarded.
+    """
+
+    sources: Sources
+    config: DecodingConfig
+    guard: bool = True
+    alignments: bool = False
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Translated:
+    """News of a request: a piece of its text that may be shown, or all of its translations."""
+
+    number: int
+    piece: str = ""
+    translations: tuple[Translation, ...] | None = None
+
+
+@dataclass(eq=False)
+class _Request:
+    number: int
+    wanted: Wanted
+    found: list[tuple[list[Hypothesis], Loop] | None]
+    text: TextAsFound | None
+    begins: Callable[[], None] | None = None
+    next: int = 0  # the first part that is not being searched yet
+    n_told: list[int] = field(default_factory=list)  # of each part's tokens, in a stream
+
+    @property
+    def going_on(self) -> bool:
+        return any(part is None for part in self.found)
+
+
+@dataclass(frozen=True)
+class _Part:
+    request: _Request
+    place: int
+    first: list[Hypothesis] | None = None  # what ran away, if it is searched again
+
+
+class _Lane:
+    """The parts that are searched in the same way, and those that wait for a row."""
+
+    def __init__(self, search: ContinuousSearch) -> None:
+        self.search = search
+        self.waiting: deque[_Request] = deque()
+        self.again: deque[_Part] = deque()
+        self.parts: dict[int, _Part] = {}
+        self._waited = 0  # steps
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.parts or self.waiting or self.again)
+
+    def take(self, n: int) -> None:
+        """Begins with at most n more parts; requests take turns, so that a short one need not wait for a long one."""
+        n_waiting = len(self.again) + sum(len(request.found) - request.next for request in self.waiting)
+        if 0 < COMPANY * n_waiting < len(self.parts) and self._waited < PATIENCE:
+            self._waited += 1
+            return
+        self._waited = 0
+        new: list[_Part] = []
+        while len(new) < n and (self.again or self.waiting):
+            if self.again:
+                new.append(self.again.popleft())
+                continue
+            request = self.waiting.popleft()
+            if request.begins is not None and not request.next:
+                request.begins()
+            new.append(_Part(request, request.next))
+            request.next += 1
+            if request.next < len(request.found):
+                self.waiting.append(request)
+        if not new:
+            return
+        sources = [(part.request.wanted.sources, part.place) for part in new]
+        starts = [[] if these.starts is None else these.starts[place] for these, place in sources]
+        rows = [these.rows[place] for these, place in sources]
+        numbers = self.search.add(rows, starts if any(starts) else None)
+        self.parts |= zip(numbers, new, strict=True)
+
+    def leave(self, request: _Request) -> None:
+        """Forgets all parts of a request."""
+        gone = [number for number, part in self.parts.items() if part.request is request]
+        self.search.leave(gone)
+        for number in gone:
+            del self.parts[number]
+        self.waiting = deque(other for other in self.waiting if other is not request)
+        self.again = deque(part for part in self.again if part.request is not request)
+
+
+class Translating:
+    """Texts that are being translated; each as `Translator.translate` does it, whatever is translated beside it.
+
+    rows: at most so many are searched at a time in the same way, the rows of a beam each for itself, but at least one
+    text; others wait. The translator must not search with a coverage penalty.
+    """
+
+    def __init__(self, translator: Translator, rows: int = 128) -> None:
+        self.translator, self.rows = translator, rows
+        self._lanes: dict[DecodingConfig, _Lane] = {}
+        self._rested: DecodingConfig | None = None  # whose lane was the last that came to rest
+        self._requests: dict[int, _Request] = {}
+        self._n_known = 0
+
+    @property
+    def going_on(self) -> int:
+        """How many requests have not been handed back as a whole."""
+        return len(self._requests)
+
+    def add(self, wanted: Wanted, begins: Callable[[], None] | None = None) -> int:
+        """Takes in a request; returns the number by which `advance` names it.
+
+        begins: is called once, when the first part of it is taken up. Raises AttendoError for a coverage penalty, and
+        for a stream that is not the greedy search of one text.
+        """
+        sources, config = wanted.sources, wanted.config
+        if config.coverage_penalty:
+            raise AttendoError(
+                "a search with a coverage penalty takes in no texts while it goes on; set it to 0"
+            )
+        if wanted.stream and (config.beam > 1 or len(sources.texts) != 1):
+            raise AttendoError(
+                "a stream is the greedy translation of one text; take beam 1 and give one text"
+            )
+        text = TextAsFound(sources.texts[0], self.translator.tokenizer) if wanted.stream else None
+        n_parts = len(sources.rows)
+        request = _Request(self._n_known, wanted, [None] * n_parts, text, begins, n_told=[0] * n_parts)
+        self._n_known += 1
+        self._requests[request.number] = request
+        if n_parts:
+            self._lane(config).waiting.append(request)
+        return request.number
+
+    def advance(self) -> list[Translated]:
+        """One step of everything that is searched: what can be shown of streams, and the requests that are done."""
+        news = []
+        for config, lane in list(self._lanes.items()):
+            if lane.busy:
+                news += self._advance(config, lane)
+            if not lane.busy and config in self._lanes:
+                self._rest(config)
+        whole = [request for request in self._requests.values() if not request.going_on]
+        return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
+
+    def leave(self, numbers: Collection[int]) -> None:
+        """Gives up these requests: from the next step on nothing is computed for them."""
+        for number in numbers:
+            if request := self._requests.pop(number, None):
+                for lane in self._lanes.values():
+                    lane.leave(request)
+
+    def _lane(self, config: DecodingConfig) -> _Lane:
+        if config not in self._lanes:
+            self._lanes[config] = _Lane(self.translator.continuous(config))
+        return self._lanes[config]
+
+    def _advance(self, config: DecodingConfig, lane: _Lane) -> list[Translated]:
+        news = []
+        lane.take(max(int(not lane.parts), self.rows // config.beam - len(lane.parts)))
+        for number, hypotheses in lane.search.advance():
+            news += self._found(lane.parts.pop(number), hypotheses)
+        return news + self._told(lane) if config.beam == 1 else news
+
+    def _rest(self, config: DecodingConfig) -> None:
+        """Of the lanes that nobody needs the last is kept: what memory it has serves the next texts, too."""
+        last, self._rested = self._rested, config
+        if last not in (None, config) and not self._lanes[last].busy:
+            del self._lanes[last]
+
+    def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
+        """Notes what was found of a part; one that runs away is searched again."""
+        request, wanted = part.request, part.request.wanted
+        runs = wanted.guard and runs_away(wanted.sources.rows[part.place], hypotheses[0])
+        if part.first is not None:
+            request.found[part.place] = (part.first, "left") if runs else (hypotheses, "mended")
+        elif not runs:
+            request.found[part.place] = hypotheses, "none"
+        elif (strict := without_repetition(wanted.config, self.translator.tokenizer.kind)) is None:
+            request.found[part.place] = hypotheses, "left"
+        else:
+            self._lane(strict).again.append(dataclasses.replace(part, first=hypotheses))
+        if request.text is None:
+            return []
+        new = hypotheses[0].token_ids[request.n_told[part.place] :]
+        piece = request.text.add(part.place, new, ends=True)
+        return [Translated(request.number, piece)] if piece else []
+
+    def _told(self, lane: _Lane) -> list[Translated]:
+        """The pieces of streams that go on."""
+        news = []
+        for number, token in lane.search.last_tokens():
+            part = lane.parts[number]
+            if part.request.text is not None:
+                part.request.n_told[part.place] += 1
+                piece = part.request.text.add(part.place, (token,), ends=False)
+                news += [Translated(part.request.number, piece)] if piece else []
+        return news
+
+    def _whole(self, request: _Request) -> tuple[Translation, ...]:
+        del self._requests[request.number]
+        wanted, tokenizer, looks = request.wanted, self.translator.tokenizer, None
+        found = [part for part in request.found if part is not None]
+        if wanted.alignments:
+            targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
+            model, budget = self.translator.model, wanted.config.batch_tokens
+            looks = where_tokens_look([model], tokenizer, wanted.sources.rows, targets, budget)
+        return tuple(wanted.sources.translations(found, tokenizer, wanted.config.n_best, looks))

@@ -1,0 +1,204 @@
+"""Embedder: the hidden states of any trained model as vectors of texts and of their tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import ClassVar, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from attendo.bundle import Bundle, TaskName, load_bundle, load_model
+from attendo.config import build
+from attendo.data.batches import pad_rows, token_batches
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.native.compiled import CompiledModel
+from attendo.decoding.native.library import NoLibrary
+from attendo.errors import AttendoError
+from attendo.inference.text_list import require_list
+from attendo.inspecting.recording import recording
+from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.nn.pooling import Pooling, pool
+
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """A text's pieces, specials included, and a vector of each: `[pieces, d_model]`."""
+
+    pieces: tuple[str, ...]
+    vectors: Float[np.ndarray, "pieces d_model"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingConfig:
+    """How a text's vector is made unless told otherwise. normalize: it is divided by its length, √Σ x²."""
+
+    pooling: Pooling = "mean"
+    normalize: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pooling not in get_args(Pooling):
+            raise ValueError(f"pooling={self.pooling!r} is none of {', '.join(get_args(Pooling))}")
+
+
+@dataclass
+class Embedder:
+    """Vectors from a model: of a translator its encoder's, of a language model its decoder's.
+
+    embedding: the run's own defaults, those of its table [embedding]. folder: that it was loaded from.
+    """
+
+    task: ClassVar[TaskName] = "masked-language-model"
+
+    model: Model
+    tokenizer: Tokenizer
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    folder: Path | None = None
+    _compiled: CompiledModel | None = None
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
+        """The embedder of any run folder. Raises AttendoError naming what is missing or damaged."""
+        bundle = load_bundle(Path(folder))
+        return cls.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
+        """An embedder around a model that is in memory already."""
+        table = bundle.tables.get("embedding", {})
+        embedding = build(EmbeddingConfig, table, "config.toml [embedding]")
+        return cls(model, bundle.tokenizer, embedding, bundle.folder)
+
+    def prepare(self) -> Embedder:
+        """Brings an encoder that is trained no more into compiled form, where it can be; gives itself back."""
+        if not isinstance(self.model, DecoderLM):
+            with suppress(NoLibrary):
+                self._compiled = CompiledModel(self.model)
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return next(self.model.parameters()).device
+
+    @property
+    def n_layers(self) -> int:
+        """Blocks of the stack that reads the text."""
+        config = self.model.config
+        return config.n_decoder_layers if self._stack == "decoder" else config.n_encoder_layers
+
+    def embed(
+        self, texts: Sequence[str], pooling: Pooling | None = None, layer: int | None = None
+    ) -> Float[np.ndarray, "texts d_model"]:
+        """One vector a text, pooled over its tokens, the specials included.
+
+        pooling: the run's own unless given. layer: 0 is the embedding, n the output of block n, None that of the whole
+        stack. A text longer than the model's max_len is read in stretches: their vectors are averaged by their lengths
+        ("mean"), or the largest value counts ("max"), or the first stretch's ("first"). Raises AttendoError for another
+        layer or pooling, and for a bare text.
+        """
+        require_list(texts)
+        pooling = self.embedding.pooling if pooling is None else pooling
+        if pooling not in get_args(Pooling):
+            raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")
+        split = [self._parts(text) for text in texts]
+        parts = [part for own in split for part in own]
+        lengths = np.array([len(part) for part in parts], np.int64)
+        pooled = np.zeros((len(parts), self.model.config.d_model))
+        for rows in token_batches(lengths - 1, np.zeros_like(lengths), BATCH_TOKENS, 0, 0) if parts else []:
+            states, n_tokens = self._states([parts[row] for row in rows], layer)
+            pooled[rows] = pool(states, pooling, n_tokens).double().cpu().numpy()
+        found = np.zeros((len(texts), self.model.config.d_model))
+        ends = list(accumulate(map(len, split), initial=0))
+        for i, (start, end) in enumerate(pairwise(ends)):
+            own = slice(start, end)
+            match pooling:
+                case "mean":
+                    found[i] = np.average(pooled[own], axis=0, weights=lengths[own])
+                case "max":
+                    found[i] = pooled[own].max(axis=0)
+                case "first":
+                    found[i] = pooled[start]
+        if self.embedding.normalize:
+            norms = np.linalg.norm(found, axis=1, keepdims=True)
+            found = np.divide(found, norms, out=np.zeros_like(found), where=norms > 0)
+        return found
+
+    def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:
+        """The pieces of a text and the vector of each; layer as in `embed`. Raises AttendoError for a text too long."""
+        parts = self._parts(text)
+        if len(parts) > 1:
+            raise AttendoError(
+                f"a text has more than the {self.model.config.max_len:,} tokens that the model reads at once; split it"
+            )
+        states, _ = self._states(parts, layer)
+        return TokenVectors(tuple(self.tokenizer.pieces(parts[0])), states[0].double().cpu().numpy())
+
+    @property
+    def _stack(self) -> str:
+        return "decoder" if isinstance(self.model, DecoderLM) else "encoder"
+
+    def _parts(self, text: str) -> list[list[int]]:
+        """What the model reads of a text, in stretches that it can hold, with the special tokens of its training."""
+        own = self.tokenizer.specials
+        match self.model:
+            case EncoderDecoder():
+                framed = own.source
+            case DecoderLM():
+                framed = own.prompt
+            case _:
+                framed = own.text
+        n_around = len(framed([0])) - 1
+        ids, most = self.tokenizer.encode(text), self.model.config.max_len - n_around
+        return [framed(ids[i : i + most]) for i in range(0, len(ids), most)] or [framed([])]
+
+    def _states(
+        self, rows: Sequence[Sequence[int]], layer: int | None
+    ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
+        path = self._path(layer)
+        if layer is None and self._compiled is not None:
+            lengths = torch.tensor([len(row) for row in rows])
+            states = self._compiled.encoded(rows).split(lengths.tolist())
+            return pad_sequence(list(states), batch_first=True), lengths
+        token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id, self.device)
+        with torch.inference_mode(), recording(self.model, f"{path}.output") as record:
+            match record.model:
+                case EncoderDecoder():
+                    record.model.encode(token_ids, lengths)
+                case DecoderLM():
+                    record.model.hidden(token_ids)
+                case encoder:
+                    encoder.hidden(token_ids, lengths)
+            return record[path].output, lengths
+
+    def _path(self, layer: int | None) -> str:
+        if layer is None:
+            return self._stack
+        if not 0 <= layer <= self.n_layers:
+            raise AttendoError(f"--layer {layer}: the model has layers 0 (the embedding) to {self.n_layers}")
+        if layer == 0:
+            return "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
+        return f"{self._stack}.blocks.{layer - 1}"
+
+
+def nearest_rows(
+    vector: Float[np.ndarray, " d"], vectors: Float[np.ndarray, "rows d"], n: int
+) -> list[tuple[float, int]]:
+    """The n rows that point most nearly the same way, as (cosine, row), nearest first; a zero vector's cosine is 0.
+
+    >>> nearest_rows(np.array([1.0, 0.0]), np.array([[0.0, 2.0], [3.0, 0.0], [1.0, 1.0]]), 2)
+    [(1.0, 1), (0.7071067811865475, 2)]
+    """
+    norms = np.linalg.norm(vectors, axis=1) * np.linalg.norm(vector)
+    cosines = np.divide(vectors @ vector, norms, out=np.zeros(len(vectors)), where=norms > 0)
+    order = np.argsort(-cosines, kind="stable")[:n]
+    return [(float(cosines[row]), int(row)) for row in order]

@@ -1,0 +1,449 @@
+"""Translator: a trained encoder-decoder, its tokenizer and its search, with raw text in and raw text out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from attendo.bundle import Bundle, TaskName, load_as
+from attendo.config import build
+from attendo.data.batches import pad_rows
+from attendo.data.segments import Segment
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.usual import Usual
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
+from attendo.decoding.coverage import AttendingStep
+from attendo.decoding.drawing import draw
+from attendo.decoding.engine import ContinuousSearch, decode
+from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
+from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.members import Member, as_it_is, fastest
+from attendo.decoding.norms import length_norm
+from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.shortlist import Shortlist
+from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.streaming import greedy_as_found
+from attendo.errors import AttendoError
+from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
+from attendo.inference.seeds import of_parts, of_texts
+from attendo.inference.sources import Sources, sources_of
+from attendo.inference.streaming import text_as_found
+from attendo.inference.translations import Assessment, Candidate, Loop, Translation, require_pairs
+from attendo.inference.usual_lengths import usual_of_run
+from attendo.inspecting.recording import Recording, recording
+from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
+from attendo.models import EncoderDecoder
+from attendo.training.distributed import ALONE, Ranks
+
+LONGEST_SCORED = 65_536  # tokens; attention over more would take minutes
+
+
+@dataclass
+class Translator:
+    """Translates raw text. `decoding` holds the defaults that `translate` starts from.
+
+    companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
+    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder:
+    that it was loaded from. segment: how texts are split where a call does not say.
+    """
+
+    task: ClassVar[TaskName] = "translation"
+
+    model: EncoderDecoder
+    tokenizer: Tokenizer
+    decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
+    card: dict[str, Any] = dataclasses.field(default_factory=dict)
+    companions: tuple[EncoderDecoder, ...] = ()
+    shortlist: Shortlist | None = None
+    folder: Path | None = None
+    segment: Segment = "sentence"
+    _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
+    _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
+    _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
+
+    @classmethod
+    def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
+        """The translator of a run folder, or of several that share a tokenizer; the settings are the first one's.
+
+        Raises AttendoError naming what is missing or damaged, and the run that has another tokenizer.
+        """
+        translator = cls.from_bundle(*load_as(EncoderDecoder, folder, device))
+        for other in others:
+            bundle, model = load_as(EncoderDecoder, other, device)
+            if bundle.tokenizer.sha256 != translator.tokenizer.sha256:
+                raise AttendoError(
+                    f"{other} has another tokenizer than {folder}, and runs that translate together share one;"
+                    " train them on the same data with the same [tokenizer]"
+                )
+            translator.companions += (model,)
+        translator._final = True
+        return translator
+
+    @classmethod
+    def from_bundle(cls, bundle: Bundle, model: EncoderDecoder) -> Translator:
+        """A translator around a model that is in memory already."""
+        decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
+        return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
+
+    def prepare(self, *, int8: bool = False) -> Translator:
+        """Brings its models into the fastest form for a search on this processor (`decoding.members`), itself back.
+
+        A translator that was loaded does so by itself. What is found stays the same but for rounding. int8: in 8
+        bits, faster and a little less exact. Recordings, alignments and a search with a coverage penalty keep to the
+        models as they are. A model that is trained further must be prepared again, and so must one whose `shortlist`
+        was changed.
+        """
+        own = partial(fastest, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
+        self._searching = tuple(map(own, self._models))
+        return self
+
+    @property
+    def why_not_compiled(self) -> str | None:
+        """In a line, why its search is not compiled; None where it is, or where it was not prepared."""
+        return next((member.why for member in self._searching if member.why is not None), None)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.output_proj.weight.device
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that all models have positions for."""
+        return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
+
+    @cached_property
+    def usual(self) -> Usual:
+        """What training saw; of an imported model, or where an older run's data are gone, only what positions allow."""
+        return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
+
+    def sources(
+        self,
+        texts: Sequence[str],
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        prefixes: str | Sequence[str] | None = None,
+    ) -> Sources:
+        """Texts as `translate` splits and encodes them. Raises AttendoError as it does."""
+        chosen = segment or self.segment
+        if longest is None and chosen != "none":
+            longest = max(min(self.usual.longest, self.longest), min(8, self.longest))
+        return sources_of(self.tokenizer, texts, self._longest(longest), prefixes, chosen, self.usual)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        beam: int | None = None,
+        n_best: int | None = None,
+        length_penalty: float | None = None,
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        guard: bool = True,
+        prefixes: str | Sequence[str] | None = None,
+        alignments: bool = False,
+    ) -> list[Translation]:
+        """Translate texts, each in pieces that are joined again with the white space between them (`split_text`).
+
+        Options left out are the run's own; an empty text gives an empty translation.
+
+        Args:
+            texts: Any texts.
+            beam: Hypotheses per piece.
+            n_best: Candidates per text, at most the beam.
+            length_penalty: Exponent of the length norm.
+            longest: The most tokens of a piece. Defaults to the source length seen in training, or with segment "none"
+                to the positions that the model has.
+            segment: What is one piece: a "sentence", a "paragraph" (a line), or "none" for the whole text.
+            guard: Search a piece that runs away (`runs_away`) once more without repeated n-grams.
+            prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
+            alignments: Give each candidate its `alignment`, by one more pass over the models as they were trained.
+
+        Returns:
+            One Translation per text, in order.
+
+        Raises:
+            AttendoError: An option is out of range, or a prefix leaves no room or has a word that the tokenizer does
+                not know.
+        """
+        config = self.config(beam=beam, n_best=n_best, length_penalty=length_penalty)
+        sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
+        return self.translate_sources(sources, config, guard=guard, alignments=alignments)
+
+    def translate_sources(
+        self, sources: Sources, config: DecodingConfig, *, guard: bool = True, alignments: bool = False
+    ) -> list[Translation]:
+        """As `translate`, of texts that are ids already."""
+        found = self._search(sources.rows, config, guard, sources.starts)
+        return self._told(sources, found, config, alignments)
+
+    def stream(
+        self,
+        text: str,
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        prefix: str | None = None,
+    ) -> Iterator[str]:
+        """The greedy translation of a text as it is found, in pieces of whole characters, none of them empty.
+
+        Together they are `translate([text], beam=1, guard=False)[0].text`; the options are those of `translate`. For
+        the white space between the parts of a text see `text_as_found`. Raises AttendoError as `translate` does, at
+        once.
+        """
+        sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
+        start, step, best = self._together(sources.starts)
+        search = self.decoding, self.special_ids, self.longest + 1, self.device
+        found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
+        return text_as_found(found, sources.texts[0], self.tokenizer)
+
+    def sample(
+        self,
+        texts: Sequence[str],
+        configs: SamplingConfig | Sequence[SamplingConfig] | None = None,
+        length_penalty: float | None = None,
+        *,
+        longest: int | None = None,
+        segment: Segment | None = None,
+        prefixes: str | Sequence[str] | None = None,
+        alignments: bool = False,
+    ) -> list[Translation]:
+        """One translation drawn for each text, in order: by its own config and seed, whatever is drawn beside it.
+
+        configs: one for all or one for each text; n draws of one text are n times the text and n seeds. A part of a
+        text has at most `max_tokens`, and no more than a search may take; a `stop` is refused. It is not guarded:
+        `loop` is "left" where one runs away. The rest: as `translate`. Raises AttendoError as it does, and for configs
+        that do not fit the texts.
+        """
+        search = self.config(length_penalty=length_penalty)
+        sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
+        each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
+        parts = [
+            part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
+        ]
+        start, step, _ = self._together(sources.starts)
+        bounds = search, self.special_ids, self.longest + 1, self.device
+        drawn = draw(sources.rows, parts, start, step, *bounds, prefixes=sources.starts)
+        found: list[tuple[list[Hypothesis], Loop]] = [
+            ([hypothesis], "left" if runs_away(row, hypothesis) else "none")
+            for row, hypothesis in zip(sources.rows, drawn, strict=True)
+        ]
+        told = self._told(sources, found, search, alignments)
+        return [dataclasses.replace(one, seed=config.seed) for one, config in zip(told, each, strict=True)]
+
+    def score(self, pairs: Sequence[tuple[str, str]], length_penalty: float | None = None) -> list[Candidate]:
+        """The log-probability of given targets, by the same numbers that `translate` prints for its own."""
+        config = self.config(length_penalty=length_penalty)
+        results: list[Candidate] = []
+        for start in range(0, len(pairs), 64):
+            part = pairs[start : start + 64]
+            sources = [self.tokenizer.specials.source(self._encode(s, self.tokenizer)) for s, _ in part]
+            targets = [self._encode(target, self.tokenizer.target) for _, target in part]
+            rows = self._forced_log_probs(sources, targets)
+            coverage = coverage_scores(
+                self._models, self.tokenizer, sources, targets, config.coverage_penalty
+            )
+            for (_, target), ids, row, covered in zip(part, targets, rows, coverage, strict=True):
+                score = sum(row) / length_norm(len(row), config.length_penalty, config.length_norm) + covered
+                results.append(Candidate(target, tuple(ids), sum(row), score, tuple(row), True))
+        return results
+
+    def evaluate(
+        self,
+        pairs: Sequence[tuple[str, str]],
+        beam: int | None = None,
+        length_penalty: float | None = None,
+        tokenize: str | None = None,
+        ranks: Ranks = ALONE,
+    ) -> Assessment:
+        """Translates the sources and compares with the targets; the loss is that of the given targets.
+
+        A source is one piece, and the search is not guarded against loops: these are the model's own texts. tokenize:
+        sacreBLEU's for BLEU; if None, "13a", or "char" where words are not written apart. ranks: each does its share,
+        and all get all.
+        """
+        require_pairs(pairs)
+
+        def worked(part: Sequence[tuple[str, str]]) -> list[tuple[str, float, int]]:
+            sources = [source for source, _ in part]
+            options = {"beam": beam, "length_penalty": length_penalty}
+            found = self.translate(sources, **options, segment="none", guard=False)
+            given = [(candidate.log_prob, len(candidate.token_log_probs)) for candidate in self.score(part)]
+            return [(f.text, log_prob, n) for f, (log_prob, n) in zip(found, given, strict=True)]
+
+        texts, log_probs, counts = zip(*ranks.shared(pairs, worked), strict=True)
+        targets, log_prob, n_tokens = [target for _, target in pairs], sum(log_probs), sum(counts)
+        scores = (
+            bleu(texts, targets, tokenize or bleu_tokenizer(targets)),
+            chrf(texts, targets),
+            exact_match(texts, targets),
+        )
+        measures = {
+            "loss": -log_prob / n_tokens,
+            "perplexity": perplexity(log_prob, n_tokens),
+            **dict(zip(("bleu", "chrf", "exact"), (score.value for score in scores), strict=True)),
+        }
+        return Assessment(texts, scores, measures)
+
+    @contextmanager
+    def recording(self) -> Iterator[Recording[EncoderDecoder]]:
+        """Within it, each `translate` also records every attention layer, by module path.
+
+        The search runs on the engine as always; then one pass over the sources and the found targets, the parts of a
+        long text each on its own, is recorded on a view of the model (not of its companions):
+        `record["decoder.blocks.0.cross_attention"].weights`.
+        """
+        if self._record is not None:
+            raise AttendoError("recording() is already open on this translator; leave it first")
+        with recording(self.model) as record:
+            self._record = record
+            try:
+                yield record
+            finally:
+                self._record = None
+
+    def config(
+        self, beam: int | None = None, n_best: int | None = None, length_penalty: float | None = None
+    ) -> DecodingConfig:
+        """How `translate` searches with these options. Raises AttendoError for one out of range."""
+        options = {"beam": beam, "n_best": n_best, "length_penalty": length_penalty}
+        chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        if "beam" in chosen and "n_best" not in chosen:
+            chosen["n_best"] = min(self.decoding.n_best, chosen["beam"])
+        try:
+            return dataclasses.replace(self.decoding, **chosen)
+        except ValueError as error:
+            raise AttendoError(str(error)) from None
+
+    @property
+    def _models(self) -> tuple[EncoderDecoder, ...]:
+        return (self.model, *self.companions)
+
+    def _longest(self, wanted: int | None) -> int:
+        most = self.longest
+        if wanted is not None and not min(8, most) <= wanted <= most:  # a character may be 7 tokens
+            raise AttendoError(
+                f"longest is {wanted}; choose it from 8 to {most}, which the model can read at once"
+            )
+        return most if wanted is None else wanted
+
+    def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
+        """The ids of a text that cannot be split."""
+        ids, learned = tokenizer.encode(text), self.model.config.positions == "learned"
+        if len(ids) > (most := self.longest if learned else max(self.longest, LONGEST_SCORED)):
+            raise AttendoError(f"a text has {len(ids)} tokens (expected at most {most}); split the text")
+        return ids
+
+    def _told(
+        self,
+        sources: Sources,
+        found: list[tuple[list[Hypothesis], Loop]],
+        config: DecodingConfig,
+        alignments: bool,
+    ) -> list[Translation]:
+        """The translations from what was found for the parts of their sources; recorded, if that is asked for."""
+        rows, looks = sources.rows, None
+        if self._record is not None and rows:
+            self._record_pass(rows, [list(hypotheses[0].token_ids) for hypotheses, _ in found])
+        if alignments:
+            targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
+            looks = where_tokens_look(self._models, self.tokenizer, rows, targets, config.batch_tokens)
+        return sources.translations(found, self.tokenizer, config.n_best, looks)
+
+    def _search(
+        self, rows: list[list[int]], config: DecodingConfig, guard: bool, starts: list[list[int]] | None
+    ) -> list[tuple[list[Hypothesis], Loop]]:
+        found: list[tuple[list[Hypothesis], Loop]] = [
+            (hypotheses, "none") for hypotheses in self.search(rows, config, starts)
+        ]
+        running = [
+            i for i, (hypotheses, _) in enumerate(found) if guard and runs_away(rows[i], hypotheses[0])
+        ]
+        if not running:
+            return found
+        again, strict = [found[i][0] for i in running], without_repetition(config, self.tokenizer.kind)
+        if strict is not None:
+            again_starts = None if starts is None else [starts[i] for i in running]
+            again = self.search([rows[i] for i in running], strict, again_starts)
+        for i, hypotheses in zip(running, again, strict=True):
+            mended = not runs_away(rows[i], hypotheses[0])
+            found[i] = (hypotheses, "mended") if mended else (found[i][0], "left")
+        return found
+
+    def search(
+        self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None = None
+    ) -> list[list[Hypothesis]]:
+        """What is found for sources as ids, each with its end; starts: the ids that each text begins with."""
+        attending: AttendingStep[Any] | None = None
+        if looking := config.coverage_penalty > 0:
+            steps = [attending_step(model) for model in self._models]
+            attending = steps[0] if len(steps) == 1 else mean_attending(steps)
+        start, step, best = self._together(starts, looking=looking)
+        search = config, self.special_ids, self.longest + 1, self.device
+        return decode(sources, start, step, *search, prefixes=starts, attending=attending, best=best)
+
+    def continuous(self, config: DecodingConfig) -> ContinuousSearch:
+        """A search that takes in sources while others are searched; it finds what `search` does."""
+        start, step, best = self._together(None)
+        bounds = self.special_ids, self.longest + 1, self.device
+        return ContinuousSearch(start, step, config, *bounds, best=best)
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        own = self.tokenizer
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
+
+    def _together(
+        self, starts: list[list[int]] | None, *, looking: bool = False
+    ) -> tuple[Start[Any], Step[Any], BestTokens]:
+        """All models as one, as a search asks of it; looking: as `members`."""
+        if self.shortlist is not None and (looking or any(starts or [])):
+            unfit = "a coverage penalty" if looking else "a prefix"
+            raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
+        begin = self.tokenizer.specials.begin
+        members = [member.begun(begin, self.device) for member in self.members(looking=looking)]
+        if len(members) == 1:
+            (only,) = members
+            return only.start, only.step, only.best
+        ensemble = Ensemble([(member.start, member.step) for member in members])
+        return ensemble.start, ensemble.step, best_tokens
+
+    def members(self, *, looking: bool = False) -> Sequence[Member]:
+        """The models as a search asks of them; looking: those that tell where they look."""
+        if self._final and not self._searching:
+            self.prepare()
+        if self._searching and not looking:
+            return self._searching
+        return [as_it_is(model, self.tokenizer.pad_id) for model in self._models]
+
+    def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
+        """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
+        tokenizer, members = self.tokenizer, self.members()
+        pad_id, eos_id, begin = tokenizer.pad_id, tokenizer.eos_id, tokenizer.specials.begin
+        tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, self.device)
+        wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)
+        with torch.inference_mode():
+            logits = [member.forced(sources, tgt)[:, len(begin) - 1 :] for member in members]
+            if len(members) == 1:
+                found = members[0].chosen(logits[0], wanted)
+            else:
+                found = log_probs_of(mean_log_probs(logits), wanted)
+        return [row[: len(target) + 1].tolist() for row, target in zip(found, targets, strict=True)]
+
+    def _record_pass(self, sources: list[list[int]], targets: list[list[int]]) -> None:
+        assert self._record is not None
+        # a text without end may be as long as the positions are, with what it begins with
+        if self.model.config.positions == "learned":
+            targets = [target[: self.longest] for target in targets]
+        inputs, _ = teacher_forced(self.tokenizer, sources, targets, self.device)
+        with torch.inference_mode():
+            self._record.model(**inputs)

@@ -1,0 +1,62 @@
+"""Training runs: settings chosen from the data, fine-tuning, resume, tracking, plans and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attendo.bundle import TaskName
+from attendo.inference import load
+from attendo.own_parts import OwnParts
+
+__all__ = ["train"]
+
+
+def train(
+    train: str | Path | tuple[str | Path, str | Path],
+    out: str | Path,
+    *,
+    task: TaskName = "translation",
+    valid: str | Path | tuple[str | Path, str | Path] | None = None,
+    preset: str | None = None,
+    settings: Mapping[str, Mapping[str, Any]] | None = None,
+    init_from: str | Path | None = None,
+    own_parts: OwnParts | None = None,
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> Any:
+    """Train a model as `attendo train TASK` does, and return its best state, as `load` does.
+
+    In the main thread Ctrl-C and SIGTERM save the run first, and then raise KeyboardInterrupt and SystemExit.
+    `attendo.runs.training_run` has the parts, which report each step.
+
+    Args:
+        train: A file of pairs, labeled texts or texts, or two parallel files.
+        out: The run folder to write.
+        task: The kind of task.
+        valid: Validation files, as `train`; without them some training rows are split off.
+        preset: A preset's name or a TOML file.
+        settings: Tables as in config.toml, which override the preset's, for example
+            `{"training": {"minutes": 30}, "data": {"reverse": True}}`.
+        init_from: A run to start from.
+        own_parts: A function that puts custom modules into the fresh model; `load` needs it again.
+        device: "auto", "cpu" or "cuda".
+        say: Takes the lines that the command prints about preparation, evaluations and the end.
+
+    Raises:
+        AttendoError: Settings are invalid, the data cannot be used, or `out` already contains a run.
+    """
+    from attendo.runs.settings import joined, preset_tables
+    from attendo.runs.task_specs import family_of
+    from attendo.runs.training_run import new_run
+
+    files = {"train": train} if valid is None else {"train": train, "valid": valid}
+    data = {name: list(map(str, f if isinstance(f, tuple) else (f,))) for name, f in files.items()}
+    tables = joined(preset_tables(preset) if preset else {}, settings or {}, {"data": data})
+    start = None if init_from is None else Path(init_from)
+    run = new_run(
+        family_of(task), tables, Path(out), say, device=device, init_from=start, own_parts=own_parts
+    )
+    run.to_end(say)
+    return load(out, "cpu" if device == "auto" else device, own_parts)

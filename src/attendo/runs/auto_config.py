@@ -1,0 +1,254 @@
+"""The automatic choice: what the settings leave open, from the data, the measured speed and the budget.
+
+The rules come from the grids in docs/log.md. Everything chosen is printed before training and stands in the run's
+config.toml; whatever the user or a preset sets is left as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from attendo.data.batches import Batch
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer, is_spaced
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+from attendo.models import ModelConfig, build_model
+from attendo.runs.init_from import is_mostly_of
+from attendo.runs.settings import BUDGETS, Tables, section
+from attendo.runs.task_specs import DataSource, Size, TaskSpec, TokenDataset
+from attendo.training.compiling import compiling_pays
+from attendo.training.lora import LoraConfig
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.precision import fastest_precision, fastest_products
+from attendo.training.run import Run, Task
+from attendo.training.state import CheckpointConfig
+from attendo.training.update import update
+
+VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
+LARGEST_VOCABULARY = 32_000
+"""Up to so many rows, so many pieces: each piece should be seen often enough to be learned."""
+
+READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
+"""A word seen once is no more than unknown; rarer ones than the 20,000 most frequent are mostly names."""
+SCRIPT_TEXTS = 1000
+"""So many texts tell whether words have spaces between them."""
+
+FEWEST_EPOCHS = 15
+FEWEST_STEPS = 4_000
+PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+_NO_TASK = cast(Task, None)
+"""Updates alone ask for none."""
+UPDATING_SHARE = 0.9
+"""Of a time budget: the rest goes into reading, evaluating and saving."""
+
+
+def choose_tokenizer(
+    tables: Tables, family: TaskSpec, corpus: DataSource, say: Say
+) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
+    """Learns the tokenizer; gives the completed tables.
+
+    If the kind is left open: words without case for models that only read texts with spaces between words, BPE for
+    all others. The size of BPE and Unigram, if left open, follows the size of the corpus.
+    """
+    chosen = {name: dict(table) for name, table in tables.items()}
+    table = chosen.setdefault("tokenizer", {})
+    n_rows, texts = corpus.size
+    if "kind" not in table and not family.writes and is_spaced(islice(corpus.texts(), SCRIPT_TEXTS)):
+        chosen["tokenizer"] = table = {**READ_WORDS, **table}
+    config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
+    automatic = config.vocab_size is None and config.kind in ("bpe", "unigram")
+    if automatic:
+        table["vocab_size"] = vocabulary_for(n_rows)
+    while True:
+        try:
+            tokenizer = train_tokenizer(
+                corpus.texts(), section(TokenizerConfig, chosen, "tokenizer", "the settings")
+            )
+            break
+        except AttendoError:
+            # a script of many characters may need more than its rows alone suggest
+            if not automatic or table["vocab_size"] >= LARGEST_VOCABULARY:
+                raise
+            table["vocab_size"] *= 2
+    chosen.setdefault("model", {}).update(corpus.model_facts(), vocab_size=tokenizer.vocab_size)
+    say(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} entries for {texts}")
+    return chosen, tokenizer
+
+
+def vocabulary_for(n_rows: int) -> int:
+    """Pieces for a corpus of that many rows.
+
+    >>> vocabulary_for(50_000), vocabulary_for(10_000_000)
+    (4000, 32000)
+    """
+    return next((size for most, size in VOCABULARIES if n_rows <= most), LARGEST_VOCABULARY)
+
+
+def choose_training(
+    tables: Tables,
+    family: TaskSpec,
+    material: TokenDataset,
+    device: torch.device,
+    say: Say,
+    init_from: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Completes [model] and [training]; says what was chosen and why.
+
+    The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
+    epochs or FEWEST_STEPS steps within the budget; the smallest if none does. init_from: a run that it starts from.
+    """
+    chosen = {name: dict(table) for name, table in tables.items()}
+    training = chosen.setdefault("training", {})
+    if not BUDGETS & training.keys():
+        training["epochs"] = family.default_epochs
+    training.setdefault("precision", fastest_precision(device))
+    if training["precision"] == "float32":
+        training.setdefault("products", fastest_products(device))
+    training.setdefault("prefetch", 2 if device.type == "cuda" else 0)
+    training.setdefault("batch_tokens", batch_tokens_for(material.n_tokens))
+    batches = material.batches(training["batch_tokens"], 0, 0)
+    steps_per_epoch = len(batches) / training.get("accumulation", 1)
+    sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
+    shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
+    adapters = chosen.get("lora", {})
+    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
+    chosen["model"] = model
+    model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
+    config = section(ModelConfig, chosen, "model", "the settings")
+    tuned = init_from is not None and not adapters.get("rank") and is_mostly_of(init_from, config)
+    training.setdefault("learning_rate", learning_rate_for(model["d_model"], tuned=tuned))
+    training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
+    training.setdefault("evaluate_every", max(20, steps // 12))
+    if device.type == "cuda" and "compile" not in training:
+        run = probe_run(model, training, device, adapters)
+        step = partial(update, run, [batches[len(batches) // 2]])
+        training["compile"] = compiling_pays(run.engine.model, step)
+    layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
+    say(
+        f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
+    )
+    say(
+        f"about {steps:,} steps of {training['batch_tokens']:,} tokens, {steps / steps_per_epoch:.1f} epochs;"
+        f" peak rate {training['learning_rate']:.2g}"
+    )
+    return chosen
+
+
+def _fitting_size(
+    shapes: list[dict[str, Any]],
+    training: dict[str, Any],
+    steps_per_epoch: float,
+    batches: Sequence[Batch],
+    device: torch.device,
+    lora: Mapping[str, Any],
+) -> tuple[dict[str, Any], int]:
+    """The first [model] table that fits the budget, and about how many steps it will make."""
+    budget = _seconds(training)
+    if budget is None:
+        return shapes[0], training.get("steps") or max(1, int(training["epochs"] * steps_per_epoch))
+    enough = min(FEWEST_EPOCHS * steps_per_epoch, FEWEST_STEPS)
+    for number, shape in enumerate(shapes, 1):
+        pace = measured_pace(shape, training, batches, device, PROBE_SECONDS, FEWEST_UPDATES, lora)
+        steps = int(budget * UPDATING_SHARE / pace)
+        if steps >= enough or number == len(shapes):
+            return shape, steps
+    raise AssertionError("there is a size")
+
+
+def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
+    """The sizes to try, largest first; where the settings give a width, the one nearest to it."""
+    if "d_model" in model:
+        return [min(sizes, key=lambda size: abs(size.d_model - model["d_model"]))]
+    return [size for size in sizes if size.least_rows <= n_rows]
+
+
+def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
+    """The peak rate that a width bears: falling with its square root, 2e-3 at 256.
+
+    tuned: of weights that were trained before, which it would undo; a tenth. Adapters bear the whole.
+
+    >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
+    (0.002, 0.00141, 0.0002)
+    """
+    return (2e-4 if tuned else 2e-3) * (256 / d_model) ** 0.5
+
+
+def dropout_for(epochs: float) -> float:
+    """The more often a model sees the same rows, the more it must be kept from learning them by heart.
+
+    >>> dropout_for(5), dropout_for(25), dropout_for(60)
+    (0.1, 0.2, 0.3)
+    """
+    return 0.1 if epochs < 20 else 0.2 if epochs < 40 else 0.3
+
+
+def batch_tokens_for(n_tokens: int) -> int:
+    """Tokens in a batch for a corpus of that many target tokens: small batches make steps out of few rows.
+
+    >>> batch_tokens_for(700_000), batch_tokens_for(100_000_000)
+    (2048, 8192)
+    """
+    return (
+        1024
+        if n_tokens < 300_000
+        else 2048
+        if n_tokens < 3_000_000
+        else 4096
+        if n_tokens < 30_000_000
+        else 8192
+    )
+
+
+def measured_pace(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    batches: Sequence[Batch],
+    device: torch.device,
+    seconds: float = PROBE_SECONDS,
+    fewest: int = FEWEST_UPDATES,
+    lora: Mapping[str, Any] | None = None,
+) -> float:
+    """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly.
+
+    Wall time on a GPU, whatever the budget. Ends after so many seconds, but not before `fewest` updates; the first is
+    not counted if there is another.
+    """
+    run = probe_run(model, training, device, lora)
+    clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
+    paces: list[float] = []
+    began = clock()
+    for number in np.linspace(0, len(batches) - 1, 40).astype(int):
+        start = clock()
+        update(run, [batches[number]])
+        paces.append(clock() - start)
+        if clock() - began > seconds and len(paces) >= fewest:
+            break
+    return float(np.median(paces[1:] or paces)) * training.get("accumulation", 1)
+
+
+def probe_run(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    device: torch.device,
+    lora: Mapping[str, Any] | None = None,
+) -> Run:
+    """A run to try updates with, of these [model], [training] and [lora] tables, that nobody keeps."""
+    settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
+    network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
+    config = section(TrainingConfig, {"training": settings}, "training", "the settings")
+    adapted = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
+    return Run(network, _NO_TASK, config, CheckpointConfig(), None, lora=adapted)
+
+
+def _seconds(training: dict[str, Any]) -> float | None:
+    minutes = training.get("minutes", training.get("cpu_minutes"))
+    return None if minutes is None else 60.0 * minutes

@@ -1,0 +1,135 @@
+"""The classification task: what the training loop is told about labelled texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from attendo.data.batches import EpochBatches, padding_share
+from attendo.data.labelled import LabelledRow, shown
+from attendo.data.labelled_corpus import LabelledMaterial
+from attendo.display.formats import plural
+from attendo.inference.classifier import Classifier
+from attendo.metrics import (
+    accuracy,
+    calibration_error,
+    class_scores,
+    confusion_matrix,
+    fit_temperature,
+    log_loss,
+    log_softmax,
+)
+from attendo.runs.baselines import Baselines, baselines
+from attendo.training.distributed import ALONE, Ranks
+from attendo.training.report_lines import measured
+from attendo.training.run import Evaluation
+
+N_SAMPLES = 31
+"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label. A prime number, so that
+steps at equal distances come by all of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassificationTask:
+    """Batches from a token store; evaluation by classifying validation texts.
+
+    name: where the validation rows come from, for messages. all_validation: those that decide at the end, if they are
+    more.
+    """
+
+    material: LabelledMaterial
+    classifier: Classifier
+    validation: Sequence[LabelledRow]
+    batch_tokens: int
+    name: str = "validation"
+    all_validation: Sequence[LabelledRow] = ()
+
+    def __post_init__(self) -> None:
+        for rows in (self.validation, self.all_validation):
+            self.classifier.ids_of(rows, self.name)  # an unseen label is told before anything is trained
+
+    @property
+    def final(self) -> ClassificationTask | None:
+        """The task with all validation texts; None where it has them."""
+        if len(self.all_validation) <= len(self.validation):
+            return None
+        return replace(self, validation=self.all_validation)
+
+    def batches(self, seed: int, epoch: int, start: int) -> EpochBatches:
+        """The batches of an epoch from number `start` on."""
+        return self.material.batches(self.batch_tokens, seed, epoch)[start:]
+
+    def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
+        """Fits the temperature and measures accuracy and macro-F1; loss (nats a text) and calibration error with it.
+
+        The measure "temperature" is that of the very weights, and belongs into the card with them. The baselines'
+        measures stand beside the model's.
+        """
+        classifier = self.classifier
+        assert model is classifier.model
+        true = classifier.ids_of(self.validation, self.name)
+        texts = [row.text for row in self.validation]
+        logits = np.array(ranks.shared(texts, lambda part: classifier.read(part)[0].tolist()))
+        classifier.temperature = fit_temperature(logits, true)
+        log_probs = log_softmax(logits / classifier.temperature)
+        predicted = log_probs.argmax(1)
+        measures = {
+            "loss": log_loss(log_probs, true),
+            "accuracy": accuracy(true, predicted),
+            "macro_f1": class_scores(confusion_matrix(true, predicted, len(classifier.labels))).macro_f1,
+            "ece": calibration_error(np.exp(log_probs), true),
+            "ece_uncalibrated": calibration_error(np.exp(log_softmax(logits)), true),
+            "temperature": classifier.temperature,
+            **self.baselines.measures(),
+        }
+        names = classifier.labels.names
+        samples = [(row.text, row.label, names[i]) for row, i in zip(self.validation, predicted, strict=True)]
+        step = max(1, len(samples) // N_SAMPLES)
+        return Evaluation(measures, self.deciding, samples[::step][:N_SAMPLES])
+
+    @cached_property
+    def baselines(self) -> Baselines:
+        """What the model has to beat on the validation texts."""
+        tokenizer, true = self.classifier.tokenizer, self.classifier.ids_of(self.validation, self.name)
+        texts = tokenizer.encode_batch(row.text for row in self.validation)
+        shape = len(self.classifier.labels), tokenizer.vocab_size
+        return baselines(self.material.store, texts, true, shape)
+
+    @property
+    def what_to_beat(self) -> str:
+        """The baselines in a line for people, by accuracy and by the measure that decides."""
+        found, n = self.baselines, len(self.validation)
+        label = shown(self.classifier.labels.names[found.commonest])
+        line = f"to beat on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
+        return line if found.counting is None else f"{line}; counting words, {self._scores(found.counting)}"
+
+    def _scores(self, scores: tuple[float, float]) -> str:
+        names = ("accuracy", "macro_f1") if self.deciding == "macro_f1" else ("accuracy",)
+        return ", ".join(measured(dict(zip(names, scores, strict=False))))
+
+    @property
+    def deciding(self) -> str:
+        """The measure that decides."""
+        return "accuracy" if self.material.weights is None else "macro_f1"
+
+    def better(self, value: float, than: float) -> bool:
+        """More is better."""
+        return value > than
+
+    def describe(self) -> dict[str, Any]:
+        """Rows, tokens, classes and padding of the training data."""
+        material, batches = self.material, self.batches(0, 0, 0).rows
+        return {
+            "texts": material.n_rows,
+            "tokens": material.n_tokens,
+            "long_texts": material.n_long,
+            "class_weights": material.weights,
+            "batches_per_epoch": len(batches),
+            "padding_share": round(padding_share(batches, material.lengths), 4),
+            "validation_texts": max(len(self.validation), len(self.all_validation)),
+        }

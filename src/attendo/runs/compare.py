@@ -1,0 +1,234 @@
+"""Two models on the same test set: each score's sums by rows, for the paired bootstrap to compare them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy import ndarray
+
+from attendo.bootstrap import Comparison, RowSums, interval, paired_bootstrap, ratio_sums
+from attendo.data.labelled import LabelledRow
+from attendo.data.token_stream import Document, TokenStream
+from attendo.data.tokenizers import WORDS, Tokenizer
+from attendo.errors import AttendoError
+from attendo.inference.classifier import Classifier
+from attendo.inference.generator import Generator
+from attendo.inference.perplexity import Window, document_windows, window_losses
+from attendo.inference.translator import Translator
+from attendo.metrics import bleu_sums, bleu_tokenizer, chrf_sums, macro_f1_sums
+from attendo.training.trainable import Trainable
+
+TRANSLATION_METRICS = ("bleu", "chrf", "exact")
+CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
+TEXT_METRICS = ("loss", "perplexity", "bits-per-byte")
+LESS_IS_BETTER = TEXT_METRICS
+
+PASSAGE = 1000
+"""Bytes of a document that count as one row: a longer one is as many rows as it has such passages."""
+
+_WAITING, _BATCH_TOKENS = 512, 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """One score of a first and a second model on the same rows. name, signature: of the score, and how it is computed.
+
+    first_interval, second_interval, difference_interval: where 95 % of the samples lie. difference: second - first.
+    p_value: see `Comparison`. better: "first", "second", or None where they are not told apart at 95 %.
+    """
+
+    metric: str
+    name: str
+    signature: str
+    comparison: Comparison
+
+    @property
+    def first_interval(self) -> tuple[float, float]:
+        """Of the first score."""
+        return interval(self.comparison.samples[0])
+
+    @property
+    def second_interval(self) -> tuple[float, float]:
+        """Of the second score."""
+        return interval(self.comparison.samples[1])
+
+    @property
+    def difference_interval(self) -> tuple[float, float]:
+        """Of second - first."""
+        return interval(self.comparison.differences)
+
+    @property
+    def better(self) -> str | None:
+        """The model that has the better score, if that is more than chance."""
+        if self.comparison.p_value > 0.05:
+            return None
+        return "second" if (self.comparison.difference > 0) != (self.metric in LESS_IS_BETTER) else "first"
+
+
+def verdicts(
+    first: Mapping[str, RowSums], second: Mapping[str, RowSums], n_samples: int = 1000, seed: int = 12345
+) -> list[Verdict]:
+    """Compares two models by each score that the first one has; raises as `paired_bootstrap` does."""
+    found = []
+    for metric, sums in first.items():
+        other = second[metric]
+        alike = sums.signature == other.signature
+        signature = sums.signature if alike else f"A: {sums.signature}; B: {other.signature}"
+        comparison = paired_bootstrap(sums, other, n_samples, seed)
+        found.append(Verdict(metric, sums.name, signature, comparison))
+    return found
+
+
+def translation_sums(
+    translator: Translator,
+    pairs: Sequence[tuple[str, str]],
+    metrics: Sequence[str] = ("bleu", "chrf"),
+    beam: int | None = None,
+    tokenize: str | None = None,
+) -> dict[str, RowSums]:
+    """The scores of `Translator.evaluate` by pairs; tokenize: of BLEU, chosen as there if None."""
+    sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
+    texts = [found.text for found in translator.translate(sources, beam=beam, segment="none", guard=False)]
+    found: dict[str, RowSums] = {}
+    for metric in metrics:
+        match metric:
+            case "bleu":
+                found[metric] = bleu_sums(texts, targets, tokenize or bleu_tokenizer(targets))
+            case "chrf":
+                found[metric] = chrf_sums(texts, targets)
+            case "exact":
+                equal = np.array([text == target for text, target in zip(texts, targets, strict=True)])
+                found[metric] = ratio_sums("exact match", 100.0 * equal, np.ones(len(equal)))
+            case _:
+                raise _unknown(metric, TRANSLATION_METRICS)
+    return found
+
+
+def classification_sums(
+    classifier: Classifier,
+    rows: Sequence[LabelledRow],
+    metrics: Sequence[str] = CLASSIFICATION_METRICS,
+    name: str = "the rows",
+) -> dict[str, RowSums]:
+    """The scores of `Classifier.evaluate` by rows, as shares; raises as it does."""
+    true = classifier.ids_of(rows, name)
+    chosen = classifier.read([row.text for row in rows])[0].argmax(1)
+    sums: dict[str, RowSums] = {}
+    for metric in metrics:
+        match metric:
+            case "accuracy":
+                sums[metric] = ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true)))
+            case "macro-f1":
+                sums[metric] = macro_f1_sums(true, chosen, len(classifier.labels))
+            case _:
+                raise _unknown(metric, CLASSIFICATION_METRICS)
+    return sums
+
+
+def text_sums(
+    generator: Generator, stream: TokenStream, metrics: Sequence[str], context: int | None = None
+) -> dict[str, RowSums]:
+    """The measures of `text_loss` by documents, longer ones by passages of about PASSAGE bytes.
+
+    stream: of this generator's tokens; the rows are the same for every tokenizer. A token counts where its last byte
+    is. Loss and perplexity are to be compared between models of one tokenizer only, bits per byte between all. Raises
+    AttendoError for a context that the model has not, and where there is no text.
+    """
+    context = context or generator.model.config.max_len
+    sizes = token_sizes(generator.tokenizer)
+    parts = []
+    documents = list(stream.documents())
+    for document, losses in zip(documents, target_losses(generator, documents, context), strict=True):
+        places = passages(document, sizes)
+        n = int(places[-1]) + 1
+        columns = np.bincount(places, losses, n), np.bincount(places, minlength=n)
+        parts.append(np.stack((*columns, np.full(n, document.n_bytes / n)), 1))
+    if not stream.n_bytes.sum():
+        raise AttendoError("there is no text to score; give at least one document")
+    nats, n_targets, n_bytes = np.concatenate(parts).T
+    n_unknown = int((stream.ids == generator.tokenizer.unk_id).sum())
+    unknown = f", {n_unknown:,} unknown words, which cost less than their spelling" if n_unknown else ""
+    window = f"context {context}, stride {context}{unknown}"
+    found: dict[str, RowSums] = {}
+    for metric in metrics:
+        match metric:
+            case "loss":
+                found[metric] = ratio_sums("loss, nats a token", nats, n_targets, window)
+            case "perplexity":
+                rows = np.stack((nats, n_targets), 1)
+                found[metric] = RowSums(
+                    "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), window
+                )
+            case "bits-per-byte":
+                found[metric] = ratio_sums("bits a byte", nats / math.log(2), n_bytes, window)
+            case _:
+                raise _unknown(metric, TEXT_METRICS)
+    return found
+
+
+def passages(
+    document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE
+) -> Int[ndarray, " targets"]:
+    """The passage, from 0, in which each target's last byte is; the end is in the last one.
+
+    A document is cut into equal passages of about `size` bytes, at least one. sizes: bytes by token id.
+
+    >>> passages(Document(np.array([4, 5, 4, 5]), 6, 6), np.array([0, 0, 0, 0, 1, 2]), size=3).tolist()
+    [0, 0, 1, 1, 1]
+    """
+    n = max(1, round(document.n_bytes / size))
+    ends = np.cumsum(sizes[document.ids], dtype=np.float64)
+    if len(ends) and 0 <= (more := ends[-1] - document.n_bytes) <= 1:
+        ends -= more  # the space that a tokenizer puts before the first word
+    elif len(ends):
+        ends *= document.n_bytes / max(1.0, ends[-1])  # unknown words are of unknown size
+    places = np.clip(np.ceil(ends * n / max(1, document.n_bytes)).astype(np.int64) - 1, 0, n - 1)
+    return np.append(places, np.full(int(document.ended), n - 1))
+
+
+def token_sizes(tokenizer: Tokenizer) -> Int[ndarray, " vocab"]:
+    """How many UTF-8 bytes each token id stands for in a text, the space before it included."""
+    if tokenizer.kind in WORDS:
+        return np.array([len(tokenizer.decode([i]).encode()) + 1 for i in range(tokenizer.vocab_size)])
+    return np.array([len(tokenizer.bytes_of(i)) for i in range(tokenizer.vocab_size)])
+
+
+def target_losses(
+    generator: Generator, documents: Iterable[Document], context: int
+) -> Iterator[Float[ndarray, " targets"]]:
+    """-ln p of each target of each document, in order: what `text_loss` sums, with stride = context."""
+    waiting: list[list[Window]] = []
+    specials = generator.tokenizer.specials
+    for document in documents:
+        waiting.append(list(document_windows(document, context, context, specials)))
+        if sum(map(len, waiting)) >= _WAITING:
+            yield from _losses_of(generator, waiting)
+            waiting = []
+    yield from _losses_of(generator, waiting)
+
+
+def _losses_of(generator: Generator, documents: list[list[Window]]) -> Iterator[Float[ndarray, " targets"]]:
+    windows = [window for document in documents for window in document]
+    order = sorted(range(len(windows)), key=lambda i: -len(windows[i].targets))
+    found: list[ndarray] = [np.empty(0)] * len(windows)
+    model = cast(Trainable, generator.model.eval())
+    while order:
+        n = max(1, _BATCH_TOKENS // len(windows[order[0]].targets))
+        together, order = order[:n], order[n:]
+        with torch.inference_mode():
+            losses = window_losses(model, [windows[i] for i in together])
+        for i, of_window in zip(together, losses, strict=True):
+            found[i] = of_window
+    rest = iter(found)
+    for document in documents:
+        yield np.concatenate([next(rest) for _ in document])
+
+
+def _unknown(metric: str, known: Sequence[str]) -> AttendoError:
+    return AttendoError(f"{metric!r} is no measure of this task; take {' or '.join(known)}")

@@ -1,0 +1,142 @@
+"""A run that starts from another one: its tokenizer, its shape, and the weights of the parts they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attendo.bundle import load_bundle, load_model
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows, trained_rows
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+from attendo.models import Model, ModelConfig
+from attendo.own_parts import OwnParts
+from attendo.runs.settings import Tables, joined, section
+from attendo.runs.task_specs import TaskSpec
+from attendo.training.costs import on_paper
+from attendo.training.frozen import freeze
+from attendo.training.lora import LoraConfig, with_adapters
+from attendo.training.optimizer import TrainingConfig
+
+_OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
+"""Keys of [model] that a run decides for itself."""
+
+
+def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
+    """The tables with the family's defaults and, over them, the other run's tokenizer and shape, and its tokenizer.
+
+    Raises AttendoError where a setting asks for another shape or tokenizer than the weights have.
+    """
+    bundle = load_bundle(folder)
+    theirs = bundle.tables["model"]
+    shape = {key: value for key, value in theirs.items() if key not in _OWN}
+    for name in ("n_encoder_layers", "n_decoder_layers"):
+        if not shape.get(name) or name in family.model:
+            shape.pop(name, None)
+    if family.writes and bundle.tokenizer.kind == "uncased":
+        raise AttendoError(
+            f"{folder} reads words without case, which no text can be written with; start from a run whose tokenizer is"
+            " bpe, unigram, word, character or byte"
+        )
+    chosen = {name: dict(table) for name, table in tables.items()}
+    model, tokenizer = chosen.setdefault("model", {}), bundle.tables.get("tokenizer", {})
+    for table, wanted, there in (
+        ("model", model, shape),
+        ("tokenizer", chosen.get("tokenizer", {}), tokenizer),
+    ):
+        for key in wanted.keys() & there.keys():
+            if wanted[key] != there[key] and key != "max_len":
+                raise AttendoError(
+                    f"{table}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
+                    " leave it out"
+                )
+    chosen["model"] = shape | model
+    chosen["tokenizer"] = dict(tokenizer)
+    return joined(family.defaults(), chosen), bundle.tokenizer
+
+
+def take_weights(folder: Path, model: nn.Module, own_parts: OwnParts | None = None) -> str:
+    """Copies the tensors of equal names and shapes, and says how many they are and which parts are new.
+
+    own_parts: of the model, and of the other run's if it was trained with some. Raises AttendoError if there is none.
+    """
+    bundle = load_bundle(folder)
+    bundle.own_parts = own_parts if "own_parts" in bundle.card else None
+    theirs = dict(load_model(folder, bundle).named_parameters())
+    own = dict(model.named_parameters())
+    shared = [name for name in own if name in theirs and theirs[name].shape == own[name].shape]
+    if not shared:
+        raise AttendoError(
+            f"{folder} has no part in common with this model; give a run of an encoder of its kind"
+        )
+    with torch.no_grad():
+        for name in shared:
+            own[name].copy_(theirs[name])
+    parts = {"from": _parts(shared), "new": _parts(own.keys() - set(shared))}
+    text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(parts['from'])}"
+    return f"{text}; new: {', '.join(parts['new'])}" if parts["new"] else text
+
+
+def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
+    """The rows that a run of the same task, and those that it started from, were trained on; none of another task.
+
+    Of a run that keeps no list of them, those that are in its training files now; says so where these are gone.
+    """
+    bundle = load_bundle(folder)
+    data = bundle.tables.get("data", {})
+    if bundle.card.get("task") != family.name or not data.get("train"):
+        return TrainedRows()
+    if (found := trained_rows(folder, "all")) is not None:
+        return found
+    try:
+        corpus = family.open(section(family.data, {"data": data}, "data", "config.toml"), lambda line: None)
+        return TrainedRows.of(corpus.identifying_texts())
+    except AttendoError:
+        say(
+            f"warning: {folder} keeps no list of its training rows, and its files are gone: some may validate here"
+        )
+        return TrainedRows()
+
+
+def new_parts(folder: Path, config: ModelConfig) -> list[str]:
+    """The parts of a model that starts from another run's which that one has not: whole modules, or single tensors."""
+    is_new = {name: new for name, (_, new) in _tensors(folder, config).items()}
+    shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
+    names = (name for name, new in is_new.items() if new)
+    tops = (name if name.partition(".")[0] in shared else name.partition(".")[0] for name in names)
+    return list(dict.fromkeys(tops))
+
+
+def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
+    """Whether at least half of a model's numbers are those of the run that it starts from."""
+    counts = _tensors(folder, config).values()
+    return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
+
+
+def _tensors(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
+    """The size of each tensor of a model, and whether it is new to one that starts from another run's."""
+    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
+    return {
+        name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
+        for name, parameter in on_paper(config).named_parameters()
+    }
+
+
+def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:
+    """A model without memory for its weights: what is not trained is frozen, adapters are in their places.
+
+    Raises AttendoError for a part or a layer that it has not.
+    """
+    model = on_paper(config)
+    freeze(model, training.frozen)
+    return with_adapters(model, lora)
+
+
+def _parts(names: Iterable[str]) -> list[str]:
+    """The parts of a model that tensors belong to, a block counted as one."""
+    return sorted({".".join(name.split(".")[: 3 if ".blocks." in name else 1]) for name in names})

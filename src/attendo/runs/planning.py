@@ -1,0 +1,343 @@
+"""What a run would take, before it begins: size, memory, operations, pace and time here, and, on paper, on many.
+
+Measured are the pace and the matrix peak; all else follows from the modules of the model and the lengths of the data.
+Nothing is written but the token store, which training then finds in the cache.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from attendo.data.batches import Batch
+from attendo.display.formats import Say
+from attendo.models import Model, ModelConfig, parameter_count
+from attendo.nn.blocks import DecoderBlock, EncoderBlock
+from attendo.runs.auto_config import (
+    UPDATING_SHARE,
+    measured_pace,
+)
+from attendo.runs.init_from import trained_on_paper
+from attendo.runs.settings import Tables
+from attendo.runs.task_specs import TaskSpec
+from attendo.runs.training_run import chosen
+from attendo.training.clock import Clock
+from attendo.training.costs import (
+    Load,
+    load_of,
+    mean_load,
+    on_paper,
+    parameter_groups,
+    training_flops,
+    training_multiplications,
+)
+from attendo.training.lora import LoraConfig
+from attendo.training.memory import FLOAT, Cells, Formats, Memory, cells_of, times, training_memory
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.precision import FORMATS, Precision
+from attendo.training.products import Products, onednn_product
+from attendo.training.scaling import (
+    MFU,
+    Accelerator,
+    Job,
+    Sharding,
+    UpdateTime,
+    hidden_from,
+    sharded_bytes,
+    update_time,
+    with_rows,
+)
+
+PROBE_SECONDS = 5.0
+LONGEST_UPDATE = 30.0
+"""Seconds above which an update is not tried: the plan is to be quick."""
+ASSUMED_SHARE = 0.5
+"""Of the matrix peak, where no update was tried."""
+MOST_BATCHES = 100
+"""Batches of an epoch whose lengths are looked at, spread evenly."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast updates are. seconds: of one, on `clock` ("CPU", of all threads, or "wall"). peak: FLOP/s of a product
+    of 2048³ in the format of training, on that clock. measured: whether updates were tried; if not, `seconds` is at
+    ASSUMED_SHARE of the peak, and `why` says so.
+    """
+
+    seconds: float
+    clock: str
+    peak: float
+    measured: bool
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What training would do. load: the mean of its batches; cells: of the largest; flops: of an update.
+
+    parameters: the model's own, by part; trained: of those and of its adapters, the ones that are trained.
+    preparation: seconds that reading, the tokenizer and the choice took, on the clock of the budget.
+    """
+
+    task: str
+    n_rows: int
+    n_tokens: int
+    tokenizer: str
+    model: ModelConfig
+    training: TrainingConfig
+    lora: LoraConfig
+    parameters: dict[str, int]
+    trained: int
+    batches_per_epoch: int
+    load: Load
+    cells: Cells
+    flops: float
+    memory: Memory
+    machine_memory: float
+    threads: int
+    device: str
+    preparation: float
+    pace: Pace
+
+    @property
+    def n_parameters(self) -> int:
+        """All of the model's own."""
+        return sum(self.parameters.values())
+
+    @property
+    def updates_per_epoch(self) -> float:
+        """Of the optimizer."""
+        return self.batches_per_epoch / self.training.accumulation
+
+    @property
+    def updates(self) -> int:
+        """Until the end that was asked for; of a budget of time, as many as the pace makes of what is left for them."""
+        if self.training.steps is not None:
+            return self.training.steps
+        if self.training.seconds is not None:
+            left = (self.training.seconds - self.preparation) * UPDATING_SHARE
+            return max(1, int(left / self.pace.seconds))
+        return max(1, math.ceil(math.ceil(self.updates_per_epoch) * (self.training.epochs or 1)))
+
+    @property
+    def epochs(self) -> float:
+        """Passes over the data until then."""
+        return self.updates / self.updates_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        """Of the updates, on the pace's clock, without reading, evaluating and saving."""
+        return self.updates * self.pace.seconds
+
+    @property
+    def tokens_per_update(self) -> float:
+        """Tokens that the pace is counted in: those of the target side, or all where there is one side."""
+        return self.training.accumulation * (self.load.target or self.load.source)
+
+    @property
+    def share_of_peak(self) -> float:
+        """FLOPs of an update over what the peak would do in its time."""
+        return self.flops / self.pace.seconds / self.pace.peak
+
+
+def plan_run(
+    family: TaskSpec,
+    tables: Tables,
+    say: Say = lambda line: None,
+    device: str = "auto",
+    probe_seconds: float = PROBE_SECONDS,
+    init_from: Path | None = None,
+) -> Plan:
+    """Reads the data, learns the tokenizer and chooses what is open, as training does, then counts and tries.
+
+    Raises AttendoError for wrong settings and unusable data.
+    """
+    clock = Clock()
+    found = chosen(family, tables, say, _quiet, device, init_from)
+    cpu, wall = clock.elapsed()
+    config, material, where = found.config, found.material, found.device
+    training, model = config.training, trained_on_paper(config.model, config.training, config.lora)
+    batches = material.batches(training.batch_tokens, training.seed, 0)
+    load, cells = sampled(batches)
+    flops = training.accumulation * training_flops(training_multiplications(model), load)
+    formats = Formats(training.precision in FORMATS, where.type == "cuda")
+    memory, there = update_memory(model, cells, formats, training), machine_memory(where)
+    return Plan(
+        family.name,
+        material.n_rows,
+        material.n_tokens,
+        f"{found.tokenizer.kind}, {found.tokenizer.vocab_size:,} entries",
+        config.model,
+        training,
+        config.lora,
+        parameter_groups(on_paper(config.model)),
+        parameter_count(model),
+        len(batches),
+        load,
+        cells,
+        flops,
+        memory,
+        there,
+        torch.get_num_threads(),
+        where.type,
+        cpu if training.minutes is None else wall,
+        tried_pace(config.tables(), batches, where, flops, memory.peak < there, probe_seconds),
+    )
+
+
+def update_memory(model: Model, cells: Cells, formats: Formats, training: TrainingConfig) -> Memory:
+    """The memory of an update with the settings of training."""
+    return training_memory(
+        model,
+        cells,
+        formats,
+        muon=training.optimizer == "muon",
+        averaged=training.ema_decay > 0,
+        checkpointing=training.activation_checkpointing,
+    )
+
+
+def _quiet(line: str) -> None:
+    pass
+
+
+def sampled(batches: Sequence[Batch]) -> tuple[Load, Cells]:
+    """The mean load of batches spread evenly over an epoch, and the cells of the largest of them."""
+    places = np.unique(np.linspace(0, len(batches) - 1, MOST_BATCHES).astype(int))
+    seen = [batches[int(place)] for place in places]
+    largest = max(map(cells_of, seen), key=lambda cells: cells.source + cells.target)
+    return mean_load(map(load_of, seen)), largest
+
+
+def tried_pace(
+    tables: Tables,
+    batches: Sequence[Batch],
+    device: torch.device,
+    flops: float,
+    fits: bool,
+    seconds: float = PROBE_SECONDS,
+) -> Pace:
+    """The pace of updates tried for so many seconds; estimated from the matrix peak where that would take too long."""
+    model, training = dict(tables["model"]), dict(tables["training"])
+    clock = "wall" if device.type == "cuda" or training.get("minutes") is not None else "CPU"
+    peak = matrix_peak(training["precision"], training.get("products", "torch"), device, clock)
+    expected = flops / peak / ASSUMED_SHARE
+    if not fits or expected > LONGEST_UPDATE:
+        why = f"it would take about {expected:,.0f} s" if fits else "the model does not fit into memory here"
+        return Pace(expected, clock, peak, False, why)
+    fewest = 4 if expected < seconds / 4 else 2
+    pace = measured_pace(model, training, batches, device, seconds, fewest, tables.get("lora"))
+    return Pace(pace, clock, peak, True)
+
+
+def matrix_peak(
+    precision: Precision, products: Products, device: torch.device, clock: str = "CPU", size: int = 2048
+) -> float:
+    """FLOP/s of the fastest of three products of two matrices of `size` x `size`, in the format of training."""
+    now = time.process_time if clock == "CPU" else time.perf_counter
+    a = torch.ones(size, size, device=device, dtype=FORMATS.get(precision, torch.float32))
+    product = onednn_product if products == "onednn" and precision == "float32" else torch.mm
+    taken = []
+    for _ in range(3):
+        start = now()
+        product(a, a)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        taken.append(now() - start)
+    return 2 * size**3 / min(taken)
+
+
+def machine_memory(device: torch.device) -> float:
+    """Bytes that this machine has for a process: of the GPU, or what the system, or its control group, allows."""
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text().strip() if limit.exists() else "max"
+    return float(min(total, int(allowed)) if allowed.isdigit() else total)
+
+
+# ---- on paper
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run on many accelerators, on paper. memory: bytes on each. hidden_from: how many times the rows of an update
+    hide the traffic. seconds: of all updates.
+    """
+
+    sharding: Sharding
+    memory: float
+    fits: bool
+    time: UpdateTime
+    hidden_from: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class PaperPlan:
+    """A plan carried to `world` accelerators. tokens: of an update, over all of them; updates: for the same epochs."""
+
+    accelerator: Accelerator
+    world: int
+    mfu: float
+    tokens: float
+    updates: int
+    outcomes: tuple[Outcome, ...]
+
+
+def carried(
+    plan: Plan, world: int, accelerator: Accelerator, tokens: float | None = None, mfu: float = MFU
+) -> PaperPlan:
+    """The run on `world` accelerators, in bfloat16, each with an equal share of every update's rows.
+
+    tokens: of an update, the plan's own unless given. The same number of tokens is read in all.
+    """
+    factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
+    model = trained_on_paper(plan.model, plan.training, plan.lora)
+    job = with_rows(job_of(model, plan.flops), factor)
+    updates = max(1, math.ceil(plan.updates / factor))
+    share = times(plan.cells, factor * plan.training.accumulation / world)
+    memory = update_memory(model, share, Formats(half=True, on_gpu=True), plan.training)
+    states = memory.weights + memory.gradients + memory.states
+    outcomes = []
+    for sharding in ("ddp", "fsdp2"):
+        n_bytes = sharded_bytes(job, world, states, memory.activations + memory.loss, sharding)
+        taken = update_time(job, world, accelerator, sharding, mfu)
+        needed = hidden_from(job, world, accelerator, sharding, mfu)
+        fits = n_bytes < accelerator.memory
+        outcomes.append(Outcome(sharding, n_bytes, fits, taken, needed, updates * taken.total))
+    return PaperPlan(accelerator, world, mfu, factor * plan.tokens_per_update, updates, tuple(outcomes))
+
+
+def job_of(model: Model, flops: float) -> Job:
+    """The model as many accelerators share it: FSDP2 gathers block by block, and what is outside of them at once."""
+    parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
+    blocks = [
+        sum(p.numel() for p in module.parameters())
+        for module in model.modules()
+        if isinstance(module, EncoderBlock | DecoderBlock)
+    ]
+    largest = max(*blocks, parameters - sum(blocks))
+    return Job(parameters, len(blocks) + 1, largest, flops, reduced=FLOAT * trained / parameters)
+
+
+def plain(plan: Plan, paper: PaperPlan | None = None) -> dict[str, Any]:
+    """The plan as plain values, which JSON can hold."""
+    own = asdict(plan) | {
+        "n_parameters": plan.n_parameters,
+        "updates": plan.updates,
+        "seconds": plan.seconds,
+        "tokens_per_update": plan.tokens_per_update,
+        "share_of_peak": plan.share_of_peak,
+        "peak_memory": plan.memory.peak,
+    }
+    return own if paper is None else own | {"on_paper": asdict(paper)}

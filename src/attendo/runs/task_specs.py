@@ -1,0 +1,351 @@
+"""The kinds of tasks: what each one is to the commands that train, and the value that defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, get_args
+
+from attendo.bundle import Bundle, TaskName
+from attendo.config import build
+from attendo.data.batches import Batch
+from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledMaterial
+from attendo.data.pair_corpus import PairCorpus, PairMaterial
+from attendo.data.pair_data import PairData
+from attendo.data.store import StoreFacts
+from attendo.data.text_corpus import TextCorpus, TextData, WindowMaterial
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.sampling import SamplingConfig
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+from attendo.inference.classifier import Classifier
+from attendo.inference.embedder import Embedder
+from attendo.inference.generator import Generator
+from attendo.inference.translator import Translator
+from attendo.model_config import Architecture, ModelConfig
+from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
+from attendo.runs.classification import ClassificationTask
+from attendo.runs.language import LanguageModelTask
+from attendo.runs.masked import MaskedMaterial, MaskedTask, MaskingConfig
+from attendo.runs.translation import TranslationTask
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Task
+
+
+class TokenDataset(Protocol):
+    """The training data in ids."""
+
+    @property
+    def facts(self) -> StoreFacts:
+        """Of the store that holds them: other files, other options or another tokenizer have another key."""
+        ...
+
+    @property
+    def n_rows(self) -> int:
+        """Rows: pairs, texts or windows."""
+        ...
+
+    @property
+    def n_tokens(self) -> int:
+        """Tokens of an epoch that decide its batches, specials included."""
+        ...
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> Sequence[Batch]:
+        """The batches of an epoch, collated when asked for; a pure function."""
+        ...
+
+
+class DataSource(Protocol):
+    """The files of a run, read in streams as often as needed, with every row accounted for.
+
+    trained: rows that the run's start was trained on, which therefore do not validate.
+    """
+
+    trained: TrainedRows
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """How much there is to learn from, in rows of about 20 words, and how messages say it ("50,000 pairs")."""
+        ...
+
+    def texts(self) -> Iterator[str]:
+        """The training texts that a tokenizer is learned from: all, or the first of very many."""
+        ...
+
+    def identifying_texts(self) -> Iterator[str]:
+        """The text of each training row by which it is known again in another run; none where nothing is compared."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What the card says of the data and the model's users need: languages, labels."""
+        ...
+
+    def model_facts(self) -> dict[str, Any]:
+        """Keys of [model] that the data decide."""
+        ...
+
+
+@dataclass(frozen=True)
+class Size:
+    """One rung of the ladder of widths, and the rows that a corpus must have to be worth it."""
+
+    d_model: int
+    n_heads: int
+    n_layers: int
+    least_rows: int
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The keys of [model] that a size sets."""
+        return {
+            "d_model": self.d_model,
+            "d_ff": 4 * self.d_model,
+            "n_heads": self.n_heads,
+            "n_encoder_layers": self.n_layers,
+            "n_decoder_layers": self.n_layers,
+            "norm_first": True,
+        }
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """One kind of task. The loop and the commands know nothing else of it.
+
+    model, training, data_keys: keys of the sections that differ from the defaults; what a user sets wins. data: the
+    type of [data]; extra: those of sections that only this family has. sizes: largest first. default_epochs: without
+    a budget. open: the corpus that a [data] names; material: its training rows in ids, made once and cached, given
+    all tables so far. user: what uses a model; task: what the loop is told.
+    """
+
+    name: TaskName
+    architecture: Architecture
+    model: Mapping[str, Any]
+    training: Mapping[str, Any]
+    data: type[Any]
+    extra: Mapping[str, type[Any]]
+    sizes: tuple[Size, ...]
+    default_epochs: float
+    open: Callable[[Any, Say], DataSource]
+    material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], TokenDataset]
+    user: Callable[[Bundle, Model], Any]
+    task: Callable[[Any, Any, Any, TrainingConfig], Task]
+    data_keys: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def writes(self) -> bool:
+        """Whether its models give texts: those with a decoder do."""
+        return self.architecture in ("encoder-decoder", "decoder")
+
+    def defaults(self) -> dict[str, dict[str, Any]]:
+        """The family's own settings, over which a user's are laid."""
+        model = {"architecture": self.architecture, **self.model}
+        tables = {"model": model, "training": self.training, "data": self.data_keys}
+        return {name: dict(table) for name, table in tables.items() if table}
+
+
+SAMPLE_TOKENS = 32
+"""Shown of a continuation at each evaluation."""
+
+_Tables = Mapping[str, Mapping[str, Any]]
+
+# ---- translation
+
+
+def _translator(bundle: Bundle, model: Model) -> Translator:
+    assert isinstance(model, EncoderDecoder)
+    return Translator.from_bundle(bundle, model)
+
+
+def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairMaterial:
+    most = corpus.data.max_tokens
+    if most:
+        max_len = tables.get("model", {}).get("max_len", ModelConfig.max_len)
+        most = min(most, max_len - tokenizer.specials.n_reserved)
+    return PairMaterial(corpus.store(tokenizer, most), tokenizer.specials, most)
+
+
+def _translation_task(
+    corpus: PairCorpus, material: PairMaterial, translator: Translator, training: TrainingConfig
+) -> TranslationTask:
+    each, final = corpus.validation(training.evaluate_rows, translator.tokenizer, material.max_tokens)
+    return TranslationTask(material, translator, each, training.batch_tokens, final)
+
+
+TRANSLATION = TaskSpec(
+    name="translation",
+    architecture="encoder-decoder",
+    model={},
+    training={},
+    data=PairData,
+    extra={"decoding": DecodingConfig},
+    sizes=(
+        Size(512, 8, 6, 1_000_000),
+        Size(384, 6, 4, 200_000),
+        Size(256, 4, 3, 10_000),
+        Size(192, 4, 3, 3_000),
+        Size(128, 4, 2, 0),
+    ),
+    default_epochs=25,
+    open=PairCorpus,
+    material=_pairs,
+    user=_translator,
+    task=_translation_task,
+    data_keys={"max_tokens": 1000},
+)
+
+# ---- classification
+
+
+def _classifier(bundle: Bundle, model: Model) -> Classifier:
+    assert isinstance(model, EncoderClassifier)
+    return Classifier.from_bundle(bundle, model)
+
+
+def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> LabelledMaterial:
+    return corpus.material(tokenizer)
+
+
+def _classification_task(
+    corpus: LabelledCorpus, material: LabelledMaterial, classifier: Classifier, training: TrainingConfig
+) -> ClassificationTask:
+    each, final = corpus.validation(training.evaluate_rows)
+    name = corpus.validation_name
+    task = ClassificationTask(material, classifier, each, training.batch_tokens, name, final)
+    corpus.say(task.what_to_beat)
+    return task
+
+
+CLASSIFICATION = TaskSpec(
+    name="classification",
+    architecture="classifier",
+    model={"n_decoder_layers": 0, "activation": "gelu", "dropout": 0.3},
+    training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000},
+    data=LabelledData,
+    extra={},
+    sizes=(Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
+    default_epochs=6,
+    open=LabelledCorpus,
+    material=_labelled,
+    user=_classifier,
+    task=_classification_task,
+    data_keys={"valid_share": 0.1},
+)
+
+# ---- language modelling
+
+
+def _generator(bundle: Bundle, model: Model) -> Generator:
+    assert isinstance(model, DecoderLM)
+    return Generator.from_bundle(bundle, model)
+
+
+def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> WindowMaterial:
+    return corpus.windows(tokenizer, tables["model"]["max_len"])
+
+
+def _language_task(
+    corpus: TextCorpus, material: WindowMaterial, generator: Generator, training: TrainingConfig
+) -> LanguageModelTask:
+    task = LanguageModelTask(
+        material.stream,
+        corpus.stream(generator.tokenizer, "valid"),
+        generator.tokenizer,
+        material.context,
+        training.batch_tokens,
+        go_on=lambda prompt: generator.generate(prompt, max_tokens=SAMPLE_TOKENS, temperature=0.0).text,
+    )
+    n_scored, n_all = sum(d.n_targets for d in task.validation_documents), task.validation.n_positions
+    if n_scored < n_all:
+        corpus.say(f"{n_scored:,} of {n_all:,} validation tokens are used at each evaluation, at the end too")
+    return task
+
+
+LANGUAGE_MODEL = TaskSpec(
+    name="language-model",
+    architecture="decoder",
+    model={
+        "n_encoder_layers": 0,
+        "max_len": 256,
+        "positions": "rotary",
+        "activation": "gelu",
+        "tie": "output",
+    },
+    training={"label_smoothing": 0.0},
+    data=TextData,
+    extra={"decoding": SamplingConfig},
+    sizes=(
+        Size(512, 8, 8, 2_000_000),
+        Size(384, 6, 6, 200_000),
+        Size(256, 4, 4, 20_000),
+        Size(128, 4, 4, 0),
+    ),
+    default_epochs=10,
+    open=TextCorpus,
+    material=_windows,
+    user=_generator,
+    task=_language_task,
+)
+
+# ---- masked language modelling
+
+
+def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> MaskedMaterial:
+    masking = build(MaskingConfig, tables.get("masking", {}), "the settings [masking]")
+    stream = corpus.stream(tokenizer, "train")
+    if tokenizer.mask_id < 0:
+        raise AttendoError(
+            "the tokenizer that the run starts with has no mask token; start from a masked model"
+        )
+    size, own = tokenizer.vocab_size, tokenizer.kind != "imported"
+    others = None if own else tokenizer.text_ids
+    return MaskedMaterial(stream, tables["model"]["max_len"], size, masking, tokenizer.specials, others)
+
+
+def _masked_task(
+    corpus: TextCorpus, material: MaskedMaterial, embedder: Embedder, training: TrainingConfig
+) -> MaskedTask:
+    validation = replace(material, stream=corpus.stream(embedder.tokenizer, "valid"))
+    return MaskedTask(material, validation, training.batch_tokens)
+
+
+MASKED_LANGUAGE_MODEL = TaskSpec(
+    name="masked-language-model",
+    architecture="masked",
+    model={"n_decoder_layers": 0, "max_len": 256, "activation": "gelu", "tie": "output", "output_bias": True},
+    training={"label_smoothing": 0.0},
+    data=TextData,
+    extra={"masking": MaskingConfig},
+    sizes=(Size(512, 8, 6, 2_000_000), Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
+    default_epochs=10,
+    open=TextCorpus,
+    material=_hidden,
+    user=Embedder.from_bundle,
+    task=_masked_task,
+)
+
+
+def family_of(name: str) -> TaskSpec:
+    """The family of this name, as `attendo train NAME` and a run's card have it. Raises AttendoError for another."""
+    match name:
+        case "translation":
+            return TRANSLATION
+        case "classification":
+            return CLASSIFICATION
+        case "language-model":
+            return LANGUAGE_MODEL
+        case "masked-language-model":
+            return MASKED_LANGUAGE_MODEL
+        case _:
+            raise AttendoError(f"no task is called {name!r}; there are {', '.join(get_args(TaskName))}")
+
+
+def task_of(architecture: Architecture) -> TaskName:
+    """The task that models of an architecture are trained for.
+
+    >>> task_of("decoder")
+    'language-model'
+    """
+    families = (TRANSLATION, CLASSIFICATION, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
+    return next(family.name for family in families if family.architecture == architecture)

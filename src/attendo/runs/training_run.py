@@ -1,0 +1,380 @@
+"""Training runs: from settings to a run folder, and its log and best weights while it is trained."""
+
+from __future__ import annotations
+
+import errno
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from attendo.bundle import (
+    Bundle,
+    save_card,
+    save_description,
+    save_weights,
+    weights_hash,
+)
+from attendo.config import read_toml
+from attendo.data.tokenizers import Tokenizer
+from attendo.data.trained_rows import TrainedRows, save_trained_rows
+from attendo.devices import pick_device
+from attendo.display.formats import Say
+from attendo.errors import AttendoError
+from attendo.files import locked
+from attendo.models import Model, parameter_count
+from attendo.own_parts import RESUME, OwnParts, name_of_parts, own_buffers, python_line
+from attendo.runs.adapters import save_adapter
+from attendo.runs.auto_config import choose_tokenizer, choose_training
+from attendo.runs.coaching import Coaching
+from attendo.runs.init_from import new_parts, rows_before, shape_of, take_weights, trained_on_paper
+from attendo.runs.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
+from attendo.runs.task_specs import DataSource, TaskSpec, TokenDataset
+from attendo.runs.tracking import MetricsLog, last_entry
+from attendo.training.checkpoints import checkpoints, newest_checkpoint
+from attendo.training.clock import Clock
+from attendo.training.distributed import ALONE, Ranks
+from attendo.training.loop import train
+from attendo.training.report_lines import report_lines
+from attendo.training.run import Evaluation, Report, Run, Task
+from attendo.training.state import seed_all, seed_rank
+from attendo.training.stopping import stopping
+
+SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
+"""Texts looked at, and the share of unknown words above which there is a word about them."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the system's errors where there is no room left."""
+LOCK = "checkpoints/.lock"
+"""A file in the run folder that the process which trains there holds."""
+
+
+@dataclass
+class TrainingRun:
+    """A run folder at work: its loop, its bundle, and its log."""
+
+    folder: Path
+    run: Run
+    bundle: Bundle
+
+    def __post_init__(self) -> None:
+        self.log = MetricsLog(self.folder, self.run.training.tensorboard and self.run.ranks.is_first)
+        dropout, fresh = self.bundle.tables["model"]["dropout"], "init_from" not in self.bundle.card
+        self.coaching = Coaching.of(self.run, dropout, fresh)
+
+    def reports(self) -> Iterator[Report]:
+        """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
+
+        Of a run that has ended there is nothing to report. Raises AttendoError where another process trains in the
+        folder, and where nothing can be written.
+        """
+        if self.has_ended:
+            return
+        first = self.run.ranks.is_first
+        with locked(self.folder / LOCK) if first else nullcontext(True) as free:
+            begins = (
+                first and not self.run.progress.step
+            )  # until then another process may replace the description
+            if not free or (begins and read_toml(self.folder / "config.toml") != self.bundle.tables):
+                refuse_second(self.folder)
+            try:
+                for report in self._completed(train(self.run)):
+                    advice = self.coaching.hear(report)
+                    if report.is_best:
+                        self._save_best(report)
+                    said = [
+                        (Report("advice", report.progress, note=a.note, done=report.done), a.rule)
+                        for a in advice
+                    ]
+                    for each, rule in [(report, None), *said]:
+                        if first:
+                            self.log.add(each, rule)
+                        yield each
+            except OSError as error:
+                raise AttendoError(self._refused(error)) from error
+            finally:
+                self.log.close()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do: it came to its end, and a line of the log says so."""
+        return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
+
+    def to_end(self, say: Say = lambda line: None) -> None:
+        """Trains to the end, and says what the command prints but for its progress.
+
+        In the main thread Ctrl-C and SIGTERM save before they go on, as KeyboardInterrupt and SystemExit(143).
+        """
+        with stopping(self.stop, ends_process=False) as stopped:
+            for report in self.reports():
+                for line in report_lines(report):
+                    say(line)
+        if self.run.stopping and not self.has_ended:
+            say(self.saved)
+        stopped.leave()
+
+    @property
+    def saved(self) -> str:
+        """What to say where it was stopped: how far it is, and what goes on with it."""
+        return f"stopped and saved at step {self.run.progress.step:,}; go on with: {self._resume()}"
+
+    def _resume(self) -> str:
+        if self.bundle.own_parts is None:
+            return f"attendo resume {self.folder}"
+        return python_line(name_of_parts(self.bundle.own_parts), self.folder, RESUME)
+
+    def stop(self) -> None:
+        """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
+        self.run.stop()
+
+    def _completed(self, reports: Iterator[Report]) -> Iterator[Report]:
+        """The reports, that of the end with the measures of the state that was kept."""
+        deciding = ""
+        for report in reports:
+            if report.evaluation is not None:
+                deciding = report.evaluation.deciding
+            kept = self.bundle.card.get("validation")
+            if report.kind == "end" and kept and deciding:
+                report = replace(report, evaluation=Evaluation(kept, deciding))
+            yield report
+
+    def _refused(self, error: OSError) -> str:
+        """What the system refused, what is intact, and what to do."""
+        place, words = error.filename or self.folder, error.strerror or str(error)
+        said, first = f"{place}: {words}", "mend that"
+        if error.errno in FULL:
+            who = f" ({words})" if self.run.ranks.world > 1 else ""
+            said, first = f"the disk is full: {place} could not be written{who}", "make room"
+        kept, _ = newest_checkpoint(self.folder / "checkpoints")
+        if kept is None:
+            return f"{said}; no checkpoint was saved: {first}, remove {self.folder}, and train again"
+        return f"{said}; {kept.name} is intact: {first}, then `{self._resume()}`"
+
+    def _save_best(self, report: Report) -> None:
+        assert report.evaluation is not None
+        step = report.progress.best_step
+        self.bundle.card["validation"] = {"step": step, **report.evaluation.measures}
+        with self.run.shown():
+            trained = self.run.engine.trained() if self.run.lora.rank else {}
+            if self.run.ranks.is_first:
+                save_weights(self.folder, self.run.model, self.bundle, step)
+                if trained:
+                    save_adapter(self.folder, trained, self.run.lora, self.bundle, step)
+                save_card(self.folder, self.bundle.card)
+
+
+def refuse_second(folder: Path) -> NoReturn:
+    """Raises AttendoError: two processes would spoil one another's checkpoints."""
+    raise AttendoError(f"another process trains in {folder}; wait for its end, or stop it")
+
+
+def new_run(
+    family: TaskSpec,
+    tables: Tables,
+    folder: Path,
+    say: Say = lambda line: None,
+    clock: Clock | None = None,
+    device: str = "auto",
+    init_from: Path | None = None,
+    ranks: Ranks = ALONE,
+    own_parts: OwnParts | None = None,
+) -> TrainingRun:
+    """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
+
+    init_from: a run whose tokenizer, shape and weights this one starts from, as far as the models have parts in
+    common. ranks: those that train it; the first does this, and all others read what it has written. own_parts: puts
+    modules of its user's own into the fresh model. Raises AttendoError for a folder that holds a run already, for wrong
+    settings, and for unusable data.
+    """
+    clock = Clock() if clock is None else clock
+    # torchrun starts a run anew that began in vain
+    if not ranks.restarts or checkpoints(folder / "checkpoints"):
+        require_no_run(folder)
+    found = chosen(family, tables, say, say, device, init_from, ranks)
+    config, corpus, material = found.config, found.corpus, found.material
+    kept = with_absolute_files(config.tables())
+    bundle = Bundle(kept, found.tokenizer, new_card(config) | corpus.facts(), own_parts)
+    if own_parts is not None:
+        require_whole(config)
+        bundle.card["own_parts"] = name_of_parts(own_parts)
+    if init_from is not None:
+        bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
+    model = new_model(bundle, config, found.device, say, tried=True)
+    if own_parts is not None:
+        bundle.card["own_buffers"] = own_buffers(model)
+    task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
+    facts, n_trained = task.describe(), count_trained(config)
+    bundle.card |= {
+        "parameters": parameter_count(model),
+        **({} if n_trained is None else {"trained_parameters": n_trained}),
+        "data": facts | {"store": material.facts.key, "content": material.facts.content},
+    }
+    own = TrainedRows.of(corpus.identifying_texts())
+    with ranks.in_turn("description", everywhere=True):
+        with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
+            if not free:  # the description and the log of the other process stay
+                refuse_second(folder)
+        save_description(folder, bundle)
+        if len(own):
+            save_trained_rows(folder, corpus.trained, own)
+    padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
+    learning = "" if n_trained is None else f", {n_trained:,} trained"
+    say(
+        f"{bundle.card['parameters']:,} parameters{learning}; {material.n_tokens:,} tokens in"
+        f" {facts['batches_per_epoch']:,} batches an epoch{padding}"
+    )
+    trained = TrainingRun(folder, loop_run(folder, config, model, task, clock, ranks), bundle)
+    trained.log.clear()
+    return trained
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """All that a run is made of, once what the settings leave open is chosen; tables: the settings then."""
+
+    config: RunConfig
+    tables: Tables
+    tokenizer: Tokenizer
+    corpus: DataSource
+    material: TokenDataset
+    device: torch.device
+
+
+def chosen(
+    family: TaskSpec,
+    tables: Tables,
+    say: Say,
+    say_choice: Say,
+    device: str,
+    init_from: Path | None = None,
+    ranks: Ranks = ALONE,
+) -> Chosen:
+    """Reads the data, learns the tokenizer or takes that of `init_from`, and chooses what the tables leave open.
+
+    say_choice: hears what is chosen. Raises AttendoError for wrong settings and for unusable data.
+    """
+    check_tables(family, tables, "the settings")
+    given, tables = tables, joined(family.defaults(), tables)
+    require_start(tables, init_from)
+    data = section(family.data, tables, "data", "the settings")
+    data.check()
+    where, corpus = pick_device(device, ranks.local if ranks.world > 1 else None), family.open(data, say)
+    if init_from is not None:
+        corpus.trained = rows_before(init_from, family, say)
+    if init_from is None:
+        tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
+    else:
+        _ = corpus.size  # its account is said, and sides in the wrong order are refused
+        tables, tokenizer = shape_of(init_from, family, given)
+        tables = joined(tables, {"model": corpus.model_facts()})
+        say_unknown_words(tokenizer, corpus, say)
+    with ranks.in_turn("store"):
+        material = family.material(corpus, tokenizer, tables)
+    tables = choose_training(tables, family, material, where, say_choice, init_from)
+    config = RunConfig.from_tables(family, tables, "the settings")
+    if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
+        tables["lora"]["trained"] = new_parts(init_from, config.model)
+        config = RunConfig.from_tables(family, tables, "the settings")
+    count_trained(config)  # which refuses what the model has not
+    return Chosen(config, tables, tokenizer, corpus, material, where)
+
+
+def count_trained(config: RunConfig) -> int | None:
+    """The numbers that a run trains, its adapters' among them; None where it trains all of the model.
+
+    Raises AttendoError for a part or a layer that the model has not.
+    """
+    if not config.lora.rank and not config.training.frozen:
+        return None
+    return parameter_count(trained_on_paper(config.model, config.training, config.lora))
+
+
+def require_whole(config: RunConfig) -> None:
+    """Raises AttendoError where only some parts of a model with parts of one's own are to be trained."""
+    if config.lora.rank or config.training.frozen:
+        raise AttendoError(
+            "lora.rank and training.frozen know attendo's parts only; leave them out with own_parts, and freeze there"
+            " (parameter.requires_grad = False)"
+        )
+
+
+def require_start(tables: Tables, init_from: Path | None) -> None:
+    """Raises AttendoError where adapters are wanted of a model that was not trained before."""
+    if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
+        raise AttendoError(
+            f"lora.rank={rank} adapts a model that was trained before; give it with --init-from DIR"
+        )
+
+
+def new_model(
+    bundle: Bundle, config: RunConfig, device: torch.device, say: Say, *, tried: bool = False
+) -> Model:
+    """A run's model at step 0: its weights drawn from the seed, or those it starts from. tried: parts of its own."""
+    seed_all(config.training.seed)
+    model = bundle.new_model(tried=tried).to(device)
+    if "init_from" in bundle.card:
+        say(take_weights(Path(bundle.card["init_from"]), model, bundle.own_parts))
+    return model
+
+
+def loop_run(
+    folder: Path, config: RunConfig, model: Model, task: Task, clock: Clock, ranks: Ranks = ALONE
+) -> Run:
+    """The loop's state at step 0; each rank draws its own random numbers from here on."""
+    if ranks.rank:
+        seed_rank(config.training.seed, 0, ranks.rank)
+    places = (config.training, config.checkpoint, folder / "checkpoints")
+    return Run(model, task, *places, clock=clock, ranks=ranks, lora=config.lora)
+
+
+def say_unknown_words(tokenizer: Tokenizer, corpus: DataSource, say: Say) -> None:
+    """A word where many words of the texts are not in a tokenizer that was learned from others."""
+    ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
+    share = ids.count(tokenizer.unk_id) / max(1, len(ids))
+    if share > MUCH_UNKNOWN:
+        say(f"{share:.0%} of the words are unknown to the tokenizer that the run starts with")
+
+
+def require_no_run(folder: Path) -> None:
+    """Raises AttendoError if the folder holds a run, or anything else that training would mix with."""
+    if (folder / "config.toml").exists():
+        can_go_on = bool(checkpoints(folder / "checkpoints"))
+        if not (folder / "model.safetensors").exists() and not can_go_on:
+            return  # a run that never began: its description is replaced
+        if not can_go_on:
+            raise AttendoError(
+                f"{folder} already holds a model, and no checkpoint to go on from; give another --out, or remove it"
+            )
+        raise AttendoError(
+            f"{folder} already holds a run; give another --out, or go on with `attendo resume {folder}`"
+        )
+    if folder.exists() and not folder.is_dir():
+        raise AttendoError(f"{folder} is a file; give --out a folder that is new or empty")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise AttendoError(f"{folder} is not empty; give --out a folder that is new or empty")
+
+
+def versions() -> dict[str, str]:
+    """What a card says that a model was made with."""
+    return {
+        "attendo": version("attendo"),
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "system": sys.platform,
+    }
+
+
+def new_card(config: RunConfig) -> dict[str, Any]:
+    """What the model is, before it has learned anything."""
+    tables = config.tables()
+    return {
+        "task": config.family.name,
+        **({"decoding": tables["decoding"]} if "decoding" in tables else {}),
+        "versions": versions(),
+    }
