@@ -29,10 +29,9 @@ from pathlib import Path
 import torch
 from turns import listed, shared_options, store
 
-from attendo.decoding.beam import traced_beam_search
+from attendo.decoding.beam import length_norm, traced_beam_search
 from attendo.decoding.engine import decode
 from attendo.decoding.members import as_it_is, fastest
-from attendo.decoding.norms import length_norm
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.step import SpecialIds
 from attendo.inference.translator import Translator

@@ -68,9 +68,8 @@ def bare_blocks(trained, steps):
     import torch
 
     from attendo.training.loading import grouped
-    from attendo.training.optimizer import build_optimizer, learning_rate
+    from attendo.training.optimizer import Horizon, build_optimizer, learning_rate
     from attendo.training.precision import autocast
-    from attendo.training.schedules import Horizon
     from attendo.training.trainable import batch_loss
 
     run = trained.run

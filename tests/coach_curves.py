@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+from attendo.training.optimizer import Horizon
 from attendo.training.run import Evaluation, Report
-from attendo.training.schedules import Horizon
 from attendo.training.state import Progress
 
 

@@ -96,9 +96,7 @@ class Workshop:
             shutil.rmtree(words[words.index("--out") + 1], ignore_errors=True)
         with (
             patch("attendo.serving.run.serve", self._served),
-            patch(
-                "attendo.cli.serving._left", lambda code: code
-            ),  # else it ends the process while engines run
+            patch("attendo.cli.serve._left", lambda code: code),  # else it ends the process while engines run
             patch.object(LookServer, "serve_forever", lambda *arguments, **options: None),
             patch.object(auto_config, "measured_pace", lambda *arguments: 0.02),
             patch.object(planning, "measured_pace", lambda *arguments: 0.02),

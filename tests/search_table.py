@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from attendo.decoding.beam import beam_search
-from attendo.decoding.norms import length_norm
+from attendo.decoding.beam import beam_search, length_norm
 from attendo.decoding.step import SpecialIds
 
 BOS, EOS = 0, 1

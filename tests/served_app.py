@@ -16,7 +16,7 @@ from attendo.serving.engine import TimeIsUp
 from attendo.serving.faults import Refused
 from attendo.serving.keys import Keys
 from attendo.serving.logs import Log, noted
-from attendo.serving.options import ServingConfig
+from attendo.serving.state import ServingConfig
 
 SECRET = "zyzzyva"
 RAISED = {

@@ -16,9 +16,8 @@ from attendo.serving.app import create_app
 from attendo.serving.engine import Engine
 from attendo.serving.keys import Keys
 from attendo.serving.logs import Log
-from attendo.serving.options import ServingConfig
 from attendo.serving.served import Models, Served
-from attendo.serving.state import State
+from attendo.serving.state import ServingConfig, State
 
 TOKENIZER = tiny_tokenizer()
 

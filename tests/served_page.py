@@ -9,8 +9,7 @@ from served_models import InMemory, live
 
 from attendo.serving.app import create_app
 from attendo.serving.logs import Log
-from attendo.serving.options import ServingConfig
-from attendo.serving.state import State
+from attendo.serving.state import ServingConfig, State
 
 TOKENIZER = hostile_tokenizer()
 TASKS = ("enja", "writer", "rain")

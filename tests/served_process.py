@@ -17,7 +17,7 @@ from attendo.errors import AttendoError
 from attendo.serving import run
 from attendo.serving.app import State, create_app
 from attendo.serving.logs import Log
-from attendo.serving.options import ServingConfig
+from attendo.serving.state import ServingConfig
 
 
 class Server:

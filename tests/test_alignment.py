@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data.segments import split_text
-from attendo.decoding.norms import length_norm
+from attendo.decoding.beam import length_norm
 from attendo.inference.alignment import attending_step, source_attention, token_spans
 from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording

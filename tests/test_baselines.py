@@ -13,8 +13,8 @@ from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.labelled_store import labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.metrics import accuracy, class_scores, confusion_matrix
-from attendo.runs import baselines as module
-from attendo.runs.baselines import NAMES, baselines, naive_bayes, word_counts
+from attendo.runs import classification as module
+from attendo.runs.classification import NAMES, baselines, naive_bayes, word_counts
 
 WORDS = ["late", "parcel", "wrong", "bill"]
 LABELS = LabelSet(("bill", "mail"))

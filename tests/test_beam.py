@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table, every_text, search
 
-from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens
+from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
 from attendo.decoding.engine import decode
-from attendo.decoding.norms import length_norm
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 

@@ -1,6 +1,6 @@
 """A search that is begun with given ids: what its cache has read before the first step."""
 
-from attendo.decoding.beginning import begun
+from attendo.decoding.members import begun
 
 
 class Read(list):

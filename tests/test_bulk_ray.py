@@ -13,7 +13,7 @@ import pytest
 from command_line import attendo, refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.cli import using_options
+from attendo.cli import options
 from attendo.data import forecasts
 from attendo.errors import AttendoError
 from attendo.inference import batch_files, batch_ray
@@ -262,7 +262,7 @@ def many_lines(n):
 def test_the_command_gives_what_it_gives_alone(ray, run_folder, tmp_path, monkeypatch):
     source, killed = tmp_path / "in.txt", []
     source.write_text(many_lines(600), encoding="utf-8")
-    show = using_options.FileScreen.show
+    show = options.FileScreen.show
 
     def shown(self, progress):
         if progress.done >= 100 and not killed:
@@ -274,7 +274,7 @@ def test_the_command_gives_what_it_gives_alone(ray, run_folder, tmp_path, monkey
     options += ["--set", "decoding.min_length=3", "--threads", "1"]
     command = ["translate", run_folder, "--input", source, *options, "--output"]
     assert attendo(*command, tmp_path / "alone").code == 0
-    monkeypatch.setattr(using_options.FileScreen, "show", shown)
+    monkeypatch.setattr(options.FileScreen, "show", shown)
     outcome = attendo(*command, tmp_path / "out.txt", "--ray", "--ray-workers", "2")
     assert (outcome.code, len(killed)) == (0, 1)
     assert (tmp_path / "out.txt").read_bytes() == (tmp_path / "alone").read_bytes()

@@ -18,7 +18,7 @@ from tiny_corpus import SMALL, pairs_file
 
 import attendo as library
 from attendo.cli import build_app
-from attendo.cli.lines import numbered_chunks
+from attendo.cli.reporting import numbered_chunks
 from attendo.data import forecasts
 from attendo.display.i18n import Localized
 from attendo.inference.translator import Candidate, Translation, Translator

@@ -9,7 +9,7 @@ from command_line import attendo, refused, settings
 from tiny_texts import SMALL, forecast_texts, text_file
 
 import attendo as library
-from attendo.cli.evaluating import _text_loss_lines
+from attendo.cli.evaluate import _text_loss_lines
 from attendo.inference import Generator
 from attendo.inference.perplexity import TextLoss
 

@@ -60,7 +60,7 @@ def test_bad_folders_and_key_files_are_refused(folder, tmp_path):
 def test_without_its_packages_it_says_how_to_get_them(folder, monkeypatch):
     found = importlib.util.find_spec
     missing = lambda name, *more: None if name == "uvicorn" else found(name, *more)  # noqa: E731
-    monkeypatch.setattr("attendo.cli.serving.find_spec", missing)
+    monkeypatch.setattr("attendo.cli.serve.find_spec", missing)
     assert 'pip install "attendo[serve]"' in refused("serve", folder)
 
 

@@ -17,21 +17,19 @@ from coach_curves import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.training.coach import Coach
-from attendo.training.coach_collapse import (
-    HeadMeasure,
-    dead_heads,
-    names_of_dead,
-    output_collapse,
-    outputs,
-)
-from attendo.training.coach_rules import (
+from attendo.training.coach import (
     Advice,
+    Coach,
     Evaluated,
+    HeadMeasure,
     advice_lines,
+    dead_heads,
     long_warmup,
     loss_jump,
+    names_of_dead,
     no_fall,
+    output_collapse,
+    outputs,
     overfitting,
     small_batch,
 )

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from search_definition import attending, attention, best_texts, find, plain_search, repeats, score
 from search_table import BOS, EOS, SPECIAL, Table, search
 
-from attendo.decoding.beam import DecodingConfig, beam_search
+from attendo.decoding.beam import DecodingConfig, beam_search, best_possible_score, coverage_penalty
 from attendo.decoding.constraints import repeating_tokens
-from attendo.decoding.coverage import coverage_penalty
-from attendo.decoding.norms import best_possible_score
 from attendo.errors import AttendoError
 
 OPTIONS = {

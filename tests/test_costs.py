@@ -22,8 +22,7 @@ from attendo.training.costs import (
     training_flops,
     training_multiplications,
 )
-from attendo.training.frozen import freeze
-from attendo.training.lora import LoraConfig, with_adapters
+from attendo.training.lora import LoraConfig, freeze, with_adapters
 from attendo.training.losses import token_losses
 from attendo.training.memory import Cells, Formats, activation_bytes, cells_of, times, training_memory
 from attendo.training.optimizer import TrainingConfig, build_optimizer

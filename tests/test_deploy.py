@@ -14,8 +14,8 @@ yaml = pytest.importorskip("yaml")
 pytest.importorskip("fastapi", reason='serving is not installed: pip install "attendo[serve]"')
 
 from attendo.serving import health  # noqa: E402
-from attendo.serving.options import ServingConfig  # noqa: E402
 from attendo.serving.run import KEEP_ALIVE  # noqa: E402
+from attendo.serving.state import ServingConfig  # noqa: E402
 
 DEPLOY = Path(__file__).resolve().parent.parent / "deploy"
 CONTAINERFILE = (DEPLOY / "Containerfile").read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from tiny_translator import tiny_translator
 
 from attendo.cli import build_app
 from attendo.serving import health
-from attendo.serving.options import ServingConfig
+from attendo.serving.state import ServingConfig
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGES = {language: (DOCS / language / "serving.md").read_text(encoding="utf-8") for language in ("en", "ja")}

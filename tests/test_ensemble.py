@@ -10,7 +10,7 @@ from search_table import SPECIAL, Table, every_text
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.ensemble import Ensemble, mean_log_probs
+from attendo.decoding.members import Ensemble, mean_log_probs
 from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
 

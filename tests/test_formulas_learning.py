@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 from search_table import Table, every_text, search
 
 from attendo.config import build
-from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.norms import length_norm
+from attendo.decoding.beam import DecodingConfig, length_norm
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, parameter_count
 from attendo.training.losses import token_losses
-from attendo.training.optimizer import TrainingConfig, build_optimizer, learning_rate
-from attendo.training.schedules import Horizon, noam
+from attendo.training.optimizer import Horizon, TrainingConfig, build_optimizer, learning_rate, noam
 from attendo_course.presets import PRESETS
 from attendo_course.recipe import vaswani_recipe
 

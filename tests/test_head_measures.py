@@ -7,9 +7,8 @@ from tiny_task import TinyTask, tiny_run
 from attendo.data.batches import Batch
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, ModelConfig, build_model
 from attendo.nn.attention import Attention
-from attendo.runs.coaching import NOTE, Coaching
-from attendo.runs.head_measures import even_inputs, measured_heads
-from attendo.training.coach_collapse import names_of_dead
+from attendo.runs.coaching import NOTE, Coaching, even_inputs, measured_heads
+from attendo.training.coach import names_of_dead
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train
 from attendo.training.run import Evaluation

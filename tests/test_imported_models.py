@@ -13,7 +13,7 @@ from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.long_texts import LongTexts
 from attendo.data.pair_data import PairData
 from attendo.data.token_stream import TokenStream
-from attendo.decoding.norms import length_norm
+from attendo.decoding.beam import length_norm
 from attendo.decoding.sampling import SamplingConfig
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError

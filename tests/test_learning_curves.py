@@ -12,10 +12,16 @@ from hypothesis import strategies as st
 from tiny_log import ENTRIES, NASTY, log_folder
 
 from attendo.errors import AttendoError
-from attendo.microscope.curve_axes import axis_of, tick_texts
-from attendo.microscope.curves_page import report_page, short_names
-from attendo.runs.learning_curves import events, panels, read_run, smoothed, thinned
-from attendo.runs.run_facts import differing_settings, facts_of
+from attendo.microscope.curves_page import axis_of, report_page, short_names, tick_texts
+from attendo.runs.learning_curves import (
+    differing_settings,
+    events,
+    facts_of,
+    panels,
+    read_run,
+    smoothed,
+    thinned,
+)
 
 
 @pytest.fixture

@@ -14,9 +14,18 @@ from attendo.models import ModelConfig, build_model
 from attendo.training.averages import WeightAverage
 from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
 from attendo.training.distributed import ALONE
-from attendo.training.frozen import freeze, parameters_of
 from attendo.training.loop import train
-from attendo.training.lora import Adapter, LoraConfig, adapters, merge, merged_tensors, part, with_adapters
+from attendo.training.lora import (
+    Adapter,
+    LoraConfig,
+    adapters,
+    freeze,
+    merge,
+    merged_tensors,
+    parameters_of,
+    part,
+    with_adapters,
+)
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.products import use_onednn

@@ -17,13 +17,11 @@ from attendo.microscope import class_tokens
 from attendo.microscope.ask import AskedEdit
 from attendo.microscope.beam_tree import tree_answer
 from attendo.microscope.class_tokens import pooled_shares, tokens_answer
-from attendo.microscope.distribution import next_answer
 from attendo.microscope.effects import effects_answer
 from attendo.microscope.flow_of_attention import rollout_answer
-from attendo.microscope.head_matrices import matrices_answer
-from attendo.microscope.layers import layer_of
-from attendo.microscope.lens import lens_answer
+from attendo.microscope.layers import layer_of, lens_answer
 from attendo.microscope.position_view import positions_answer
+from attendo.microscope.session import matrices_answer, next_answer
 from attendo.microscope.why import why_answer
 from attendo.nn.pooling import pool
 

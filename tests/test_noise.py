@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.decoding.noise import gumbel, splitmix64, step_seeds, uniform
+from attendo.decoding.sampling import gumbel, splitmix64, step_seeds, uniform
 
 MASK = 2**64 - 1
 ids = st.integers(0, 2**40)

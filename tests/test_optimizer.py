@@ -6,8 +6,7 @@ from tiny_task import TinyTask, tiny_model
 from torch import nn
 
 from attendo.training.averages import WeightAverage
-from attendo.training.muon import MuonWithAdamW
-from attendo.training.optimizer import TrainingConfig, build_optimizer, hidden_matrices
+from attendo.training.optimizer import MuonWithAdamW, TrainingConfig, build_optimizer, hidden_matrices
 from attendo.training.trainable import batch_loss
 
 

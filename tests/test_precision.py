@@ -12,9 +12,8 @@ from torch import nn
 from attendo.inspecting.recording import view
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.training import compiling
-from attendo.training.checkpointing import recompute_blocks, recomputed
 from attendo.training.compiling import compile_blocks, compiling_pays, forget_compiled
-from attendo.training.precision import autocast, build_scaler, set_tf32
+from attendo.training.precision import autocast, build_scaler, recompute_blocks, recomputed, set_tf32
 from attendo.training.trainable import batch_loss
 
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ from attendo.data.masking import MASK, MASK_ID
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inspecting.edits import Off
 from attendo.microscope.ask import Ask, AskedEdit
-from attendo.microscope.distribution import next_answer
 from attendo.microscope.effects import effects_answer
 from attendo.microscope.looking import compared, look, outcome
 from attendo.microscope.reading import masked_ids
 from attendo.microscope.seen import log_probs_of_wanted
+from attendo.microscope.session import next_answer
 
 WORDS = ("rain", "snow", "wind", "Oslo", "sun")
 KINDS = ("bpe", "unigram", "word", "uncased", "character", "byte")

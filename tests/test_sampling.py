@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table
 
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.noise import gumbel, step_seeds
-from attendo.decoding.sampling import Sampler, drawn, fresh_seed, generate, gumbel_max
+from attendo.decoding.sampling import Sampler, drawn, fresh_seed, generate, gumbel, gumbel_max, step_seeds
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 

@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.training.optimizer import TrainingConfig, learning_rate
-from attendo.training.schedules import Horizon, cosine, noam, warmup_stable_decay
+from attendo.training.optimizer import (
+    Horizon,
+    TrainingConfig,
+    cosine,
+    learning_rate,
+    noam,
+    warmup_stable_decay,
+)
 
 
 @pytest.mark.parametrize(("step", "rate"), [(1, 1.74693e-7), (4000, 6.98771e-4), (50_000, 1.97642e-4)])

@@ -10,8 +10,7 @@ from served_models import client_of, serving
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
-from attendo.data.segments import split_sentences
-from attendo.data.usual import Usual, usual_of
+from attendo.data.segments import Usual, split_sentences, usual_of
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.sources import sources_of

@@ -16,7 +16,7 @@ from attendo.serving import guard
 from attendo.serving.bodies import parsed
 from attendo.serving.faults import Refused
 from attendo.serving.keys import read_keys
-from attendo.serving.text_bodies import TokenizeBody
+from attendo.serving.texts import TokenizeBody
 
 # ---- keys
 

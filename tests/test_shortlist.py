@@ -17,9 +17,8 @@ from attendo.bundle import Bundle, save_description, save_weights
 from attendo.data import forecasts
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.engine import ContinuousSearch, decode
-from attendo.decoding.ensemble import Ensemble
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.members import Ensemble, as_it_is, fastest
 from attendo.decoding.native import narrowed
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from attendo.data import texts as texts_module
-from attendo.data.text_parts import part_of, split_texts
+from attendo.data.text_corpus import part_of, split_texts
 from attendo.data.texts import Chunk, Reading, TextSource, read_documents, standard_library
 from attendo.errors import AttendoError
 

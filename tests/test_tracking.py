@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
 from attendo.runs.tracking import LOG_EVERY, MetricsLog, last_entry, read_log
+from attendo.training.optimizer import Horizon
 from attendo.training.run import Evaluation, Report
-from attendo.training.schedules import Horizon
 from attendo.training.state import Progress
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.cli.lines import one_line
+from attendo.cli.reporting import one_line
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError

@@ -23,8 +23,8 @@ from fastapi.testclient import TestClient
 from attendo.cli import main as attendo
 from attendo.serving.app import State, create_app
 from attendo.serving.keys import Keys
-from attendo.serving.options import ServingConfig
 from attendo.serving.served import Models
+from attendo.serving.state import ServingConfig
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "attendo"
 MOST = {"translate a sentence": 28, "look --out": 45, "three training steps": 60, "POST /translate": 24}

@@ -33,8 +33,8 @@ class CodeLine:
     def path(self) -> str:
         """The file below src/.
 
-        >>> CodeLine("attendo.training.schedules", "noam", "return ").path
-        'attendo/training/schedules.py'
+        >>> CodeLine("attendo.training.optimizer", "noam", "return ").path
+        'attendo/training/optimizer.py'
         """
         folder = self.module.replace(".", "/")
         return f"{folder}/{self.name}" if self._is_file else f"{folder}.py"
@@ -53,7 +53,7 @@ class CodeLine:
     def quoted(self) -> str:
         """The statement in which the line stands, without its indentation. Raises LookupError if it is not there.
 
-        >>> CodeLine("attendo.training.schedules", "noam", "return ").quoted()
+        >>> CodeLine("attendo.training.optimizer", "noam", "return ").quoted()
         'return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)'
         >>> CodeLine("attendo.presets", "big.toml", "d_ff").quoted()
         'd_ff = 4096'

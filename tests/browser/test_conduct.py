@@ -8,7 +8,7 @@ import pytest
 from browser_looking import Looking, address_of
 from looked_models import looked_model, text_of
 
-from attendo.cli.look_edits import HARD, _beta
+from attendo.cli.look import HARD, _beta
 from attendo.microscope.ask import Ask
 from attendo.microscope.looking import look
 from attendo.microscope.session import Session

@@ -12,21 +12,52 @@ from importlib.metadata import entry_points
 import typer
 from typer.exceptions import TyperException
 
-from attendo.cli.comparing import add_compare_command
-from attendo.cli.data import add_data_commands
-from attendo.cli.demo import add_demo
-from attendo.cli.evaluating import add_evaluate_command
-from attendo.cli.exporting import add_export_command
-from attendo.cli.importing import add_import_command
-from attendo.cli.looking import add_look_command
-from attendo.cli.planning import add_plan_command
+from attendo.cli import (
+    classify,
+    compare,
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    export,
+    generate,
+    import_model,
+    info,
+    look,
+    plan,
+    report,
+    resume,
+    score,
+    serve,
+    shortlist,
+    train,
+    translate,
+    verify_resume,
+)
 from attendo.cli.reporting import escaping, say
-from attendo.cli.serving import add_serve_command
-from attendo.cli.shortlist import add_shortlist_command
-from attendo.cli.tracking import add_report_command
-from attendo.cli.training import add_training_commands
-from attendo.cli.using import add_using_commands
-from attendo.cli.using_texts import add_text_commands
+
+COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
+    ("demo", demo.demo, "See it all work, in a few minutes."),
+    ("resume", resume.resume, "Go on with a run from its checkpoint."),
+    ("verify-resume", verify_resume.verify_resume, "Prove that a run resumes exactly."),
+    ("plan", plan.plan, "What training would take: size, memory, time, cost."),
+    ("translate", translate.translate, "Translate texts, the lines of stdin or of a file."),
+    ("score", score.score, "Log-probabilities of given translations."),
+    ("info", info.info, "The card of a run."),
+    ("shortlist", shortlist.shortlist, "Which tokens a translation may have, for speed."),
+    ("evaluate", evaluate.evaluate, "BLEU, accuracy or perplexity on a file."),
+    ("compare", compare.compare, "Which of two models is better on a file."),
+    ("report", report.report, "The learning curves of runs, as a page and a PNG."),
+    ("look", look.look, "Look inside: attention, heads, the search."),
+    ("serve", serve.serve, "Serve models over HTTP, to programs and people."),
+    ("export", export.export, "A model for Hugging Face, CTranslate2, Argos or ONNX."),
+    ("classify", classify.classify, "Label texts, the lines of stdin, or a table."),
+    ("generate", generate.generate, "Continue a text."),
+    ("embed", embed.embed, "Vectors of texts, by any model; the nearest lines of a file."),
+    ("import", import_model.import_, "A model of Hugging Face's as a run folder."),
+    ("doctor", doctor.doctor, "Check pairs or labelled texts before training."),
+)
+"""The name, function and short help of each command, in the order of `attendo --help`."""
 
 
 def build_app() -> typer.Typer:
@@ -39,21 +70,12 @@ def build_app() -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
     )
-    app.callback()(options)
-    add_demo(app)
-    add_training_commands(app)
-    add_plan_command(app)
-    add_using_commands(app)
-    add_shortlist_command(app)
-    add_evaluate_command(app)
-    add_compare_command(app)
-    add_report_command(app)
-    add_look_command(app)
-    add_serve_command(app)
-    add_export_command(app)
-    add_text_commands(app)
-    add_import_command(app)
-    add_data_commands(app)
+    app.callback()(root)
+    for name, command, short_help in COMMANDS:
+        # what follows the prompt of `generate` is accepted here, to report there that it belongs in quotes
+        settings = {"allow_extra_args": True} if name == "generate" else None
+        app.command(name, short_help=short_help, context_settings=settings)(command)
+    app.add_typer(train.train_app(), name="train")
     for plugin in entry_points(group="attendo.commands"):  # of other packages, such as attendo_course
         try:
             plugin.load()(app)
@@ -68,7 +90,7 @@ def _command() -> Callable[..., object]:
     return typer.main.get_command(build_app())
 
 
-def options(
+def root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and leave."),
     debug: bool = typer.Option(False, "--debug", help="Show where an error came from; stands anywhere."),
@@ -115,10 +137,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             import traceback
 
             traceback.print_exc()
-        return report(error)
+        return print_error(error)
 
 
-def report(error: Exception) -> int:
+def print_error(error: Exception) -> int:
     """Prints an error as one line on stderr and gives its exit code."""
     from attendo.errors import AttendoError
 

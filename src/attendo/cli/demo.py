@@ -19,11 +19,6 @@ SHOWN = 3
 SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the morning."
 
 
-def add_demo(app: typer.Typer) -> None:
-    """Adds `demo`."""
-    app.command("demo", short_help="See it all work, in a few minutes.")(demo)
-
-
 def demo(
     out: Annotated[
         Path, typer.Option(metavar="DIR", help="The run's folder; a finished demo in it is used again.")

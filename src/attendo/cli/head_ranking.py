@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from attendo.cli.options import FileScreen
 from attendo.cli.reporting import say
-from attendo.cli.using_options import FileScreen
 from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def rank(
 
 def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     """The usable rows of a file, read as in training; says how many."""
-    from attendo.cli.directions import warn_of_order
-    from attendo.cli.using import pairs_of
+    from attendo.cli.pairs import pairs_of, warn_of_order
     from attendo.data.accounting import Account
     from attendo.data.corpora import read_lines
     from attendo.data.labelled import read_labelled

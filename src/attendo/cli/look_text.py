@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendo.cli.head_ranking import layer_names
-from attendo.cli.lines import one_line
 from attendo.cli.look_steps import steps_lines
+from attendo.cli.reporting import one_line
 from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:

@@ -1,12 +1,120 @@
-"""Options that many commands have, and what the first of them does."""
+"""What the commands that use a trained model share: their options, where it computes, and files worked through."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import dataclasses
+import io
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
+from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say
+from attendo.display.formats import duration
 from attendo.display.i18n import Language
+
+if TYPE_CHECKING:
+    from attendo.inference.batch_files import Progress, Work
+    from attendo.inference.generator import Generator
+    from attendo.inference.translator import Translator
+if TYPE_CHECKING:
+    from attendo.decoding.filters import SamplingConfig
+if TYPE_CHECKING:
+    from attendo.decoding.options import DecodingConfig
+    from attendo.inference.batch_files import Ahead
+
+
+OnRay = Annotated[
+    bool, typer.Option("--ray", help="A file on a Ray cluster; --threads is then of each worker, else 1.")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(metavar="A", help="Of a cluster that runs, as auto; else one is made on this machine."),
+]
+RayWorkers = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="On the cluster; else all that fit.")
+]
+
+RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
+
+
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """How to translate, as it is sent to the workers. work: with `translator`, a field, left out."""
+
+    work: Any
+    decoding: DecodingConfig
+    n_runs: int
+    shortlist: bool
+    int8: bool
+    device: str
+    threads: int
+
+    def __call__(self, folder: Path) -> Any:
+        """The work, from the runs in folders 0, 1, ... of the folder."""
+        import torch
+
+        from attendo.inference import Translator
+        from attendo.inference.shortlists import load_shortlist
+
+        torch.set_num_threads(self.threads)
+        runs = [folder / str(number) for number in range(self.n_runs)]
+        translator = Translator.load(runs[0], self.device, runs[1:])
+        translator.decoding = self.decoding
+        if self.shortlist:
+            translator.shortlist = load_shortlist(folder / "shortlist", translator.tokenizer)
+        return dataclasses.replace(self.work, translator=translator.prepare(int8=self.int8))
+
+
+@dataclasses.dataclass(frozen=True)
+class RayOptions:
+    """The options as they were given."""
+
+    ray: bool
+    address: str | None
+    workers: int | None
+
+    def check(self, in_files: bool, int8: bool, device: str) -> None:
+        """BadParameter for options that do not go together."""
+        if not self.ray and (self.address is not None or self.workers is not None):
+            raise typer.BadParameter("--ray-address and --ray-workers are for --ray; give that, too")
+        if self.ray and not in_files:
+            raise typer.BadParameter("--ray is for a file; give --input and --output")
+        if self.ray and int8 and device == "cuda":
+            raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
+
+    @contextmanager
+    def cluster(
+        self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, device: str, threads: int
+    ) -> Iterator[Ahead]:
+        """Within it, the same work done by the workers of the cluster. device: cuda is a GPU for each worker."""
+        from attendo.inference.batch_ray import Cluster, on_ray
+
+        say("joining the Ray cluster" if self.address else "starting Ray on this machine")
+        on_gpu = device == "cuda"
+        make = Elsewhere(
+            work=dataclasses.replace(work, translator=None),
+            decoding=work.translator.decoding,
+            n_runs=len(runs),
+            shortlist=shortlist is not None,
+            int8=int8,
+            device="cuda" if on_gpu else "cpu",
+            threads=threads,
+        )
+        files = {
+            f"{number}/{name}": (run / name).read_bytes()
+            for number, run in enumerate(runs)
+            for name in RUN_FILES
+        }
+        if shortlist is not None:
+            files["shortlist"] = shortlist.read_bytes()
+        with on_ray(make, files, Cluster(self.address, self.workers, threads, int(on_gpu))) as ahead:
+            yield ahead
+
 
 Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -28,3 +136,214 @@ def use_threads(threads: int | None) -> None:
 
     if threads is not None:
         torch.set_num_threads(threads)
+
+
+_LIMITS = ("max_length_ratio", "max_length_extra")
+OF_DRAWS = (*_LIMITS, "length_penalty", "length_norm", "batch_tokens")
+OF_STREAMS = (*_LIMITS, "min_length", "no_repeat_ngram")
+"""The settings of a search that also say something about a draw, and about the search of a stream."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawing:
+    """How translations are drawn; alone: one text, which has the config's own seed."""
+
+    config: SamplingConfig
+    alone: bool
+
+    def configs(self, number: int, n: int) -> list[SamplingConfig]:
+        """Those of `n` lines from this number."""
+        from attendo.inference.seeds import of_lines
+
+        return [self.config] if self.alone else of_lines(self.config, number, n)
+
+
+def drawing_of(options: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing, str] | None:
+    """How to draw with these options of SamplingConfig, and what to say at the end; None without a temperature.
+
+    A file that is gone on with needs the same seed again: it is 0 if nobody chose one. BadParameter for an option that
+    is out of range, or is given without a temperature.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "temperature" not in given:
+        if given:
+            name = next(iter(given)).replace("_", "-")
+            raise typer.BadParameter(
+                f"--{name} is for draws; give --temperature too (1 is the model's own law)"
+            )
+        return None
+    from attendo.decoding.filters import SamplingConfig
+    from attendo.decoding.sampling import fresh_seed
+
+    try:
+        config = SamplingConfig(**given, max_tokens=2**31)  # the search's limit is the one that counts
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    note = ""
+    if config.seed is None:
+        config = dataclasses.replace(config, seed=0 if in_files else fresh_seed())
+        if not in_files and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
+            note = f"(--seed {config.seed} draws this again)"
+    return Drawing(config, alone=n_texts == 1), note
+
+
+def refuse(
+    way: str, others: Mapping[str, bool], settings: Sequence[str] = (), allowed: Sequence[str] = ()
+) -> None:
+    """BadParameter where an option is given that says nothing about this way to translate, or such a setting."""
+    if wrong := [name for name, is_given in others.items() if is_given]:
+        raise typer.BadParameter(f"{way} and {wrong[0]} do not go together; leave one of them out")
+    names = [assignment.partition("=")[0].removeprefix("decoding.") for assignment in settings]
+    if wrong := [name for name in names if name not in allowed]:
+        raise typer.BadParameter(
+            f"{way} and --set decoding.{wrong[0]} do not go together; with it are {', '.join(allowed)}"
+        )
+
+
+def show(pieces: Iterator[str]) -> None:
+    """Writes a text on one line as it comes, line breaks as spaces."""
+    lines = io.IncrementalNewlineDecoder(None, translate=True)  # a CR waits for its LF
+    for piece in pieces:
+        sys.stdout.write(lines.decode(piece).replace("\n", " "))
+        sys.stdout.flush()
+    sys.stdout.write(lines.decode("", final=True).replace("\n", " ") + "\n")
+
+
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")]
+Files = Annotated[
+    list[Path],
+    typer.Argument(metavar="F...", help="Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
+]
+Beam = Annotated[
+    int | None, typer.Option(metavar="N", help="Beam width; 1 is greedy. Else the run's own, mostly 4.")
+]
+Penalty = Annotated[
+    float | None, typer.Option(metavar="A", help="GNMT length penalty; 0 is none. Else the run's own.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="C", help="Source and target: source=en,target=ja or 1,2 (default: as in training)."
+    ),
+]
+Header = Annotated[
+    bool | None,
+    typer.Option("--header/--no-header", help="Whether a .tsv file starts with one. Else as in training."),
+]
+JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+With = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="DIR", help="A run to average with, of the same tokenizer; repeatable."),
+]
+Input = Annotated[
+    Path | None,
+    typer.Option("--input", metavar="F", help="Lines to work through, perhaps .gz, with --output."),
+]
+Output = Annotated[
+    Path | None, typer.Option("--output", metavar="G", help="Where they go; the same command goes on.")
+]
+
+
+def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
+    """Brings a model into the fastest form for its search, and says what takes long or cannot be."""
+    from attendo.decoding.native.library import is_to_be_made
+
+    on_cpu = user.device.type == "cpu"
+    if on_cpu and is_to_be_made():
+        say("compiling the search for this processor; once, and some seconds long")
+    if int8 and not on_cpu:
+        raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
+    user.prepare(int8=int8)
+    if on_cpu and (why := user.why_not_compiled) is not None:
+        say(f"note: the search runs on torch alone, which is slower: {why}")
+
+
+def chosen_device(device: str, threads: int | None) -> str:
+    """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
+    from attendo.devices import pick_device
+
+    use_threads(threads)
+    return str(pick_device(device))
+
+
+def require_files(names: list[Path]) -> None:
+    """Raises AttendoError, before anything slow begins, for a file that isn't there or a pattern of none."""
+    from attendo.data.lines import require_file
+    from attendo.data.shards import expanded
+
+    for name in names:
+        if not name.is_dir():
+            for file in expanded(name, None):
+                require_file(file)
+
+
+def both_files(source: Path | None, out: Path | None, others: bool) -> tuple[Path, Path] | None:
+    """--input and --output, if given; BadParameter for one without the other, or with texts from elsewhere too."""
+    if source is None and out is None:
+        return None
+    if source is None or out is None:
+        raise typer.BadParameter("--input and --output belong together; give both, or lines on stdin")
+    if others:
+        raise typer.BadParameter("give texts, or --input and --output")
+    return source, out
+
+
+def file_done(
+    source: Path,
+    out: Path,
+    work: Work,
+    request: Mapping[str, Any],
+    notes: Callable[[Mapping[str, int], int], list[str]],
+) -> int:
+    """Works through a file, shown on stderr, and gives the exit code; a signal stops it, and all that is done stays.
+
+    notes: what to say at the end, from the counts of all lines and their number.
+    """
+    from attendo.inference.batch_files import through_file
+    from attendo.training.stopping import stopping
+
+    screen, counts, total = FileScreen(), {}, 0
+    with stopping(_interrupt) as stopped:
+        try:
+            for progress in through_file(source, out, work, request):
+                counts, total = progress.counts, progress.total
+                screen.show(progress)
+        except KeyboardInterrupt:
+            screen.live.clear()
+            say(f"stopped; {screen.done} lines are done, and the same command goes on from there")
+            return stopped.code or 130
+        finally:
+            screen.live.clear()
+    for line in notes(counts, total):
+        say(line)
+    say(f"done: {total:,} lines in {duration(time.monotonic() - screen.began)}")
+    return 0
+
+
+class FileScreen:
+    """How far a file is, with rate and time left: a live line on a terminal, a plain one now and then in a pipe."""
+
+    def __init__(self, what: str = "lines"):
+        self.live = Live()
+        self.what = what
+        self.began = self.shown = time.monotonic()
+        self.done = "no"
+
+    def show(self, progress: Progress) -> None:
+        """Shows it, if it is time to."""
+        now = time.monotonic()
+        self.done = f"{progress.done:,} of {progress.total:,}"
+        if progress.done == progress.resumed:
+            self.began = self.shown = now  # what came before was reading
+            if progress.resumed:
+                say(f"going on: {self.done} lines are done")
+        elif now - self.shown >= (LIVE_EVERY if self.live.on else PLAIN_EVERY):
+            self.shown = now
+            rate = (progress.done - progress.resumed) / (now - self.began)
+            left = duration((progress.total - progress.done) / rate)
+            line = f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} a second  {left} left"
+            (self.live.show if self.live.on else say)(line)
+
+
+def _interrupt() -> NoReturn:
+    raise KeyboardInterrupt

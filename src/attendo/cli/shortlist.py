@@ -7,14 +7,9 @@ from typing import Annotated
 
 import typer
 
+from attendo.cli.options import Columns, Files, Folder, Header
+from attendo.cli.pairs import pairs_of
 from attendo.cli.reporting import Counter, say
-from attendo.cli.using import pairs_of
-from attendo.cli.using_options import Columns, Files, Folder, Header
-
-
-def add_shortlist_command(app: typer.Typer) -> None:
-    """Adds the command that makes a shortlist."""
-    app.command("shortlist", short_help="Which tokens a translation may have, for speed.")(shortlist)
 
 
 def shortlist(

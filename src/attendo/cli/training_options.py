@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from attendo.cli.exporting import say_what_cannot_go
+from attendo.cli.export import say_what_cannot_go
 from attendo.cli.options import use_threads
 from attendo.cli.reporting import follow, preparing, say, silent
 from attendo.display.formats import plural

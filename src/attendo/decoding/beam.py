@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, cast
+from typing import Any, Generic, Protocol, cast, overload, runtime_checkable
 
 import numpy as np
 import torch
@@ -11,12 +11,77 @@ from torch import Tensor
 
 from attendo.decoding.candidates import BestTokens, best_tokens, log_prob_type, reordered
 from attendo.decoding.constraints import Constraints
-from attendo.decoding.coverage import AttendingStep, coverage_penalty
-from attendo.decoding.norms import best_possible_score, length_norm
-from attendo.decoding.options import DecodingConfig
-from attendo.decoding.step import CacheT, Hypothesis, JoiningCache, SpecialIds, Step, advance_rows
+from attendo.decoding.options import DecodingConfig, LengthNorm
+from attendo.decoding.step import CacheIn, CacheT, Hypothesis, JoiningCache, SpecialIds, Step, advance_rows
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
+
+_LEAST = float(np.finfo(np.float64).tiny)
+
+
+@runtime_checkable
+class AttendingStep(Protocol[CacheIn]):
+    """A `Step` that also tells where every row looks in its source while it predicts the next token.
+
+    The weights of a row are a distribution over the positions of its source, for instance the mean over the heads
+    of one cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch give the
+    same src_len.
+    """
+
+    def __call__(
+        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]: ...
+
+
+def coverage_penalty(
+    attended: Float[np.ndarray, "*texts src_len"], beta: float
+) -> Float[np.ndarray, "*texts"]:
+    """cp(X; Y) = β Σᵢ log(min(Σⱼ pᵢⱼ, 1)), Wu et al. 2016 (GNMT), eq. 14; added to the score of a text.
+
+    `attended` is Σⱼ pᵢⱼ, the attention that source position i got over all target tokens j, the end token included.
+    The penalty is never above 0. A position that got nothing at all counts as the smallest normal number, not as
+    log 0: texts that leave out a word can still be compared.
+
+    >>> coverage_penalty(np.array([[1.0, 2.0], [0.5, 2.5]]), beta=2.0).round(4).tolist()
+    [0.0, -1.3863]
+    """
+    return beta * np.log(np.clip(attended, _LEAST, 1.0)).sum(-1)
+
+
+@overload
+def length_norm(length: int, alpha: float, kind: LengthNorm = "gnmt") -> float: ...
+@overload
+def length_norm(length: np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> np.ndarray: ...
+def length_norm(length: int | np.ndarray, alpha: float, kind: LengthNorm = "gnmt") -> float | np.ndarray:
+    """((5 + length) / 6) ** alpha, the length normalization of Wu et al. 2016 (GNMT), eq. 14; plain: length ** alpha.
+
+    `length` counts target tokens with the end token. Plain with alpha 1 makes the score a mean over the tokens.
+
+    >>> length_norm(1, 0.6), length_norm(7, 1.0), length_norm(7, 0.0), length_norm(7, 1.0, "plain")
+    (1.0, 2.0, 1.0, 7.0)
+    """
+    if kind == "gnmt":
+        return ((5 + length) / 6) ** alpha
+    return length**alpha
+
+
+def best_possible_score(
+    log_prob: Float[np.ndarray, " sources"],
+    lengths: Int[np.ndarray, " sources"],
+    limits: Int[np.ndarray, " sources"],
+    alpha: float,
+    kind: LengthNorm = "gnmt",
+) -> Float[np.ndarray, " sources"]:
+    """The best score that any continuation of a text of this log-probability can still reach.
+
+    Log-probabilities only fall and the norm is monotone in length, so the bound lies at the next length (alpha < 0) or
+    at the limit (alpha > 0), with nothing more lost on the way. It holds under every option: a coverage penalty is at
+    most 0, and constraints, prefixes and groups only take continuations away; none raises a score. It is raised by
+    1e-12 of itself, more than the rounding of a sum of log-probabilities can make up.
+    """
+    at_once, at_the_limit = length_norm(lengths + 1, alpha, kind), length_norm(limits, alpha, kind)
+    return np.maximum(log_prob / at_once, log_prob / at_the_limit) * (1 - 1e-12)
+
 
 _PER_SOURCE = (
     "sources", "limits", "lengths", "log_probs", "n_finished", "to_beat", "tokens", "token_log_probs",

@@ -14,11 +14,85 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attendo.decoding.candidates import log_prob_type
+from attendo.decoding.beam import length_norm
+from attendo.decoding.candidates import log_prob_type, log_probs_of
+from attendo.decoding.constraints import Constraints
+from attendo.decoding.engine import source_batches
 from attendo.decoding.filters import SamplingConfig, allowed
-from attendo.decoding.noise import gumbel, step_seeds
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.step import CacheT, Hypothesis, SpecialIds, Start, Step
 from attendo.errors import AttendoError
+
+_BITS = 52  # (2⁵² - 1) + 1/2 is the largest number of its kind that float64 holds
+
+
+def _signed(bits: int) -> int:
+    """The int64 of these 64 bits."""
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+_GAMMA = _signed(0x9E3779B97F4A7C15)  # 2⁶⁴ divided by the golden ratio
+_FACTORS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB)))
+
+
+def splitmix64(seed: Int[Tensor, "*shape"], index: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """Output number `index`, from 0, of the SplitMix64 generator with this seed: 64 bits as int64.
+
+    mix(seed + (index + 1)·γ) with γ = 2⁶⁴/φ, all modulo 2⁶⁴; seed and index are broadcast. Steele, Lea & Flood 2014,
+    "Fast splittable pseudorandom number generators", section 5, with Stafford's variant 13 of the mixing function, as
+    in Java and in Vigna's C code. The same bits on every machine and device.
+
+    >>> splitmix64(torch.tensor(1234567), torch.arange(2))
+    tensor([6457827717110365317, 3203168211198807973])
+    """
+    bits = torch.add(seed + _GAMMA, index, alpha=_GAMMA)
+    rest = torch.empty_like(bits)
+    for shift, factor in _FACTORS:
+        bits.bitwise_xor_(_shifted(bits, shift, rest)).mul_(factor)
+    return bits.bitwise_xor_(_shifted(bits, 31, rest))
+
+
+def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
+    """The bits moved right by n, zeros behind them: of an int64, torch repeats the sign there."""
+    return torch.bitwise_right_shift(bits, n, out=out).bitwise_and_(2 ** (64 - n) - 1)
+
+
+def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
+    """The seed of a step of a text: the first output of the text's seed is the seed of all its steps.
+
+    Token `i` then has output `i` of the step's seed. Each of the three is SplitMix64, so that neighboring seeds, steps
+    and tokens have nothing in common.
+
+    >>> step_seeds(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
+    tensor([-5137267319001854395, -6461814455296669442,  4918744596714539366])
+    """
+    return splitmix64(splitmix64(seeds, torch.zeros_like(seeds)), steps)
+
+
+def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """A number strictly between 0 and 1 for each token of a step, float64; the two are broadcast.
+
+    (n + 1/2) / 2⁵² with n the upper 52 bits of the token's output: every value is exact and as likely as the others,
+    and the values lie symmetrically about 1/2, the outer ones 2⁻⁵³ away from 0 and 1. The same on every machine.
+
+    >>> uniform(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
+    tensor([0.6094, 0.4092, 0.9967], dtype=torch.float64)
+    """
+    bits = splitmix64(step_seed, token_ids)
+    return _shifted(bits, 64 - _BITS, bits).double().add_(0.5).mul_(2.0**-_BITS)
+
+
+def gumbel(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """-ln(-ln u) of `uniform`: standard Gumbel noise, float64, between -3.7 and 36.8; the two are broadcast.
+
+    The token with the largest ln p + g is a draw from p, which need not be normalized: P(argmax = i) = pᵢ (Gumbel 1954;
+    Maddison, Tarlow & Minka 2014, section 2). The same on every machine but for how its ln rounds the last bit.
+
+    >>> gumbel(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
+    tensor([0.7026, 0.1125, 5.7235], dtype=torch.float64)
+    """
+    return uniform(step_seed, token_ids).log_().neg_().log_().neg_()
+
 
 _CHUNK = 2**17  # so many numbers stay in a processor's cache
 
@@ -351,3 +425,85 @@ def generate(
     row = _OneRow(step, prompt_ids[:-1])
     for [(_, token)] in sample(lambda ids, row: row.read(ids), row, [prompt_ids], [config], special):
         yield token
+
+
+def draw(
+    sources: Sequence[Sequence[int]],
+    configs: Sequence[SamplingConfig],
+    start: Start[CacheT],
+    step: Step[CacheT],
+    search: DecodingConfig,
+    special: SpecialIds,
+    capacity: int,
+    device: torch.device | str = "cpu",
+    *,
+    prefixes: Sequence[Sequence[int]] | None = None,
+) -> list[Hypothesis]:
+    """One text drawn for each source by its own config and seed, whatever is drawn beside it, in the sources' order.
+
+    start, step, special, capacity: as in `engine.decode`. search: gives the most tokens that a text may have, of which
+    the config's `max_tokens` may leave fewer; the norm of the score; and the size of a batch. prefixes: the tokens that
+    each text begins with. They count as drawn: what follows is what would have followed, had they been. Raises
+    AttendoError for a prefix that fills its text, before anything is drawn, and as `Sampler.draw`.
+    """
+    starts = [()] * len(sources) if prefixes is None else prefixes
+    limits = [search.max_length(len(source), capacity) for source in sources]
+    Constraints(limits, special, prefixes=starts)  # refuses what cannot begin a text
+    limited = [
+        replace(config, max_tokens=min(config.max_tokens, limit))
+        for config, limit in zip(configs, limits, strict=True)
+    ]
+    alone = replace(search, beam=1, n_best=1, beam_groups=1)
+    found: list[list[Drawn]] = [[] for _ in sources]
+    for length in sorted({len(prefix) for prefix in starts}):  # of one length they are read in step
+        alike = [number for number, prefix in enumerate(starts) if len(prefix) == length]
+        for places in source_batches([len(sources[number]) for number in alike], alone):
+            numbers = [alike[place] for place in places]
+            batch = _draw_batch(
+                [sources[number] for number in numbers],
+                [limited[number] for number in numbers],
+                [[special.bos_id, *starts[number]] for number in numbers],
+                start,
+                step,
+                special,
+                device,
+            )
+            for number, tokens in zip(numbers, batch, strict=True):
+                found[number] = tokens
+    return [_hypothesis(tokens, search, special) for tokens in found]
+
+
+def _draw_batch(
+    sources: Sequence[Sequence[int]],
+    configs: Sequence[SamplingConfig],
+    prompts: Sequence[Sequence[int]],
+    start: Start[CacheT],
+    step: Step[CacheT],
+    special: SpecialIds,
+    device: torch.device | str,
+) -> list[list[Drawn]]:
+    """The tokens of each text, those of its prefix too; all prompts have one length."""
+    found: list[list[Drawn]] = [[] for _ in sources]
+    n_drawn = len(prompts[0]) - 1
+    ids = torch.tensor(prompts, device=device)
+    with torch.inference_mode():
+        room = max(n_drawn, *(config.max_tokens for config in configs), 1)
+        cache = start(sources, 1, room)
+        for place in range(n_drawn):
+            log_probs = log_probs_of(step(ids[:, place : place + 1], cache), ids[:, place + 1]).tolist()
+            for text, prompt, log_prob in zip(found, prompts, log_probs, strict=True):
+                text.append(Drawn(prompt[place + 1], log_prob))
+    sampling = Sampling(step, cache, prompts, configs, special, device, [n_drawn] * len(prompts))
+    while sampling.going_on:
+        for number, token in sampling.advance():
+            found[number].append(token)
+    return found
+
+
+def _hypothesis(tokens: Sequence[Drawn], search: DecodingConfig, special: SpecialIds) -> Hypothesis:
+    ids = tuple(token.token_id for token in tokens)
+    log_probs = tuple(token.log_prob for token in tokens)
+    finished = ids[-1:] == (special.eos_id,)
+    norm = length_norm(max(1, len(ids)), search.length_penalty, search.length_norm)
+    log_prob = math.fsum(log_probs)
+    return Hypothesis(ids[:-1] if finished else ids, log_prob, log_prob / norm, log_probs, finished)

@@ -18,7 +18,7 @@ from torch import Tensor
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer, is_spaced
-from attendo.decoding.coverage import AttendingStep, coverage_penalty
+from attendo.decoding.beam import AttendingStep, coverage_penalty
 from attendo.decoding.engine import source_batches
 from attendo.decoding.options import DecodingConfig
 from attendo.inference.incremental_decode import Spelling

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.noise import splitmix64
-from attendo.decoding.sampling import fresh_seed
+from attendo.decoding.sampling import fresh_seed, splitmix64
 from attendo.errors import AttendoError
 
 

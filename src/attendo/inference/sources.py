@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from attendo.data.segments import Segment, Segments, split_text
+from attendo.data.segments import Segment, Segments, Usual, split_text
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.usual import Usual
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.alignment import Looks

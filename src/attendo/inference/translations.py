@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from attendo.data.segments import Segments
+from attendo.data.segments import LEAST_TOKENS, Segments
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.usual import LEAST_TOKENS
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.alignment import Link, Looks, links_of

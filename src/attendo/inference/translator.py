@@ -15,22 +15,17 @@ import torch
 from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows
-from attendo.data.segments import Segment
+from attendo.data.segments import Segment, Usual
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.usual import Usual
-from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.beam import AttendingStep, DecodingConfig, length_norm
 from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
-from attendo.decoding.coverage import AttendingStep
-from attendo.decoding.drawing import draw
-from attendo.decoding.engine import ContinuousSearch, decode
-from attendo.decoding.ensemble import Ensemble, mean_attending, mean_log_probs
+from attendo.decoding.engine import ContinuousSearch, decode, greedy_as_found
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import Member, as_it_is, fastest
-from attendo.decoding.norms import length_norm
+from attendo.decoding.members import Ensemble, Member, as_it_is, fastest, mean_attending, mean_log_probs
 from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.sampling import draw
 from attendo.decoding.shortlist import Shortlist
 from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
-from attendo.decoding.streaming import greedy_as_found
 from attendo.errors import AttendoError
 from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
 from attendo.inference.seeds import of_parts, of_texts

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from attendo.config import build, read_toml
+from attendo.data.segments import Usual, usual_of
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.usual import Usual, usual_of
 from attendo.errors import AttendoError
 
 ROWS, ROWS_OF_OLDER = 20_000, 2000

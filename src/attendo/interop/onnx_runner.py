@@ -21,10 +21,9 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.beginning import begun
 from attendo.decoding.engine import decode
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import Reader
+from attendo.decoding.members import Reader, begun
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written

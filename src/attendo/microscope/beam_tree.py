@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendo.data.segments import Segments
-from attendo.decoding.norms import length_norm
+from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.step import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode

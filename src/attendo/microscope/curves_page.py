@@ -4,25 +4,215 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.microscope.curve_axes import Axis
-from attendo.microscope.curve_drawing import EVENT_WORDS, color_of, panel_svg
 from attendo.runs.learning_curves import (
     ACROSS,
+    FACTS,
     MEASURES,
     Across,
+    Curve,
     Event,
     Panel,
     RunRecord,
+    differing_settings,
     events,
+    facts_of,
     panels,
     read_number,
 )
-from attendo.runs.run_facts import FACTS, differing_settings, facts_of
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From the value `low` at 0 to `high` at 1; logarithmic: equal ratios are equally far apart."""
+
+    low: float
+    high: float
+    logarithmic: bool = False
+
+    def place(self, value: float) -> float:
+        """Where a value lies, 0 to 1 between the ends.
+
+        >>> Axis(0, 10).place(2.5), Axis(1, 100, logarithmic=True).place(10)
+        (0.25, 0.5)
+        """
+        if self.logarithmic:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int = 6) -> list[float]:
+        """Round numbers between the ends: 1, 2 or 5 times a power of ten apart; of a logarithmic axis such numbers.
+
+        >>> Axis(0.3, 9.4).ticks(), Axis(0.3, 40, logarithmic=True).ticks()
+        ([2.0, 4.0, 6.0, 8.0], [0.5, 1.0, 2.0, 5.0, 10.0, 20.0])
+        """
+        if self.logarithmic:
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for factors in ((1, 2, 3, 5), (1, 2, 5), (1,)):
+                found = [_round(f, power) for power in powers for f in factors]
+                found = [value for value in found if self.low <= value <= self.high]
+                if len(found) <= most:
+                    return found
+            return found[:: math.ceil(len(found) / most)]
+        power = math.floor(math.log10((self.high - self.low) / most))
+        for factor in (1, 2, 5, 10, 20, 50):
+            step = _round(factor, power)
+            first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+            if last - first + 1 <= most:
+                break
+        digits = max(0, 1 - power)
+        return [round(n * step, digits) + 0.0 for n in range(first, last + 1)]
+
+
+def axis_of(values: Iterable[float], logarithmic: bool = False, margin: float = 0.04) -> Axis:
+    """An axis that holds all of some values, with a margin; logarithmic only if the values are above 0 and far apart.
+
+    >>> axis_of([1.0, 3.0], margin=0.5)
+    Axis(low=0.0, high=4.0, logarithmic=False)
+    """
+    known = list(values)
+    low, high = min(known), max(known)
+    if logarithmic and low > 0 and high / low > 4:
+        ratio = (high / low) ** margin
+        return Axis(low / ratio, high * ratio, True)
+    if high - low <= 1e-9 * max(abs(low), abs(high), 1e-30):  # one value
+        return Axis(low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0))
+    return Axis(low - margin * (high - low), high + margin * (high - low))
+
+
+def tick_texts(ticks: Sequence[float]) -> list[str]:
+    """Numbers as they stand at an axis, all with as many digits behind the point.
+
+    >>> tick_texts([0.0, 0.0005, 0.001]), tick_texts([0.0, 2000.0]), tick_texts([0.5, 1.0, 20.0])
+    (['0', '0.0005', '0.0010'], ['0', '2,000'], ['0.5', '1.0', '20.0'])
+    """
+    shortest = [f"{tick:.10f}".rstrip("0").partition(".")[2] for tick in ticks]
+    digits = max(map(len, shortest), default=0)
+    if any(tick and abs(tick) < 1e-6 for tick in ticks):
+        return [f"{tick:g}" for tick in ticks]
+    return ["0" if tick == 0 else f"{tick:,.{digits}f}".replace("-", "−") for tick in ticks]
+
+
+def _round(factor: int, power: int) -> float:
+    """factor times ten to a power, as near as a float can be."""
+    return float(f"{factor}e{power}")
+
+
+WIDTH, HEIGHT = 560, 270
+LEFT, RIGHT, TOP, BOTTOM = 62, 14, 12, 42
+N_COLORS = 6
+"""Runs are told apart by so many colors, then they come again."""
+
+EVENT_WORDS = {
+    "best": Localized("best", "最良"),
+    "decay": Localized("decay begins", "学習率の減衰開始"),
+    "checkpoint": Localized("checkpoint", "チェックポイント"),
+    "skipped": Localized("update left out", "更新の省略"),
+    "advice": Localized("advice", "助言"),
+}
+
+
+def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, language: Language) -> str:
+    """Draws the curves of a panel, its axes, and what happened when; axis: the one across, of all panels.
+
+    The classes of the page's style say what everything looks like: `run-0` to `run-5` give a run's color.
+    """
+    up = axis_of((float(y) for curve in panel.curves for y in curve.ys), panel.logarithmic)
+    frame = _Frame(axis, up)
+    title = panel.title.text(language)
+    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title)}">']
+    parts += frame.grid(across)
+    shown = {curve.run for curve in panel.curves}
+    parts += [line for event in events if event.run in shown for line in _behind(event, frame, language)]
+    order = {"faint": 0, "line": 1, "dots": 2}
+    n_runs = len({curve.run for curve in panel.curves})
+    for curve in sorted(panel.curves, key=lambda curve: order[curve.style]):
+        parts += _curve(curve, frame, language, alone=n_runs == 1 and len(shown) == 1)
+    parts += _best(panel, events, frame)
+    return "\n".join([*parts, "</svg>"])
+
+
+class _Frame:
+    """From values to places on the drawing."""
+
+    def __init__(self, across: Axis, up: Axis) -> None:
+        self.across, self.up = across, up
+
+    def x(self, value: float) -> float:
+        return LEFT + self.across.place(value) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        return HEIGHT - BOTTOM - self.up.place(value) * (HEIGHT - TOP - BOTTOM)
+
+    def grid(self, across: str) -> Iterator[str]:
+        """Lines at round numbers, and the numbers."""
+        bottom = HEIGHT - BOTTOM
+        ticks = self.up.ticks()
+        for tick, text in zip(ticks, tick_texts(ticks), strict=True):
+            y = self.y(tick)
+            yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+            yield f'<text class="tick" x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
+        ticks = self.across.ticks(8)
+        for tick, text in zip(ticks, tick_texts(ticks), strict=True):
+            x = self.x(tick)
+            yield f'<path class="grid" d="M{x:.1f} {bottom}v5"/>'
+            yield f'<text class="tick" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>'
+        yield f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>'
+        middle = (LEFT + WIDTH - RIGHT) / 2
+        yield f'<text class="tick" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(across)}</text>'
+
+
+def color_of(run: int) -> str:
+    """The class that gives a run its color."""
+    return f"run-{run % N_COLORS}"
+
+
+def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iterator[str]:
+    places = [(frame.x(x), frame.y(y)) for x, y in zip(curve.xs.tolist(), curve.ys.tolist(), strict=True)]
+    color = "valid" if alone and curve.style == "dots" else color_of(curve.run)
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
+    name = escape(curve.what.text(language))
+    yield f'<path class="{curve.style} {color}" d="{path}"><title>{name}</title></path>'
+    if curve.style == "dots" or len(places) == 1:
+        for (x, y), at, value in zip(places, curve.xs.tolist(), curve.ys.tolist(), strict=True):
+            text = f"{at:,.6g}: {value:,.5g}"
+            yield f'<circle class="dot {color}" cx="{x:.1f}" cy="{y:.1f}" r="2.6"><title>{text}</title></circle>'
+
+
+def _behind(event: Event, frame: _Frame, language: Language) -> Iterator[str]:
+    """What stands behind the curves: a line where the decay begins, and marks along the foot."""
+    x, bottom = frame.x(event.x), HEIGHT - BOTTOM
+    word = escape(EVENT_WORDS[event.kind].text(language))
+    note = f": {escape(event.note)}" if event.note else ""
+    title = f"<title>{event.step:,}: {word}{note}</title>"
+    match event.kind:
+        case "decay":
+            yield f'<path class="decay {color_of(event.run)}" d="M{x:.1f} {TOP}V{bottom}">{title}</path>'
+        case "checkpoint":
+            yield f'<path class="checkpoint" d="M{x:.1f} {bottom}v-5">{title}</path>'
+        case "skipped":
+            yield f'<path class="skipped" d="M{x:.1f} {bottom - 9}l4.5 8h-9z">{title}</path>'
+        case "advice":
+            yield f'<path class="advice" d="M{x:.1f} {TOP}l5 5l-5 5l-5 -5z">{title}</path>'
+        case "best":
+            pass
+
+
+def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]:
+    """A ring around the best evaluation's point."""
+    best = {event.run: event.x for event in events if event.kind == "best"}
+    for curve in panel.curves:
+        if curve.style == "dots" and curve.run in best:
+            for x, y in zip(curve.xs.tolist(), curve.ys.tolist(), strict=True):
+                if x == best[curve.run]:
+                    yield f'<circle class="best" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="6"/>'
+
 
 TITLE = Localized("Learning curves", "学習曲線")
 _FACTS = Localized("Runs", "実行")

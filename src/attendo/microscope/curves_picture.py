@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attendo.display.i18n import Language
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.microscope.curve_axes import axis_of, tick_texts
-from attendo.microscope.curve_drawing import EVENT_WORDS
-from attendo.microscope.curves_page import axis_across, short_names
+from attendo.microscope.curves_page import EVENT_WORDS, axis_across, axis_of, short_names, tick_texts
 from attendo.runs.learning_curves import (
     ACROSS,
     TRAINING,

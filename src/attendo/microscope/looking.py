@@ -143,7 +143,7 @@ def outcome(seen: Seen) -> dict[str, Any]:
 
 def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
     """A translation's score: its log-probability by the length norm of the run's search."""
-    from attendo.decoding.norms import length_norm
+    from attendo.decoding.beam import length_norm
 
     config = translator.decoding
     return log_prob / length_norm(n_tokens, config.length_penalty, config.length_norm)

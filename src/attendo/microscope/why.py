@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.decoding.beam import length_norm
 from attendo.decoding.members import as_it_is
-from attendo.decoding.norms import length_norm
 from attendo.decoding.trace import SearchTrace
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError

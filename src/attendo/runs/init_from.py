@@ -19,8 +19,7 @@ from attendo.own_parts import OwnParts
 from attendo.runs.settings import Tables, joined, section
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.costs import on_paper
-from attendo.training.frozen import freeze
-from attendo.training.lora import LoraConfig, with_adapters
+from attendo.training.lora import LoraConfig, freeze, with_adapters
 from attendo.training.optimizer import TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}

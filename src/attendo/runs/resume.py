@@ -24,8 +24,8 @@ from attendo.training.checkpoints import WEIGHTS, load_checkpoint, newest_checkp
 from attendo.training.clock import Clock
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.ending import more_time, standing, total_steps
+from attendo.training.optimizer import Horizon
 from attendo.training.run import Run
-from attendo.training.schedules import Horizon
 from attendo.training.sharding import Stored
 
 

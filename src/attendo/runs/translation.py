@@ -10,7 +10,7 @@ from torch import nn
 
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.data.pair_corpus import PairMaterial
-from attendo.data.usual import usual_of
+from attendo.data.segments import usual_of
 from attendo.inference.translator import Translator
 from attendo.inference.usual_lengths import ROWS
 from attendo.training.distributed import ALONE, Ranks

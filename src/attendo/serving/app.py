@@ -10,10 +10,10 @@ from fastapi import APIRouter, FastAPI
 
 from attendo import __version__
 from attendo.errors import AttendoError
-from attendo.serving import completions, faults, health, libretranslate, look_routes, page, texts
+from attendo.serving import completions, embeddings, faults, health, libretranslate, look_routes, page, texts
+from attendo.serving.bodies import describe
 from attendo.serving.direct import Direct
 from attendo.serving.guard import Guard
-from attendo.serving.openapi import describe
 from attendo.serving.reloading import Reloading
 from attendo.serving.state import State
 
@@ -39,7 +39,8 @@ def create_app(state: State) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.attendo = state
-    routers = [health.router, libretranslate.router, completions.router, texts.router]
+    routers = [health.router, libretranslate.router, completions.router]
+    routers += [embeddings.router, texts.router]
     routers += [look_routes.router] if state.look else []
     routers += [page.router] if state.page else []
     for router in routers:

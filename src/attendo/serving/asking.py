@@ -17,9 +17,8 @@ from attendo.serving.calls import Gone, call, results
 from attendo.serving.engine import Pass, Stopped, Writes
 from attendo.serving.faults import Refused
 from attendo.serving.logs import noted
-from attendo.serving.options import ServingConfig
 from attendo.serving.served import Served
-from attendo.serving.state import State
+from attendo.serving.state import ServingConfig, State
 
 INLINE = 2000
 """Characters that are made tokens in the event loop's own thread; more go to another."""

@@ -12,8 +12,18 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from attendo.serving.asking import check_texts, cost_of_pass, limits_of, off_loop, passed, with_model
-from attendo.serving.bodies import UNREAD, WHOLE, Body, Name, answered_with, body_of, documented
-from attendo.serving.completion_bodies import Ids, Rows, Texts
+from attendo.serving.bodies import (
+    UNREAD,
+    WHOLE,
+    Body,
+    Ids,
+    Name,
+    Rows,
+    Texts,
+    answered_with,
+    body_of,
+    documented,
+)
 from attendo.serving.faults import Refused
 from attendo.serving.logs import noted
 from attendo.serving.served import Served

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from attendo.display.formats import plural
+from attendo.training.optimizer import Horizon
 from attendo.training.run import Run
-from attendo.training.schedules import Horizon
 
 
 def plan_end(run: Run) -> str | None:

@@ -2,16 +2,119 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import Parameter
 
-from attendo.training.muon import MuonWithAdamW
 from attendo.training.precision import Precision
 from attendo.training.products import Products
-from attendo.training.schedules import Horizon, Schedule, cosine, noam, warmup_stable_decay
+
+Schedule = Literal["wsd", "cosine", "noam"]
+
+
+@dataclass(frozen=True)
+class Horizon:
+    """When the decay starts and when the run ends, in steps; None while a clock has yet to decide it."""
+
+    decay_start: int | None = None
+    end: int | None = None
+
+
+def noam(step: int, d_model: int, warmup: int) -> float:
+    """d_model^-.5 · min(step^-.5, step · warmup^-1.5); steps count from 1. Vaswani et al. 2017, eq. 3.
+
+    >>> f"{noam(4000, 512, 4000):.5e}"
+    '6.98771e-04'
+    """
+    return d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+
+
+def warmup_stable_decay(step: int, peak: float, warmup: int, horizon: Horizon) -> float:
+    """Linear up to `peak` over `warmup` steps, constant, then linear down to nearly 0 at the end (Hu et al. 2024).
+
+    >>> [warmup_stable_decay(s, 1.0, 2, Horizon(4, 8)) for s in range(1, 9)]
+    [0.5, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
+    """
+    rate = peak * min(1.0, step / max(warmup, 1))
+    if horizon.decay_start is None or horizon.end is None or step <= horizon.decay_start:
+        return rate
+    return rate * max(horizon.end + 1 - step, 0) / (horizon.end + 1 - horizon.decay_start)
+
+
+def cosine(step: int, peak: float, warmup: int, end: int) -> float:
+    """Linear up to `peak` over `warmup` steps, then half a cosine down to 0 at `end` (Loshchilov & Hutter 2017).
+
+    >>> cosine(10, 1.0, 0, 20)
+    0.5
+    """
+    if step < warmup:
+        return peak * step / warmup
+    return peak * 0.5 * (1.0 + math.cos(math.pi * min(step - warmup, end - warmup) / max(end - warmup, 1)))
+
+
+class MuonWithAdamW(torch.optim.Optimizer):
+    """Two of torch's optimizers behind one list of groups and one state, saved and loaded as any optimizer's.
+
+    matrices: stepped by Muon (Jordan et al. 2024): the momentum of each gradient, made orthogonal by a Newton-Schulz
+    iteration, times 0.2 · √max(rows, columns), so that it is as large as a step of AdamW at the same rate (Liu et
+    al. 2025, eq. 4). decaying, plain: parameters that AdamW steps, with and without weight decay.
+    Raises ValueError for a matrix that has not two axes.
+
+    >>> matrix, norm = Parameter(torch.eye(2)), Parameter(torch.ones(2))
+    >>> optimizer = MuonWithAdamW([matrix], [], [norm], rate=0.1)
+    >>> (matrix.sum() + norm.sum()).backward()
+    >>> optimizer.step()
+    >>> sorted(optimizer.state[matrix]), sorted(optimizer.state[norm])
+    (['momentum_buffer'], ['exp_avg', 'exp_avg_sq', 'step'])
+    """
+
+    def __init__(
+        self,
+        matrices: list[Parameter],
+        decaying: list[Parameter],
+        plain: list[Parameter],
+        *,
+        rate: float,
+        betas: tuple[float, float] = (0.9, 0.98),
+        epsilon: float = 1e-9,
+        weight_decay: float = 0.0,
+    ):
+        self._muon = torch.optim.Muon(
+            [{"params": matrices}],
+            lr=rate,
+            momentum=0.95,
+            weight_decay=weight_decay,
+            adjust_lr_fn="match_rms_adamw",
+        )
+        self._adamw = torch.optim.AdamW(
+            [{"params": decaying}, {"params": plain, "weight_decay": 0.0}],
+            lr=rate,
+            betas=betas,
+            eps=epsilon,
+            weight_decay=weight_decay,
+            fused=True,
+        )
+        super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {"lr": rate})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One update of every parameter that has a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        # loading a state replaces groups and state: both parts look at what is there now
+        first, *rest = self.param_groups
+        for part, groups in ((self._muon, [first]), (self._adamw, rest)):
+            part.state, part.param_groups = self.state, groups
+            part.step()
+        return loss
+
 
 OptimizerKind = Literal["adamw", "muon"]
 RANK_TIMEOUT = 600.0

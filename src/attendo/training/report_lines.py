@@ -43,7 +43,7 @@ def report_lines(report: Report) -> list[str]:
                 *kept_lines(report),
             ]
         case "advice":
-            from attendo.training.coach_rules import advice_lines
+            from attendo.training.coach import advice_lines
 
             return advice_lines(report.note)
         case "step" | "skipped" if report.note:

@@ -14,15 +14,13 @@ from torch import Tensor, nn
 
 from attendo.data.batches import Batch
 from attendo.training.averages import WeightAverage
-from attendo.training.checkpointing import recompute_blocks
 from attendo.training.clock import Clock
 from attendo.training.compiling import compile_blocks
 from attendo.training.distributed import ALONE, Ranks
-from attendo.training.frozen import freeze
-from attendo.training.lora import OFF, LoraConfig
+from attendo.training.lora import OFF, LoraConfig, freeze
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
-from attendo.training.precision import autocast, build_scaler, set_tf32
+from attendo.training.precision import autocast, build_scaler, recompute_blocks, set_tf32
 from attendo.training.products import use_onednn
 from attendo.training.state import CheckpointConfig, Progress
 from attendo.training.trainable import batch_loss

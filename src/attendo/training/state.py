@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
-from attendo.training.schedules import Horizon
+from attendo.training.optimizer import Horizon
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
-from attendo.training.schedules import noam
+from attendo.training.optimizer import noam
 
 WARMUPS = (4000, 1000, 2000, 8000, 16000)
 

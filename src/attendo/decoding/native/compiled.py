@@ -15,8 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.decoding.native.library import NoLibrary, library, require_suited
-from attendo.decoding.native.slots import SlotCache
-from attendo.decoding.native.structures import (
+from attendo.decoding.native.slots import (
     Attending,
     Block,
     Embedding,
@@ -24,6 +23,7 @@ from attendo.decoding.native.structures import (
     Heads,
     Keeper,
     Matrix,
+    SlotCache,
     Stack,
     Tokens,
     address,

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import library
-from attendo.decoding.native.slots import SlotCache
-from attendo.decoding.native.structures import Matrix
+from attendo.decoding.native.slots import Matrix, SlotCache
 from attendo.decoding.prepare import quantized
 from attendo.decoding.shortlist import ListedCache, Shortlist
 

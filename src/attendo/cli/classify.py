@@ -1,0 +1,162 @@
+"""attendo classify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attendo.cli.generate import Texts
+from attendo.cli.options import (
+    Device,
+    Folder,
+    Header,
+    JsonLines,
+    Threads,
+    both_files,
+    chosen_device,
+    refuse,
+)
+from attendo.cli.reporting import (
+    Counter,
+    arguments_as_lines,
+    numbered_chunks,
+    one_line,
+    refuse_file_name,
+    say,
+    stdin_bytes,
+    wrote,
+)
+from attendo.data.accounting import Account
+
+if TYPE_CHECKING:
+    pass
+
+
+def classify(
+    folder: Folder,
+    texts: Texts = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="F", help="A table of texts, or lines of a .txt; with --output."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="G", help="Where they go with their labels: .tsv, .csv or .jsonl."),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            "--columns", "--column", metavar="C", help="Of --input: text=body, or 2. Else as in training."
+        ),
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(metavar="C", help="Columns of --input to have in --output, too: id,opened.")
+    ] = None,
+    header: Header = None,
+    as_json: JsonLines = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Label texts, or each line of stdin: one output line for each, the label, a tab and its probability.
+
+    The probabilities are calibrated on the validation rows. Of a line without text, the tab alone.
+
+    --input reads .csv, .tsv, .jsonl or .parquet, perhaps .gz, as training does. --output gets one row for each that
+    was read, in order: its line in F, the label, the probability, the text; before them the columns of --keep, by name
+    or number from 1. A row without text, or one that cannot be read, has no label.
+
+    Example: attendo classify runs/mine "what a lovely film"
+
+    Example: attendo classify runs/mine --input new.csv --output labels.csv --columns text=body --keep id,opened
+    """
+    from attendo.inference import Classifier
+
+    files = both_files(source, out, bool(texts))
+    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
+    if files:
+        refuse("--input", {"--json": as_json})
+        return _classify_file(folder, *files, columns, keep, header, chosen_device(device, threads))
+    if (columns, keep, header) != (None, None, None):
+        raise typer.BadParameter(
+            "--columns, --keep and --header are of --input; give that, too, or leave them out"
+        )
+    classifier = Classifier.load(folder, chosen_device(device, threads))
+    counter, n_cut, n_done = Counter("lines"), 0, 0
+    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        for line, found in enumerate(classifier.classify(chunk), number):
+            n_cut += found.cut
+            if as_json:
+                facts = {"line": line, "label": found.label, "probability": found.probability}
+                facts |= {"probabilities": found.probabilities, "n_tokens": found.n_tokens, "cut": found.cut}
+                print(json.dumps(facts, ensure_ascii=False))
+            else:
+                print("\t" if found.label is None else f"{one_line(found.label)}\t{found.probability:.4f}")
+        sys.stdout.flush()
+        n_done = number + len(chunk) - 1
+        counter.show(n_done)
+    counter.clear()
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, n_done))
+    return 0
+
+
+def _classify_file(
+    folder: Path,
+    source: Path,
+    out: Path,
+    columns: str | None,
+    keep: str | None,
+    header: bool | None,
+    device: str,
+) -> int:
+    """Labels the texts of a table; its columns and header as in training unless given."""
+    from attendo.data.corpora import parse_kept
+    from attendo.data.lines import require_file
+    from attendo.inference import Classifier
+    from attendo.inference.label_table import FOUND, check_table, classify_table
+
+    require_file(source)
+    check_table(out, "--output")
+    kept = () if keep is None else parse_kept(keep, FOUND)
+    classifier = Classifier.load(folder, device)
+    account, counter = Account(str(source)), Counter("rows")
+    rows = _rows_of(source, folder, columns, kept, header, account)
+    n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
+    counter.clear()
+    say(account.line())
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, n_done))
+    say(wrote(out))
+    return 0
+
+
+def _rows_of(
+    source: Path,
+    folder: Path,
+    columns: str | None,
+    kept: tuple[str, ...],
+    header: bool | None,
+    account: Account,
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Each row of a table of texts, or each line, with its number: the text and the kept fields."""
+    from attendo.config import read_toml
+    from attendo.data.corpora import parse_columns, read_lines, read_with_kept
+    from attendo.data.labelled import LABELLED
+    from attendo.data.texts import has_rows
+
+    if has_rows(source):  # else lines, which have no columns
+        learned = read_toml(folder / "config.toml").get("data", {})
+        columns = learned.get("columns") if columns is None else columns
+        header = learned.get("header") if header is None else header
+    column = None
+    if columns is not None:  # those of training name the label, too
+        column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
+    if kept:
+        return read_with_kept(source, column, kept, bool(header), account)
+    lines = read_lines(source, column, bool(header), account=account, keep_skipped=True)
+    return ((number, (text,)) for number, text in lines)

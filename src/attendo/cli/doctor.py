@@ -1,0 +1,90 @@
+"""attendo doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attendo.cli.evaluate import ONE_NAME
+from attendo.cli.options import OneJson
+from attendo.display.width import shown
+
+if TYPE_CHECKING:
+    from attendo.data.doctor_report import Report
+    from attendo.data.labelled_doctor import LabelledReport
+
+
+def doctor(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="F...", help="Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
+    ],
+    against: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="F", help="Test rows, whose sources or texts must not be in F; twice for two parallel."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None, typer.Option(metavar="C", help="source=en,target=ja or 1,2; or label=category,text=body.")
+    ] = None,
+    header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
+    as_json: OneJson = False,
+) -> int:
+    """Check training data: pairs, or labelled texts where --columns names label and text.
+
+    Of pairs: bad rows, duplicates, leaks, odd lengths, swapped columns, wrong script, and more. Each finding comes with
+    a count, three line numbers and the --drop that leaves those rows out of training. Of labelled texts: bad rows,
+    duplicates, contradicting labels, leaks, rare labels. The exit code is 1 if anything was found. Of many files the
+    line numbers come with their names.
+
+    Example: attendo doctor train.tsv --against test.tsv
+
+    Example: attendo doctor train.ja train.en --against test.ja --against test.en
+
+    Example: attendo doctor tickets.csv --columns label=category,text=body
+    """
+    examined = _labelled if _names_label(columns) else _pairs
+    report = examined(files, against, columns, header)
+    print(
+        json.dumps(report.as_json(), ensure_ascii=False, indent=1)
+        if as_json
+        else shown("\n".join(report.lines()))
+    )
+    return 1 if report.found else 0
+
+
+def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, header: bool) -> Report:
+    from attendo.data.corpora import PairSource, beside, parse_columns
+    from attendo.data.doctor import examine
+    from attendo.data.formats import by_name
+    from attendo.data.labelled import LABELLED
+
+    chosen = None if columns is None else parse_columns(columns)
+    pair = None if chosen is None else (chosen[0], chosen[1])
+    instead = f" for pairs, {by_name(LABELLED)} for labelled texts"
+    source = PairSource(tuple(files), pair, header, instead=instead)
+    return examine(source, beside(against, pair, header, instead=instead) if against else None)
+
+
+def _names_label(columns: str | None) -> bool:
+    """Whether --columns is of labelled texts, whose roles are others than those of pairs."""
+    roles = [part.partition("=")[0].strip() for part in (columns or "").split(",") if "=" in part]
+    return "label" in roles or "text" in roles
+
+
+def _labelled(
+    files: list[Path], against: list[Path] | None, columns: str | None, header: bool
+) -> LabelledReport:
+    from attendo.data.corpora import parse_columns
+    from attendo.data.labelled import LABELLED, LabelledSource
+    from attendo.data.labelled_doctor import examine_labelled
+
+    if len(files) > 1 or len(against or []) > 1:
+        raise typer.BadParameter(ONE_NAME)
+    label, text = parse_columns(columns or "", LABELLED)
+    other = LabelledSource(against[0], (label, text), header) if against else None
+    return examine_labelled(LabelledSource(files[0], (label, text), header), other)

@@ -1,0 +1,86 @@
+"""attendo embed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from attendo.cli.generate import Texts
+from attendo.cli.options import (
+    Device,
+    Folder,
+    Threads,
+    chosen_device,
+)
+from attendo.cli.reporting import (
+    arguments_as_lines,
+    numbered_chunks,
+    one_line,
+    refuse_file_name,
+    stdin_bytes,
+)
+from attendo.data.accounting import Account
+
+if TYPE_CHECKING:
+    pass
+
+
+Pooling = Literal["mean", "max", "first"]
+
+
+def embed(
+    folder: Folder,
+    texts: Texts = None,
+    pooling: Annotated[
+        Pooling | None,
+        typer.Option(metavar="P", help="mean, max or first, over the tokens; else the run's own, mean."),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", help="0: the embedding, N: behind block N; else the last.")
+    ] = None,
+    nearest: Annotated[
+        Path | None, typer.Option(metavar="F", help="Print the nearest lines of this file instead.")
+    ] = None,
+    n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of them.")] = 5,
+    column: Annotated[
+        str | None, typer.Option(metavar="C", help="The texts' column where that file is a table.")
+    ] = None,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Vectors of texts, or of each line of stdin, by any trained model: one JSON object a line.
+
+    With --nearest each text behind ">", and below it the lines of a file whose vectors point most nearly the same
+    way: line, cosine and text.
+
+    Example: attendo embed runs/mine "a strong wind" --nearest lines.txt
+    """
+    from attendo.inference import Embedder
+    from attendo.inference.embedder import nearest_rows
+
+    refuse_file_name(texts, "give < FILE")
+    embedder = Embedder.load(folder, chosen_device(device, threads))
+    others = None if nearest is None else _lines_of(nearest, column)
+    vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
+    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        for line, (text, vector) in enumerate(
+            zip(chunk, embedder.embed(chunk, pooling, layer), strict=True), number
+        ):
+            if others is None or vectors is None:
+                print(json.dumps({"line": line, "text": text, "vector": vector.tolist()}, ensure_ascii=False))
+                continue
+            print(f"> {one_line(text)}")
+            for cosine, index in nearest_rows(vector, vectors, n):
+                print(f"{others[index][0]}\t{cosine:.4f}\t{one_line(others[index][1])}")
+        sys.stdout.flush()
+    return 0
+
+
+def _lines_of(file: Path, column: str | None) -> list[tuple[int, str]]:
+    from attendo.data.corpora import read_lines
+
+    return list(read_lines(file, column, account=Account(str(file), option="--column")))

@@ -1,0 +1,306 @@
+"""attendo evaluate: how good a model is on a file, by its task's measures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import (
+    Beam,
+    Columns,
+    Device,
+    Files,
+    Folder,
+    Header,
+    OneJson,
+    Penalty,
+    Threads,
+    chosen_device,
+    make_ready,
+    require_files,
+)
+from attendo.cli.pairs import pairs_of, warn_of_guessing, warn_of_order
+from attendo.cli.reporting import one_line, say
+from attendo.data.accounting import Account
+from attendo.display.formats import plural
+from attendo.display.tables import table_lines
+from attendo.display.width import shown
+
+if TYPE_CHECKING:
+    from attendo.data.labelled import LabelledRow, LabelledSource
+    from attendo.data.text_corpus import TextData
+    from attendo.data.texts import TextSource
+    from attendo.inference import Classifier, Generator, Translator
+    from attendo.inference.classifier import Assessment
+    from attendo.inference.perplexity import TextLoss
+if TYPE_CHECKING:
+    from attendo.inference import Translator
+
+
+ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"
+NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
+
+
+def evaluate(
+    folder: Folder,
+    files: Files,
+    tokenize: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T",
+            help="For BLEU: 13a, none, char, intl, zh, ja-mecab. Else 13a, or char where words are not spaced.",
+        ),
+    ] = None,
+    beam: Beam = None,
+    length_penalty: Penalty = None,
+    context: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Language model: tokens seen at once; else its own."),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Language model: tokens scored per window; else all."),
+    ] = None,
+    columns: Columns = None,
+    column: Annotated[
+        str | None, typer.Option(metavar="C", help="Language model: the texts' column. Else as in training.")
+    ] = None,
+    header: Header = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="F", help="Keep the translations, one a line; or a table of the labels."),
+    ] = None,
+    as_json: OneJson = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Measure a model on a file it has not seen.
+
+    A translator: BLEU and chrF by sacreBLEU with their signatures, exact matches, perplexity of the targets. A
+    classifier: accuracy, macro-F1, calibration error, scores by label, the confusion matrix. A language model:
+    perplexity and bits a byte over whole documents, each by itself; context and stride are printed with them.
+
+    --out writes a new file. Of a classifier it is a table (.tsv, .csv or .jsonl): each used row's line in F, its
+    label, the label found, that one's probability, and the text. Rows that were skipped are not in it; the line
+    numbers say which.
+
+    Example: attendo evaluate runs/mine test.tsv
+    """
+    from attendo.errors import AttendoError
+    from attendo.inference import Classifier, Generator, Translator, load
+
+    require_files(files)
+    if out is not None:
+        _check_out(out)
+    user = load(folder, chosen_device(device, threads))
+    began = time.process_time(), time.monotonic()
+    given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
+    given |= {"--stride": stride, "--columns": columns, "--column": column, "--header": header, "--out": out}
+    match user:
+        case Translator():
+            make_ready(user)
+            only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
+            facts, lines = _translations(user, folder, files, given)
+        case Classifier():
+            only(given, "--columns", "--header", "--out")
+            facts, lines = _classifications(user, folder, files, given)
+        case Generator():
+            only(given, "--context", "--stride", "--column", "--header")
+            facts, lines = _perplexity(user, folder, files, given)
+        case _:
+            raise AttendoError(NO_MEASURE.format(folder))
+    seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
+    print(json.dumps(facts | seconds, ensure_ascii=False) if as_json else shown("\n".join(lines)))
+    say(f"{seconds['wall_seconds']:,.1f} s ({seconds['cpu_seconds']:,.1f} CPU-seconds)")
+    return 0
+
+
+def only(given: dict[str, Any], *allowed: str) -> None:
+    """BadParameter for an option of another task, by the names of those that were given and those that are allowed."""
+    others = {"--columns": "--column", "--column": "--columns"}
+    for name, value in given.items():
+        if value is not None and name not in allowed:
+            remedy = f"give {others[name]}" if others.get(name) in allowed else "leave it out"
+            raise typer.BadParameter(f"{name} means nothing for this task; {remedy}")
+
+
+def _check_out(out: Path) -> None:
+    from attendo.errors import AttendoError
+    from attendo.inference.batch_files import require_absent
+
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+    require_absent(out)
+
+
+def _keep(out: Path | None, texts: list[str]) -> None:
+    from attendo.files import write_atomic
+
+    if out is not None:
+        write_atomic(out, "".join(one_line(text) + "\n" for text in texts))
+
+
+def _translations(
+    translator: Translator, folder: Path, files: list[Path], given: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    numbered, account = pairs_of(folder, files, given["--columns"], given["--header"])
+    pairs = [(source, target) for _, source, target in numbered]
+    say(account.line())
+    warn_of_order(translator.card.get("languages") or {}, pairs, len(files) == 2)
+    beam = given["--beam"]
+    result = translator.evaluate(
+        pairs, beam=beam, length_penalty=given["--length-penalty"], tokenize=given["--tokenize"]
+    )
+    warn_of_guessing(translator, -result.measures["loss"], 1, len(files) == 2)
+    _keep(given["--out"], list(result.texts))
+    scores = [dataclasses.asdict(found) for found in result.scores]
+    beam = beam or translator.decoding.beam
+    facts = {"account": account.as_json(), "beam": beam, "scores": scores} | result.measures
+    lines = [f"{found.name} {found.value:.2f}  {found.signature}" for found in result.scores]
+    loss = f"loss {result.measures['loss']:.4f} nats a token"
+    lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
+    return facts, lines
+
+
+def _classifications(
+    classifier: Classifier, folder: Path, files: list[Path], given: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    from attendo.data.labelled import read_labelled
+    from attendo.data.labelled_corpus import n_known
+    from attendo.inference.label_table import check_table, label_table
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import CLASSIFICATION
+
+    if len(files) > 1:
+        raise typer.BadParameter(ONE_NAME)
+    out = given["--out"]
+    if out is not None:
+        check_table(out, "--out")
+    data = data_of(CLASSIFICATION, folder)
+    source = data.source(files[0], given["--columns"], given["--header"])
+    account = Account(source.name)
+    rows = list(read_labelled(source, account=account))
+    say(account.line())
+    refuse_header(rows, source, classifier)
+    if n := n_known(data, rows):
+        say(f"{n:,} of {len(rows):,} texts stand in the training file, too: the scores flatter")
+    result = classifier.evaluate(rows, source.name)
+    if out is not None:
+        with label_table(out, ("line", "label", "found", "probability", "text")) as write:
+            for row, found in zip(rows, result.found, strict=True):
+                [line] = account.places_json([row.number])
+                write((line, row.label, found.label, found.probability, row.text))
+    n_cut = sum(found.cut for found in result.found)
+    if n_cut:
+        say(classifier.long_texts.summary(n_cut, len(rows)))
+    return _assessment_json(result, account), _assessment_lines(result)
+
+
+def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
+    """Raises AttendoError where line 1 seems to be a header: it has a label that is no class, and alone has it."""
+    from attendo.data.labelled import shown
+    from attendo.data.lines import suffix
+    from attendo.errors import AttendoError
+
+    number, label, _ = rows[0]
+    if number > 1 or label in classifier.labels.names or suffix(source.file) not in (".tsv", ".txt"):
+        return
+    if sum(row.label == label for row in rows) == 1:
+        raise AttendoError(
+            f"{source.name}:1: the label {shown(label)} was not seen in training; if the line is a header, give"
+            " --header; if not, correct the row or delete it, or choose other --columns"
+        )
+
+
+def _assessment_json(result: Assessment, account: Account) -> dict[str, Any]:
+    return {
+        "account": account.as_json(),
+        "classes": [dataclasses.asdict(score) for score in result.classes],
+        "confusion": result.confusion.tolist(),
+    } | result.measures
+
+
+def _commonest(result: Assessment) -> str:
+    from attendo.data.labelled import shown
+
+    return shown(max(result.classes, key=lambda score: score.support).label)
+
+
+def _assessment_lines(result: Assessment) -> list[str]:
+    m = result.measures
+    lines = [
+        f"accuracy {m['accuracy']:.2%}  macro-F1 {m['macro_f1']:.2%}  loss {m['loss']:.4f} nats a text",
+        f"one standard error of the accuracy: {100 * m['accuracy_error']:.2f} points"
+        f"  always {_commonest(result)}: {m['commonest']:.2%}",
+        f"calibration error {m['ece']:.2%} (uncalibrated {m['ece_uncalibrated']:.2%})",
+        "",
+    ]
+    rows = [
+        [c.label, f"{c.precision:.2%}", f"{c.recall:.2%}", f"{c.f1:.2%}", c.support] for c in result.classes
+    ]
+    lines += table_lines(["label", "precision", "recall", "F1", "rows"], rows)
+    if len(result.classes) <= 10:
+        labels = [score.label for score in result.classes]
+        body = [[label, *row] for label, row in zip(labels, result.confusion.tolist(), strict=True)]
+        lines += ["", "rows are labels, columns found", "", *table_lines(["label", *labels], body)]
+    return lines
+
+
+def _perplexity(
+    generator: Generator, folder: Path, files: list[Path], given: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
+    from attendo.data.texts import Reading, read_documents
+    from attendo.data.token_stream import TokenStream
+    from attendo.inference.perplexity import text_loss
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import LANGUAGE_MODEL
+
+    source = texts_of(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
+    reading = Reading(source.name)
+    stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
+    for line in (reading.line(), *(account.line() for account in reading.accounts)):
+        say(line)
+    longest = generator.model.config.max_len
+    context = given["--context"] or longest
+    if context > longest:
+        say(f"the model learned from windows of {longest:,} tokens; {context:,} is new to it")
+    found = text_loss(
+        generator.model,
+        stream.documents(),
+        context,
+        given["--stride"],
+        specials=generator.tokenizer.specials,
+    )
+    facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
+    facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
+    return facts, _text_loss_lines(found)
+
+
+def texts_of(data: TextData, files: list[Path], column: str | None, header: bool | None) -> TextSource:
+    """Files read as the run's are; what the run says of tables is left out for text files, and vice versa."""
+    from attendo.data.texts import TextSource, has_rows
+
+    tables = [has_rows(file) for file in files]
+    if any(tables):
+        column = data.column if column is None else column
+        header = data.header if header is None else header
+    return TextSource(tuple(files), column, bool(header), "file" if all(tables) else data.documents)
+
+
+def _text_loss_lines(found: TextLoss) -> list[str]:
+    """The measures, and the window without which they say nothing; an unknown word costs less than its spelling."""
+    least = "at least " if found.n_unknown else ""
+    lines = [
+        f"perplexity {found.perplexity:.3f}, {least}{found.nats_per_character:.4f} nats a character and"
+        f" {found.bits_per_byte:.4f} bits a byte",
+        f"(context {found.context}, stride {found.stride}, {plural(found.n_targets, 'token')})",
+    ]
+    if found.n_unknown:
+        words = plural(found.n_unknown, "unknown word")
+        lines.append(f"({words} among them, not spelled out: spelling costs more)")
+    return lines

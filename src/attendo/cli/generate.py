@@ -1,0 +1,171 @@
+"""attendo classify, generate, embed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections import Counter as Counts
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import (
+    Device,
+    Folder,
+    Input,
+    Output,
+    Threads,
+    both_files,
+    chosen_device,
+    file_done,
+    make_ready,
+)
+from attendo.cli.reporting import (
+    one_line,
+    refuse_file_name,
+    say,
+    stdin_text,
+)
+from attendo.display.formats import plural
+
+if TYPE_CHECKING:
+    from attendo.decoding.filters import SamplingConfig
+    from attendo.inference import Generation, Generator
+
+
+Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")]
+
+
+def generate(
+    context: typer.Context,
+    folder: Folder,
+    prompt: Annotated[
+        str | None, typer.Argument(metavar="[PROMPT]", help="In quotes; - is stdin. Else a new text.")
+    ] = None,
+    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most tokens; else 200.")] = None,
+    temperature: Annotated[float | None, typer.Option(metavar="T", help="0 is greedy; else 1.")] = None,
+    top_k: Annotated[int | None, typer.Option(metavar="K", help="Only the K likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Only the likeliest, together at least P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="None below P times the likeliest.")
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None, typer.Option(metavar="R", help="Above 1: tokens seen before become less likely.")
+    ] = None,
+    stop: Annotated[list[str] | None, typer.Option(metavar="S", help="End before this; repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same text.")] = None,
+    source: Input = None,
+    out: Output = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object, at the end; of a file, one a line.")
+    ] = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Continue a text, or write a new one; prompt and text appear as they are written.
+
+    Options left out are the run's own. Of stdin (PROMPT -) the line break at its end is left out. --json: prompt,
+    text, token_ids, log_probs (nats), finished_by, cut, unknown, slides, seed, window (of token ids, at the end).
+
+    --input: each line is a prompt, and gives a line, prompt and text; a line break in it is written as a space. The
+    seed of a line is a function of --seed, 0 if left out, and its number. A file may have any size; a run that was
+    stopped or killed goes on with the same command.
+
+    Example: attendo generate runs/mine "Once upon a time" --temperature 0.8
+
+    Example: attendo generate runs/mine --input prompts.txt --output texts.txt --seed 7
+    """
+    from attendo.inference import Generator
+
+    files = both_files(source, out, prompt is not None)
+
+    if context.args:
+        words = " ".join([prompt or "", *context.args])
+        raise typer.BadParameter(f'put the prompt in quotes: attendo generate {folder} "{words}"')
+    refuse_file_name([prompt] if prompt else None, "give --input FILE --output G", "PROMPT")
+    text = stdin_text() if prompt == "-" else prompt or ""
+    generator = Generator.load(folder, chosen_device(device, threads))
+    make_ready(generator)
+    options = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+    }
+    options |= {"repetition_penalty": repetition_penalty, "stop": tuple(stop) if stop else None, "seed": seed}
+    given = {name: value for name, value in options.items() if value is not None}
+    if files:
+        work = _Generating(generator, generator.config(given), as_json)
+        return file_done(*files, work, work.request(folder), work.notes)
+    return _generate(generator, text, given, as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Generating:
+    """From prompts to the lines of how they go on, and what is worth saying about them."""
+
+    generator: Generator
+    config: SamplingConfig
+    as_json: bool
+
+    def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
+        """The output of each line, and counts."""
+        from attendo.inference.seeds import of_lines
+
+        found = self.generator.generate_batch(prompts, of_lines(self.config, number, len(prompts)))
+        counts = Counts(
+            {
+                "cut": sum(text.cut > 0 for text in found),
+                "unknown": sum(text.unknown > 0 for text in found),
+            }
+        )
+        return [self._line(line, text) for line, text in enumerate(found, number)], counts
+
+    def request(self, folder: Path) -> dict[str, Any]:
+        """All that the texts depend on, apart from the prompts."""
+        from attendo.files import sha256_file
+
+        model = {"model": sha256_file(folder / "model.safetensors")}
+        return model | dataclasses.asdict(self.config) | {"json": self.as_json}
+
+    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
+        """What to say at the end; `counts` are those of all lines."""
+        said = {
+            "cut": "prompts were longer than the model's context; as much at their beginnings was not read",
+            "unknown": "prompts hold words that the model does not know",
+        }
+        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
+
+    def _line(self, number: int, found: Generation) -> str:
+        if self.as_json:
+            return json.dumps({"line": number} | dataclasses.asdict(found), ensure_ascii=False)
+        return one_line(found.prompt + found.text)
+
+
+def _generate(generator: Generator, prompt: str, given: dict[str, Any], as_json: bool) -> int:
+    """Writes the text as it comes, or all facts at the end; what was left out of the prompt is said first."""
+    stream = generator.stream(prompt, **given)
+    if stream.cut:
+        say(
+            f"the prompt has {plural(stream.cut, 'token')} more than the model's context of"
+            f" {generator.model.config.max_len:,}; as many at its beginning are left out"
+        )
+    if stream.unknown:
+        say(f"the model does not know {plural(stream.unknown, 'token')} of the prompt")
+    if not as_json:
+        sys.stdout.write(prompt)
+    for piece in stream:
+        if not as_json:
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    print(json.dumps(dataclasses.asdict(stream.generation), ensure_ascii=False) if as_json else "")
+    config = dataclasses.replace(generator.decoding, **given)
+    if config.seed is None and config.temperature > 0 and config.top_k != 1:  # else nothing was drawn
+        say(f"(--seed {stream.seed} writes this again)")
+    return 0

@@ -1,0 +1,171 @@
+"""attendo info."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attendo.cli.options import (
+    Folder,
+    OneJson,
+)
+from attendo.cli.translate import LEFT, WIDTH
+from attendo.display.formats import duration
+from attendo.display.width import shown
+
+if TYPE_CHECKING:
+    pass
+if TYPE_CHECKING:
+    pass
+
+
+CALLS = {
+    "translate": "translate([text])[0].text",
+    "classify": "classify([text])[0].label",
+    "generate": "generate(text).text",
+    "embed": "embed([text])",
+}
+"""What a model is used with in Python, by the command that uses it."""
+
+
+def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
+    """The lines that `attendo info` prints, from what `describe_run` gives; only a file's name runs over."""
+    for name, text in _entries(folder, facts):
+        lines = textwrap.wrap(shown(text), WIDTH - LEFT, break_long_words=False, break_on_hyphens=False) or [
+            ""
+        ]
+        yield f"{name:<{LEFT}}{lines[0]}".rstrip()
+        yield from (" " * LEFT + line for line in lines[1:])
+
+
+def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    from attendo.bundle import use_of
+    from attendo.own_parts import LOAD, python_line
+
+    config = facts["config"]
+    model, training, data = config["model"], config.get("training", {}), facts.get("data", {})
+    yield "run", str(folder)
+    yield "task", facts.get("task", "?") + _direction(facts.get("languages", {}))
+    if labels := facts.get("labels"):
+        yield "labels", ", ".join(f"{label} ({count:,})" for label, count in labels.items())
+    layers = "+".join(str(model[n]) for n in ("n_encoder_layers", "n_decoder_layers") if model[n])
+    size = f"{layers} layers, d_model {model['d_model']}"
+    yield (
+        "model",
+        f"{size}, {model['n_heads']} heads, d_ff {model['d_ff']}, {facts.get('parameters', 0):,} parameters",
+    )
+    if (own := facts.get("own_parts")) is not None:
+        yield "own parts", f"{own}, which Python alone can hand in"
+    imported = facts.get("imported")
+    if (trained := facts.get("trained_parameters")) is not None:
+        yield "trained", _trained(trained, training.get("frozen", []), config.get("lora", {}))
+    yield "tokenizer", f"{config.get('tokenizer', {}).get('kind', '?')}, {model['vocab_size']:,} entries"
+    if source := facts.get("init_from"):
+        yield "began with", source
+    if imported:
+        yield "imported", " ".join(filter(None, map(imported.get, ("from", "model_type", "name"))))
+    else:
+        yield "data", ", ".join(_counts(data))
+        files = config.get("data", {}).get("train", [])
+        for file in files if isinstance(files, list) else ():
+            yield "", str(file)
+        yield "training", _training(training)
+        yield "so far", _progress(facts["progress"])
+        yield "validation", _validation(facts.get("validation"))
+    if decoding := facts.get("decoding"):
+        shown = ("beam", "length_penalty", "max_tokens", "temperature", "top_k", "top_p", "min_p")
+        yield "decoding", ", ".join(f"{key} {decoding[key]}" for key in shown if key in decoding)
+    yield "files", ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["files"].items())
+    if facts["checkpoints"]:
+        yield (
+            "checkpoints",
+            ", ".join(f"{name} ({_bytes(size)})" for name, size in facts["checkpoints"].items()),
+        )
+    yield "made with", ", ".join(f"{name} {version}" for name, version in facts.get("versions", {}).items())
+    use = use_of(facts.get("task"), model.get("architecture", "encoder-decoder"))
+    if own is None:
+        yield "use", f'attendo {use} {folder} "your text"'
+    load = f"attendo.load({str(folder)!r}).{CALLS[use]}"
+    yield "in Python", load if own is None else python_line(own, folder, f"{LOAD}.{CALLS[use]}")
+
+
+def _direction(languages: dict[str, str | None]) -> str:
+    if not any(languages.values()):
+        return ""
+    return f", {languages.get('source') or '?'} → {languages.get('target') or '?'}"
+
+
+def _training(training: dict[str, Any]) -> str:
+    ends = (("steps", "steps"), ("epochs", "epochs"), ("minutes", "minutes"), ("cpu_minutes", "CPU-minutes"))
+    end = next((f"{training[key]:,g} {word}" for key, word in ends if key in training), "?")
+    rate = f"peak rate {training.get('learning_rate', 0):.2g}, schedule {training.get('schedule', '?')}"
+    batch = f"{training.get('batch_tokens', 0):,} tokens a batch"
+    return f"{end}, {batch}, {rate}, {training.get('precision', '?')}, seed {training.get('seed', '?')}"
+
+
+def _trained(count: int, frozen: list[str], lora: dict[str, Any]) -> str:
+    """What was trained, where that is not all."""
+    parts = [f"{count:,} parameters"]
+    if lora:
+        targets = lora["targets"]
+        on = "all linear layers" if targets == "all" else ", ".join(targets)
+        parts.append(f"adapters of rank {lora['rank']} on {on}")
+        parts += [f"whole: {', '.join(lora['trained'])}"] if lora["trained"] else []
+    return "; ".join([*parts, f"frozen: {', '.join(frozen)}"] if frozen else parts)
+
+
+def _progress(entry: dict[str, Any]) -> str:
+    from attendo.runs.learning_curves import read_number
+
+    if not entry:
+        return "not a step yet"
+    wall, cpu, step, epoch = (
+        read_number(entry.get(key)) or 0 for key in ("wall_seconds", "cpu_seconds", "step", "epoch")
+    )
+    state = f"ended: {entry.get('note', '')}" if entry.get("kind") == "end" else "not at its end"
+    return f"step {step:,.0f}, epoch {epoch + 1:,.0f}, {duration(wall)} ({cpu:,.0f} CPU-seconds); {state}"
+
+
+def _counts(data: dict[str, Any]) -> Iterator[str]:
+    """How much there was to learn from, and to validate on."""
+    for key, value in data.items():
+        if key == "padding_share" and isinstance(value, float):
+            yield f"{value:.1%} padding"
+        elif isinstance(value, int) and key != "batches_per_epoch":
+            yield f"{value:,} {key.replace('_', ' ')}"
+
+
+def _validation(found: dict[str, float] | None) -> str:
+    from attendo.training.report_lines import counted, measured
+
+    if not found:
+        return "none yet"
+    return "; ".join([f"{', '.join(measured(found))} (step {found.get('step', 0):,.0f})", *counted(found)])
+
+
+def _bytes(size: int) -> str:
+    """A size for people.
+
+    >>> _bytes(900), _bytes(1_234_567)
+    ('900 bytes', '1.2 MB')
+    """
+    if size < 1000:
+        return f"{size} bytes"
+    return f"{size / 1000:.0f} kB" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+def info(folder: Folder, as_json: OneJson = False) -> int:
+    """Print the card of a run: what it is, what it learned from, how good it was on its validation set.
+
+    Example: attendo info runs/mine
+    """
+    from attendo.runs.description import describe_run
+
+    facts = describe_run(folder)
+    print(
+        json.dumps(facts, ensure_ascii=False, indent=1) if as_json else "\n".join(card_lines(folder, facts))
+    )
+    return 0

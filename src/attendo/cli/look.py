@@ -1,0 +1,348 @@
+"""attendo look: where a model looks, in the terminal, in a file, or as a live page."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.head_ranking import rank
+from attendo.cli.look_text import Stack, json_text, text_lines
+from attendo.cli.options import Device, Folder, OneJson, Spoken, Threads, chosen_device, refuse
+from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
+from attendo.display.i18n import Language
+
+if TYPE_CHECKING:
+    from attendo.microscope.ask import Ask
+    from attendo.microscope.seen import User
+if TYPE_CHECKING:
+    from attendo.microscope.ask import AskedEdit
+    from attendo.models import Model
+
+
+HARD = ("inf", "infinity", "∞", "hard")
+"""What says that β is infinite, in letters of any case."""
+
+
+def asked_edits(model: Model, off: list[str], beta: str | None) -> list[AskedEdit]:
+    """What --off and --beta ask for. BadParameter names an option that asks for what isn't there."""
+    from attendo.microscope.ask import AskedEdit
+
+    edits = [_off(model, given) for given in off]
+    if beta is not None:
+        edits.append(AskedEdit(kind="beta", path="*", beta=_beta(beta)))
+    return edits
+
+
+def _off(model: Model, given: str) -> AskedEdit:
+    """One PATH or PATH:HEAD; a path may be a shell pattern."""
+    from attendo.microscope.ask import AskedEdit
+    from attendo.microscope.layers import attention_layers, effect_paths
+
+    path, colon, number = given.partition(":")
+    parts, layers = effect_paths(model), attention_layers(model)
+    matched = [part for part in parts if part == path] or [p for p in parts if fnmatchcase(p, path)]
+    if not matched:
+        raise typer.BadParameter(f"--off {given}: there is no such layer; {_nearest(path, parts)}")
+    if not colon:
+        return AskedEdit(kind="off", path=path)
+    if path in parts and path not in layers:
+        raise typer.BadParameter(f"--off {given}: a feed-forward net has no heads; leave out {colon}{number}")
+    head = int(number) if number.isascii() and number.isdigit() else 0
+    most = min((layers[part].n_heads for part in matched if part in layers), default=0)
+    if not most:
+        raise typer.BadParameter(f"--off {given}: feed-forward nets have no heads; leave out {colon}{number}")
+    if not 1 <= head <= most:
+        raise typer.BadParameter(f"--off {given}: the head behind the colon is 1 to {most}")
+    return AskedEdit(kind="off", path=path, head=head - 1)
+
+
+def _nearest(path: str, parts: list[str]) -> str:
+    """What may be meant, or all there is."""
+    from difflib import get_close_matches
+
+    from attendo.inspecting.edits import paths_in_short
+
+    near = get_close_matches(path, parts, n=1, cutoff=0.7)
+    return f"did you mean {near[0]}?" if near else f"there are {paths_in_short(parts)}"
+
+
+def _beta(text: str) -> Any:
+    """A number from 0, or "inf", which may also be said otherwise; as the page's address has it (state.js)."""
+    try:
+        value = float("inf" if text.lower() in HARD else text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise typer.BadParameter(f"--beta {text} must be a number from 0, or inf")
+    return "inf" if value == float("inf") else value
+
+
+SUFFIXES = (".html", ".png", ".svg", ".csv")
+PORT, MAX_TOKENS = 8100, 20
+OF_FAMILIES = {
+    "--target": ("translation", "language-model"),
+    "--beam": ("translation", "language-model"),
+    "--max-tokens": ("language-model",),
+}
+"""The models for which an option means something."""
+
+
+def look(
+    folder: Folder,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What the model reads.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Translator, language model: look at this answer, not its own."),
+    ] = None,
+    beam: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="The same two: beam width; 1 is greedy. Else as the run translates, or 1."
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help=f"Language model: most tokens of its answer; else {MAX_TOKENS}."),
+    ] = None,
+    off: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH[:HEAD]", help="Switch off a layer, or a head of it (from 1); repeatable."),
+    ] = None,
+    beta: Annotated[
+        str | None,
+        typer.Option(metavar="B", help="All attention is softmax(B scores): 0 even, 1 as it is, inf hard."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="F", help="Write the page (F.html), the map (.png, .svg) or its numbers (.csv)."
+        ),
+    ] = None,
+    stack: Annotated[
+        Stack | None,
+        typer.Option(metavar="S", help="Show encoder, decoder or cross; else the last there is."),
+    ] = None,
+    layer: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Show this layer, from 1; else the sharpest.")
+    ] = None,
+    head: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Show this head, from 1; else the mean of the layer's heads."),
+    ] = None,
+    query: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Print the steps of the map's row N, key by key, and no map."),
+    ] = None,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Print what each head does, as a table, and no map.")
+    ] = False,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show the live page, to this machine alone, until Ctrl-C.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="P", min=0, max=65535, help=f"With --serve; else {PORT}. 0: any free one."),
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="With --serve: show the page in the browser at once.")
+    ] = False,
+    over: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Rank the heads by what its rows lose without each."),
+    ] = None,
+    alignments: Annotated[
+        Path | None,
+        typer.Option(metavar="GOLD", help="With --over: links of the rows' words, one line a row: 0-0 1?2."),
+    ] = None,
+    as_json: OneJson = False,
+    language: Spoken = "en",
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Show where a model looks while it reads TEXT and answers; any kind of model that attendo trains.
+
+    Prints the text, the answer, and a map of one layer: a line for each token that looks, a shade for each token that
+    is looked at. --out page.html writes all there is to see, in place of the map, as one file that opens offline.
+    --serve shows the same page live: other texts, heads switched off by a click, hard and soft attention, the search
+    as a tree.
+
+    PATH is decoder.blocks.0.cross_attention, for instance: encoder or decoder, a block (from 0), and self_attention,
+    cross_attention or feed_forward; * stands for any part of it. --json counts layers and heads from 0, too. To a
+    masked language model, <mask> in TEXT is a token to find.
+
+    Example: attendo look runs/mine "It will rain tomorrow."
+
+    --query N goes through one row as the page's view Steps does: q·k, score, mask, exp and weight of each key, and the
+    sum of the weighted values; of the sharpest head if none is chosen.
+
+    Example: attendo look runs/mine "It will rain." --out page.html
+
+    Example: attendo look runs/mine "It will rain." --stack encoder --layer 1 --head 2 --query 3
+
+    Example: attendo look runs/mine "It will rain." --off "*.self_attention:2"
+
+    Example: attendo look runs/mine --over test.tsv
+
+    Example: attendo look runs/mine --serve --open
+    """
+    given = {
+        "TEXT": text,
+        "--serve": serve,
+        "--out": out,
+        "--heads": heads,
+        "--target": target,
+        "--beam": beam,
+    }
+    given |= {"--max-tokens": max_tokens, "--off": off, "--beta": beta, "--stack": stack, "--layer": layer}
+    given |= {"--head": head, "--port": port, "--open": open_, "--over": over, "--alignments": alignments}
+    given["--query"] = query
+    absent = (None, False)  # and not 0, which is a port
+    _check_together(
+        {n: value != [] and all(value is not a for a in absent) for n, value in given.items()}, as_json
+    )
+    refuse_file_name([text] if text else None, "give one of them, in quotes")
+    for one in (text, target):
+        if one is not None:
+            next(arguments_as_lines([one]))  # refuses what is not UTF-8
+    if out is not None:
+        _check_file(out)
+    from attendo.inference import load
+
+    user = load(folder, chosen_device(device, threads))
+    if over is not None:
+        return rank(user, folder, over, alignments, as_json, language)
+    _check_family(user, {name: given[name] is not None for name in OF_FAMILIES})
+    edits = asked_edits(user.model, off or [], beta)
+    from attendo.microscope.looking import look as look_at
+    from attendo.microscope.view import View, ask_for
+
+    ask = ask_for(user, text or "", target, beam, MAX_TOKENS if max_tokens is None else max_tokens, edits)
+    chosen = (stack, None if layer is None else layer - 1, None if head is None else head - 1)
+    if serve:
+        opened = None if chosen == (None, None, None) else View(look_at(user, ask, folder)).opened(*chosen)
+        state = _state_of(ask, ask_for(user, ""), opened)
+        return _serve(user, folder, state, PORT if port is None else port, open_, language)
+    view = View(look_at(user, ask, folder))
+    steps = None if query is None else view.steps(query - 1, *chosen)
+    shows = steps or ("heads" if heads else "map" if out is None else "answer")
+    printed = (
+        json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
+    )
+    if out is not None:
+        view.save(out, *chosen, language)  # first: who reads what is printed may leave before its end
+    print(printed)
+    if out is not None:
+        say(wrote(out, language))
+    return 0
+
+
+def _check_together(given: dict[str, bool], as_json: bool) -> None:
+    """BadParameter for options that say nothing about each other, or nothing alone."""
+    if not (given["TEXT"] or given["--serve"] or given["--over"]):
+        raise typer.BadParameter("missing TEXT, what the model reads; or give --serve, or --over FILE")
+    if given["--over"]:
+        refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
+    if given["--serve"]:
+        refuse("--serve", {"--json": as_json, "--out": given["--out"], "--heads": given["--heads"]})
+    if given["--query"]:
+        refuse("--query", {name: given[name] for name in ("--heads", "--out", "--serve")})
+    if given["--target"]:
+        refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
+    for name, way in (("--alignments", "--over"), ("--port", "--serve"), ("--open", "--serve")):
+        if given[name] and not given[way]:
+            raise typer.BadParameter(f"{name} goes with {way}; give that, too, or leave {name} out")
+    for name in ("--stack", "--layer", "--head", "--query"):
+        if given[name] and not given["TEXT"]:
+            raise typer.BadParameter(f"{name} is of the map of a text; give TEXT, too, or leave {name} out")
+
+
+def _check_family(user: User, given: dict[str, bool]) -> None:
+    """BadParameter for an option that means nothing for this kind of model."""
+
+    family = user.task
+    for name, families in OF_FAMILIES.items():
+        if given[name] and family not in families:
+            others = " and ".join(f"{_spoken(one)}s" for one in families)
+            raise typer.BadParameter(f"{name} is for {others}, and this is a {_spoken(family)}; leave it out")
+
+
+def _spoken(family: str) -> str:
+    """What a model of a family is called: "translation model", "masked language model"."""
+    return family.replace("-", " ").removesuffix(" model") + " model"
+
+
+def _check_file(out: Path) -> None:
+    """Refuses, before any work, a file that can't be written."""
+    import tempfile
+
+    from attendo.errors import AttendoError
+
+    suffix = out.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise typer.BadParameter(f"--out {out} must end in {', '.join(SUFFIXES)}")
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"--out {out}: there is no folder {out.parent}; make it first")
+    if out.is_dir():
+        raise AttendoError(f"--out {out} is a folder; name a file in it, as {out / f'page{suffix}'}")
+    try:
+        with tempfile.TemporaryFile(dir=out.resolve().parent):
+            pass
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise AttendoError(
+            f"--out {out}: nothing can be written in {out.absolute().parent} ({why}); choose another folder"
+        ) from error
+    if suffix in (".png", ".svg"):
+        try:
+            import matplotlib  # noqa: F401
+        except ImportError:
+            raise AttendoError(
+                f'--out {out}: a picture needs matplotlib: pip install "attendo[plots]"; or write .html or .csv'
+            ) from None
+
+
+# ---- the live page
+
+
+def _serve(user: User, folder: Path, state: str, port: int, open_: bool, language: Language) -> int:
+    """The page until Ctrl-C (130) or SIGTERM (143)."""
+    from attendo.display.i18n import Localized
+    from attendo.microscope.server import LookServer
+    from attendo.microscope.session import Session
+    from attendo.training.stopping import stopping
+
+    server = LookServer(Session.prepared(user, folder), port, language)
+    address = server.address + state
+    # shutdown waits for the loop, which runs in this thread
+    with stopping(lambda: threading.Thread(target=server.shutdown).start()) as stopped, server:
+        print(address, flush=True)
+        hint = Localized(
+            "(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）"
+        )
+        say(hint.text(language))
+        if open_:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+        server.serve_forever(poll_interval=0.1)
+    return stopped.code or 0
+
+
+def _state_of(ask: Ask, usual: Ask, opened: dict[str, Any] | None) -> str:
+    """The part of the page's address that says what to look at; usual: an ask for which nothing was told."""
+    from urllib.parse import quote, urlencode
+
+    state: dict[str, Any] = {"text": ask.text} if ask.text else {}
+    state |= {"search": ask.search} if ask.text or ask.search != usual.search else {}
+    state |= {} if ask.target is None else {"target": ask.target}
+    state |= {} if ask.beam is None else {"beam": ask.beam}
+    state |= {} if ask.max_tokens == MAX_TOKENS else {"max_tokens": ask.max_tokens}
+    state |= {"edits": json.dumps([dataclasses.asdict(edit) for edit in ask.edits])} if ask.edits else {}
+    state |= {} if opened is None else {"layer": opened["path"], "head": opened["head"]}
+    return f"#{urlencode(state, quote_via=quote)}" if state else ""

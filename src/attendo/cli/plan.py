@@ -1,0 +1,312 @@
+"""attendo plan."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from attendo.cli.options import Device, OneJson, Threads, use_threads
+from attendo.cli.reporting import say
+from attendo.cli.training_options import (
+    Assignments,
+    Config,
+    CpuMinutes,
+    Epochs,
+    Header,
+    InitFrom,
+    Minutes,
+    Preset,
+    Seed,
+    Steps,
+    Strict,
+    TrainSource,
+    TrainTarget,
+    ValidSide,
+    files_of,
+    joined_settings,
+    one_end,
+)
+from attendo.display.formats import duration, plural
+
+if TYPE_CHECKING:
+    from attendo.runs.planning import Outcome, PaperPlan, Plan
+
+GIB, LABEL = 2**30, 12
+BESIDE = "and 0.3 GiB of Python and torch; malloc may keep 0.4 of it more"
+COMPILED = "and up to 0.5 GiB of products that oneDNN compiles, one a length"
+HOUR, DAY = 3600.0, 86_400.0
+FEWEST_TOKENS = 4096
+"""On each accelerator: below that, products are small for one."""
+SHARDINGS = {"ddp": "DDP", "fsdp2": "FSDP2"}
+
+
+def plan(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="As `attendo train` has them.")] = "translation",
+    train: Annotated[
+        list[str] | None, typer.Option(metavar="F", help="Training data; two for parallel files.")
+    ] = None,
+    valid: Annotated[
+        list[str] | None, typer.Option(metavar="F", help="For validation; else split off.")
+    ] = None,
+    train_source: TrainSource = None,
+    train_target: TrainTarget = None,
+    valid_source: ValidSide = None,
+    valid_target: ValidSide = None,
+    columns: Annotated[str | None, typer.Option(metavar="C", help="As `attendo train TASK` has it.")] = None,
+    column: Annotated[str | None, typer.Option(metavar="C", help="The same, of texts.")] = None,
+    header: Header = False,
+    preset: Preset = None,
+    config: Config = None,
+    set_: Assignments = None,
+    init_from: InitFrom = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    minutes: Minutes = None,
+    cpu_minutes: CpuMinutes = None,
+    seed: Seed = None,
+    threads: Threads = None,
+    device: Device = "auto",
+    strict: Strict = False,
+    accelerator: Annotated[
+        str, typer.Option(metavar="NAME", help="On paper: a100, h100, h200 or b200.")
+    ] = "h100",
+    accelerators: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="How many, on paper; none unless given.")
+    ] = None,
+    tokens: Annotated[
+        float | None,
+        typer.Option(metavar="T", min=1, help="Of an update over all of them; else the run's own."),
+    ] = None,
+    mfu: Annotated[
+        float, typer.Option(metavar="U", min=0.01, max=1, help="Assumed share of their peak.")
+    ] = 0.4,
+    flops: Annotated[
+        float | None, typer.Option(metavar="F", min=1, help="Peak FLOP/s of one, else its data sheet's.")
+    ] = None,
+    memory: Annotated[float | None, typer.Option(metavar="B", min=1, help="Its bytes of memory.")] = None,
+    bandwidth: Annotated[
+        float | None, typer.Option(metavar="B", min=1, help="Bytes/s of its network, each way.")
+    ] = None,
+    per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="In a machine, with quicker links; 8 of them.")
+    ] = None,
+    latency: Annotated[
+        float | None, typer.Option(metavar="S", min=0, help="Seconds before a message comes.")
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(metavar="P", min=0, help="Of an hour of one, or of this machine.")
+    ] = None,
+    as_json: OneJson = False,
+) -> int:
+    """Predict what training would take, without training.
+
+    Reads the data and chooses what you leave open, as `attendo train` does, then tries updates for 5 seconds. Says what
+    is measured, what is counted and what is assumed. With --accelerators N also, on paper, for N of them.
+
+    Example: attendo plan --train pairs.tsv --accelerators 8 --accelerator h100
+    """
+    from attendo.runs.planning import carried, plain, plan_run
+    from attendo.runs.task_specs import family_of
+    from attendo.training.scaling import named_accelerator
+
+    given = {
+        "flops": flops,
+        "memory": memory,
+        "bandwidth": bandwidth,
+        "per_node": per_node,
+        "latency": latency,
+    }
+    named = named_accelerator(accelerator, given)
+    family = family_of(task)
+    given_train = _files("--train", task, train, train_source, train_target)
+    given_valid = _files("--valid", task, valid, valid_source, valid_target)
+    options = {
+        "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
+        "data.valid": given_valid,
+        "data.columns": columns,
+        "data.column": column,
+        "data.header": header or None,
+        "data.strict": strict or None,
+        "training.seed": seed,
+        **one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
+    }
+    tables = joined_settings(family, preset, config, set_, options)
+    if not tables.get("data", {}).get("train"):
+        raise typer.BadParameter("no training data: give --train F")
+    use_threads(threads)
+    made = plan_run(family, tables, say, device, init_from=init_from)
+    paper = None if accelerators is None else carried(made, accelerators, named, tokens, mfu)
+    if as_json:
+        print(json.dumps(plain(made, paper)))
+        return 0
+    lines = plan_lines(made, None if paper else price) + (paper_lines(paper, price) if paper else [])
+    print("\n".join(lines))
+    return 0
+
+
+def _files(
+    name: str, task: str, given: list[str] | None, source: str | None, target: str | None
+) -> list[str] | None:
+    """The files of an option, or the two parallel ones that stand for it."""
+    if source is None and target is None:
+        return given or None
+    if task != "translation":
+        raise typer.BadParameter(f"{name}-source and {name}-target are of a translator; give {name}")
+    return files_of(name, given, source, target)
+
+
+def plan_lines(plan: Plan, price: float | None) -> list[str]:
+    """What the plan says of this machine, in at most 80 columns."""
+    lines = [*_size_lines(plan), *_pace_lines(plan)]
+    if price is not None:
+        hours = plan.seconds / HOUR / (plan.threads if plan.pace.clock == "CPU" else 1)
+        lines.append(("cost", f"{hours * price:,.2f} at {price:g} an hour, of the updates"))
+    return [f"{label:<{LABEL}} {text}" for label, text in lines]
+
+
+def _size_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Data, model, operations and memory."""
+    model, training, memory = plan.model, plan.training, plan.memory
+    layers = "+".join(str(n) for n in (model.n_encoder_layers, model.n_decoder_layers) if n)
+    sides = {"source": plan.load.source, "target": plan.load.target}
+    tokens = " and ".join(f"{n:,.0f} {side}" for side, n in sides.items() if n)
+    parts = ("weights", "states", "gradients", "activations", "loss")
+    sizes = [f"{name} {size(getattr(memory, name))}" for name in parts]
+    times = f"{training.accumulation} x " if training.accumulation > 1 else ""
+    adapted = f", with adapters of rank {plan.lora.rank}" if plan.lora.rank else ""
+    fit = (
+        []
+        if memory.peak < plan.machine_memory
+        else [("", "it does not fit here: take a smaller model or batch")]
+    )
+    return [
+        (
+            "data",
+            f"{plan.n_rows:,} rows, {plan.n_tokens:,} tokens, {plan.batches_per_epoch:,} batches an epoch",
+        ),
+        ("tokenizer", plan.tokenizer),
+        ("model", f"{model.architecture}, {layers} layers, d_model {model.d_model}, d_ff {model.d_ff}"),
+        ("parameters", f"{plan.n_parameters:,} (counted)"),
+        *(("", f"{name} {count:,}") for name, count in plan.parameters.items()),
+        *([("", f"trained {plan.trained:,}{adapted}")] if plan.trained != plan.n_parameters else []),
+        ("update", f"{times}{tokens} tokens (mean)"),
+        (
+            "operations",
+            f"{si(plan.flops)}FLOP an update (counted), {si(plan.flops * plan.updates)}FLOP in all",
+        ),
+        ("memory", f"{size(memory.peak)} at most (predicted), of {size(plan.machine_memory)} here"),
+        *(("", ", ".join(row)) for row in (sizes[:3], sizes[3:])),
+        ("", BESIDE),
+        *([("", COMPILED)] if plan.device == "cpu" and training.precision in ("bfloat16", "float16") else []),
+        *fit,
+    ]
+
+
+def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
+    """Speed and time."""
+    pace = plan.pace
+    unit, how = ("CPU-s" if pace.clock == "CPU" else "s"), ("measured" if pace.measured else "assumed")
+    tokens = f"{plan.tokens_per_update / pace.seconds:,.0f} tokens/s"
+    why = [] if pace.measured else [("", f"no update was tried: {pace.why}")]
+    return [
+        (
+            "speed",
+            f"{seconds_text(pace.seconds, unit)} an update in {plan.training.precision}, {tokens} ({how})",
+        ),
+        *why,
+        ("", f"{plan.share_of_peak:.0%} of the {si(pace.peak)}FLOP/s of a product of 2,048³ (measured)"),
+        ("end", f"{plan.training.planned_end}: {plural(plan.updates, 'update')}, {plan.epochs:.1f} epochs"),
+        ("time", f"{span(plan.seconds)} {_time_of(plan)}"),
+        ("", f"{span(plan.preparation)} of preparation (measured); evaluating, saving on top"),
+    ]
+
+
+def _time_of(plan: Plan) -> str:
+    if plan.pace.clock == "wall":
+        return "of updates, by the clock"
+    return "of updates, CPU time" + (f" of {plan.threads} threads together" if plan.threads > 1 else "")
+
+
+def paper_lines(paper: PaperPlan, price: float | None) -> list[str]:
+    """What the plan says of many accelerators: a table, and when the traffic would be hidden."""
+    from attendo.display.tables import table_lines
+
+    one = paper.accelerator
+    sheet = f"{si(one.flops)}FLOP/s, {si(one.memory)}B, {si(one.link(paper.world))}B/s to the next one"
+    heads = ["", "memory each", "products", "traffic", "an update", "waits for", "in all"]
+    heads += [] if price is None else ["cost"]
+    lines = [
+        "",
+        f"on paper: {paper.world:,} x {one.name}, bfloat16; nothing of this is measured",
+        f"{'data sheet':<{LABEL}} {sheet}",
+        f"{'assumed':<{LABEL}} {paper.mfu:.0%} of that peak, {seconds_text(one.latency)} before a message comes",
+        f"{'update':<{LABEL}} {paper.tokens:,.0f} tokens over all, {paper.tokens / paper.world:,.0f} each;"
+        f" {plural(paper.updates, 'update')}",
+        "",
+        *table_lines(heads, [_row(outcome, paper, price) for outcome in paper.outcomes]),
+    ]
+    for outcome in paper.outcomes:
+        name = SHARDINGS[outcome.sharding]
+        if not outcome.fits:
+            lines.append(f"{name} does not fit into {si(one.memory)}B: take more of them, or fewer tokens")
+        if outcome.hidden_from > 1:
+            hidden = paper.tokens * outcome.hidden_from
+            lines.append(f"{name}: traffic is hidden from {hidden:,.0f} tokens an update on (--tokens)")
+    if round(paper.tokens / paper.world) < FEWEST_TOKENS:
+        lines.append(f"so few tokens on each rarely reach {paper.mfu:.0%}: give an update more (--tokens)")
+    return lines
+
+
+def _row(outcome: Outcome, paper: PaperPlan, price: float | None) -> list[str]:
+    time = outcome.time
+    memory = f"{si(outcome.memory)}B" + ("" if outcome.fits else " !")
+    spans = [seconds_text(n) for n in (time.compute, time.traffic, time.total)]
+    cost = [] if price is None else [f"{paper.world * outcome.seconds / HOUR * price:,.2f}"]
+    return [SHARDINGS[outcome.sharding], memory, *spans, time.binds, span(outcome.seconds), *cost]
+
+
+def span(seconds: float) -> str:
+    """A time of any length.
+
+    >>> span(0.2), span(107.0), span(300_000.0)
+    ('0.2 s', '1:47 min', '3.5 days')
+    """
+    if seconds < 10:
+        return seconds_text(seconds)
+    return f"{seconds / DAY:,.1f} days" if seconds > 2 * DAY else duration(seconds)
+
+
+def si(value: float) -> str:
+    """Three digits and a prefix of thousands, to stand before a unit.
+
+    >>> si(15.58e9), si(989e12), si(80e9), si(12.0)
+    ('15.6 G', '989 T', '80 G', '12 ')
+    """
+    prefixes = ["", "k", "M", "G", "T", "P", "E", "Z", "Y"]
+    place = 0
+    while value >= 999.5 and place < len(prefixes) - 1:
+        value, place = value / 1000, place + 1
+    return f"{value:.3g} {prefixes[place]}"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in MiB or GiB.
+
+    >>> size(124_655_616), size(25_276_502_016)
+    ('119 MiB', '23.5 GiB')
+    """
+    return f"{n_bytes / GIB:.1f} GiB" if n_bytes >= GIB else f"{n_bytes / 2**20:.0f} MiB"
+
+
+def seconds_text(seconds: float, unit: str = "s") -> str:
+    """A short time in three digits.
+
+    >>> seconds_text(4.92e-6), seconds_text(0.0029), seconds_text(0.155, "CPU-s"), seconds_text(75.0)
+    ('4.92 µs', '2.9 ms', '0.155 CPU-s', '75 s')
+    """
+    for factor, prefix in ((1e6, "µ"), (1e3, "m")):
+        if seconds * factor < 100 and unit == "s":
+            return f"{seconds * factor:.3g} {prefix}{unit}"
+    return f"{seconds:.3g} {unit}"

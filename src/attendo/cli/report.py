@@ -1,0 +1,55 @@
+"""attendo report: the learning curves of runs as a page and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, get_args
+
+import typer
+
+from attendo.cli.options import Spoken
+from attendo.cli.reporting import say, wrote
+
+PAGE, PICTURE = "report.html", "curves.png"
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Where they go; else the first run's folder.")
+    ] = None,
+    across: Annotated[
+        str, typer.Option("--by", metavar="A", help="The axis across: step, minutes or cpu-minutes.")
+    ] = "step",
+    language: Spoken = "en",
+) -> int:
+    """Draw how runs have learned: report.html, which opens offline, and curves.png.
+
+    Loss, the measures of each validation, learning rate, gradient norm and speed, with what happened when, and the
+    facts of each run. Several runs are drawn on the same axes. A run may still be training.
+
+    Example: attendo report runs/mine runs/other --out report
+    """
+    from attendo.errors import AttendoError
+    from attendo.files import write_atomic
+    from attendo.microscope.curves_page import report_page
+    from attendo.microscope.curves_picture import write_picture
+    from attendo.runs.learning_curves import Across, read_run
+
+    by = next((known for known in get_args(Across) if known == across), None)
+    if by is None:
+        raise typer.BadParameter(f"--by {across} is not known; take step, minutes or cpu-minutes")
+    runs = [read_run(folder) for folder in folders]
+    for run in runs:
+        if run.word:
+            say(run.word)
+    place = folders[0] if out is None else out
+    if not place.is_dir() and (place.exists() or place.suffix in (".html", ".png")):
+        raise AttendoError(f"--out {place} is no folder; give one, which {PAGE} and {PICTURE} go into")
+    place.mkdir(parents=True, exist_ok=True)
+    write_atomic(place / PAGE, report_page(runs, by, language))
+    say(wrote(place / PAGE, language))
+    if write_picture(runs, place / PICTURE, by, language) != language:
+        say("no font installed here has all the Japanese characters; the picture's words are in English")
+    say(wrote(place / PICTURE, language))
+    return 0

@@ -1,0 +1,77 @@
+"""attendo score."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from attendo.cli.options import (
+    Columns,
+    Device,
+    Files,
+    Folder,
+    Header,
+    JsonLines,
+    Penalty,
+    Threads,
+    With,
+    chosen_device,
+    make_ready,
+    require_files,
+)
+from attendo.cli.pairs import pairs_of, warn_of_guessing, warn_of_order
+from attendo.cli.reporting import (
+    MOST_LINES,
+    Counter,
+    say,
+)
+from attendo.cli.translate import candidate_json
+
+if TYPE_CHECKING:
+    pass
+if TYPE_CHECKING:
+    pass
+
+
+def score(
+    folder: Folder,
+    files: Files,
+    length_penalty: Penalty = None,
+    columns: Columns = None,
+    header: Header = None,
+    others: With = None,
+    as_json: JsonLines = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Print the log-probability (nats, the end included) of given targets and the score, normalized by length.
+
+    One line for each usable pair: log-probability, tab, score; with --json the number of its line in F, too.
+
+    Example: attendo score runs/mine pairs.tsv
+    """
+    from attendo.inference import Translator
+
+    require_files(files)
+    translator = Translator.load(folder, chosen_device(device, threads), others or ())
+    make_ready(translator)
+    pairs, account = pairs_of(folder, files, columns, header)
+    counter, log_prob, n_tokens, alone = Counter("pairs"), 0.0, 0, len(files) == 1
+    while chunk := list(islice(pairs, MOST_LINES)):
+        texts = [(source, target) for _, source, target in chunk]
+        if not n_tokens:
+            warn_of_order(translator.card.get("languages") or {}, texts, not alone)
+        found = translator.score(texts, length_penalty)
+        log_prob += sum(candidate.log_prob for candidate in found)
+        n_tokens += sum(len(candidate.token_log_probs) for candidate in found)
+        for (number, _, _), candidate in zip(chunk, found, strict=True):
+            if as_json:
+                print(json.dumps({"line": number} | candidate_json(candidate), ensure_ascii=False))
+            else:
+                print(f"{candidate.log_prob:.4f}\t{candidate.score:.4f}")
+        counter.show(account.used)
+    counter.clear()
+    say(account.line())
+    warn_of_guessing(translator, log_prob, n_tokens, not alone)
+    return 0

@@ -1,0 +1,328 @@
+"""attendo translate, score, info."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections import Counter as Counts
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from attendo.cli.options import (
+    OF_DRAWS,
+    OF_STREAMS,
+    Beam,
+    Device,
+    Drawing,
+    Folder,
+    Input,
+    JsonLines,
+    OnRay,
+    Output,
+    Penalty,
+    RayAddress,
+    RayOptions,
+    RayWorkers,
+    Segmented,
+    Threads,
+    With,
+    both_files,
+    chosen_device,
+    drawing_of,
+    file_done,
+    make_ready,
+    refuse,
+    show,
+)
+from attendo.cli.reporting import (
+    Counter,
+    arguments_as_lines,
+    numbered_chunks,
+    one_line,
+    refuse_file_name,
+    say,
+    stdin_bytes,
+)
+
+if TYPE_CHECKING:
+    from attendo.inference.translator import Translator
+if TYPE_CHECKING:
+    from attendo.data.segments import Segment
+    from attendo.decoding.options import DecodingConfig
+    from attendo.inference import Candidate, Translation
+    from attendo.inference.translator import Translator
+
+
+@dataclasses.dataclass(frozen=True)
+class TranslationLines:
+    """From lines to the lines of their translations, and what is worth saying about them."""
+
+    translator: Translator
+    config: DecodingConfig
+    longest: int | None
+    segment: Segment
+    n_best: int
+    as_json: bool
+    prefix: str
+    alignments: bool
+    drawing: Drawing | None = None
+
+    def __call__(
+        self, number: int, texts: list[str], counter: Counter | None = None
+    ) -> tuple[list[str], Counts[str]]:
+        """The output of each line, and counts; with a counter, each translation without an end is also said."""
+        counts, found = Counts[str](), self._found(number, texts)
+        for line, translation in enumerate(found, number):
+            counts["split"] += translation.parts > 1
+            counts[translation.loop] += 1
+            counts[translation.omission] += 1
+            if not translation.candidates[0].finished:
+                counts["endless"] += 1
+                if counter is not None:
+                    counter.clear()
+                    say(f"line {line}: the translation met its length limit before its end")
+        return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
+
+    def _found(self, number: int, texts: list[str]) -> list[Translation]:
+        config, prefixes = self.config, self.prefix or None
+        if self.drawing is not None:
+            return self.translator.sample(
+                texts,
+                self.drawing.configs(number, len(texts)),
+                config.length_penalty,
+                longest=self.longest,
+                segment=self.segment,
+                prefixes=prefixes,
+                alignments=self.alignments,
+            )
+        return self.translator.translate(
+            texts,
+            beam=config.beam,
+            n_best=config.n_best,
+            length_penalty=config.length_penalty,
+            longest=self.longest,
+            segment=self.segment,
+            prefixes=prefixes,
+            alignments=self.alignments,
+        )
+
+    def request(self, folder: Path, others: list[Path], shortlist: Path | None) -> dict[str, Any]:
+        """All that the translations depend on, apart from the texts."""
+        from attendo.files import sha256_file
+
+        models = [sha256_file(run / "model.safetensors") for run in [folder, *others]]
+        own = {"model": models[0], "with": models[1:], "longest": self.longest, "segment": self.segment}
+        if shortlist is not None:
+            own["shortlist"] = sha256_file(shortlist)
+        shown = {"json": self.as_json, "alignments": self.alignments, "prefix": self.prefix}
+        drawn = {} if self.drawing is None else {"draw": dataclasses.asdict(self.drawing.config)}
+        return own | dataclasses.asdict(self.config) | shown | drawn
+
+    def notes(self, counts: Mapping[str, int], n_lines: int) -> list[str]:
+        """What to say at the end; `counts` are those of all lines."""
+        said = {
+            "split": "texts were translated in parts; --segment none translates each whole",
+            "short": "translations are far shorter than usual for their sources; --json marks them",
+            "unaligned": "translations leave many source words unaligned; --json marks them",
+            "mended": "translations repeated themselves and were searched again",
+            "left": "translations repeat themselves or come to no end"
+            + (", and another search did not help" if self.drawing is None else ""),
+            "endless": "translations met their length limit before their end",
+        }
+        return [f"{counts[name]:,} of {n_lines:,} {text}" for name, text in said.items() if counts.get(name)]
+
+    def _line(self, number: int, translation: Translation) -> str:
+        if self.as_json:
+            found = {"line": number, "source": translation.source}
+            found |= {"translations": [candidate_json(c) for c in translation.candidates]}
+            found |= {"parts": translation.parts, "loop": translation.loop, "omission": translation.omission}
+            if self.translator.shortlist is not None:
+                found["shortlist"] = True
+            found |= {} if translation.seed is None else {"seed": translation.seed}
+            return json.dumps(found, ensure_ascii=False)
+        lines = [one_line(c.text) + self._aligned(c) for c in translation.candidates]
+        if self.n_best == 1:
+            return lines[0]
+        scores = [f"{number}\t{c.score:.4f}\t" for c in translation.candidates]
+        return "\n".join(score + line for score, line in zip(scores, lines, strict=True))
+
+    def _aligned(self, found: Candidate) -> str:
+        """The field of --alignments: source-target, as giza-pharaoh has it."""
+        links = found.alignment
+        return "" if links is None else "\t" + " ".join(f"{link.source}-{link.target}" for link in links)
+
+
+def candidate_json(found: Candidate) -> dict[str, Any]:
+    """A candidate as --json gives it: weights and log-probabilities to 5 digits."""
+    values = dataclasses.asdict(found)
+    values["token_log_probs"] = [round(value, 5) for value in found.token_log_probs]
+    if found.alignment is None:
+        del values["alignment"]
+    for link in values.get("alignment", ()):
+        link["weight"] = round(link["weight"], 5)
+    return values
+
+
+LEFT, WIDTH = 12, 79
+
+
+def translate(
+    folder: Folder,
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")
+    ] = None,
+    beam: Beam = None,
+    n_best: Annotated[
+        int | None, typer.Option(metavar="N", help="Print the N best of each line, N at most the beam.")
+    ] = None,
+    length_penalty: Penalty = None,
+    longest: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="The most tokens of a piece (default: as seen in training)."),
+    ] = None,
+    segment: Segmented = "sentence",
+    others: With = None,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
+    ] = False,
+    shortlist: Annotated[
+        Path | None, typer.Option(metavar="F", help="Of attendo shortlist: faster for few texts at a time.")
+    ] = None,
+    prefix: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What each translation begins with; whole words.")
+    ] = None,
+    alignments: Annotated[
+        bool, typer.Option("--alignments", help="Behind a tab, which source token each token looks at.")
+    ] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(metavar="T", help="Draw, do not search; 1 is the model's own law, 0 greedy."),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Of a draw: only the K likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a draw: the likeliest, together at least P.")
+    ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(metavar="P", help="Of a draw: none below P times the likeliest.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(metavar="N", help="Of a draw: the same seed, the same text.")
+    ] = None,
+    stream: Annotated[bool, typer.Option("--stream", help="One TEXT, greedy, shown as it is found.")] = False,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="K=V", help="Of the search, as decoding.no_repeat_ngram=3; repeatable."
+        ),
+    ] = None,
+    source: Input = None,
+    out: Output = None,
+    ray: OnRay = False,
+    ray_address: RayAddress = None,
+    ray_workers: RayWorkers = None,
+    as_json: JsonLines = False,
+    device: Device = "cpu",
+    threads: Threads = None,
+) -> int:
+    """Translate texts, each line of stdin, or a file: one output line for each input line, in order.
+
+    A line is translated sentence by sentence, since most models are trained on sentences; --segment none translates it
+    as one piece. --json marks a translation in which text is probably missing: "omission" is then short or unaligned.
+
+    A line break in a translation is written as a space, and an empty line gives an empty line. With --n-best N
+    above 1 each input line gives up to N lines, best first, of three fields between tabs: its number from 1, the
+    score, the text. The score is the log-probability (nats) over the length norm. --alignments adds a last field,
+    as 0-0 1-2: numbers of tokens from 0, source-target; with --json also weights, texts and places in the text. A file
+    may have any size; a run that was stopped or killed goes on with the same command.
+
+    --temperature T draws each translation by chance, perhaps with --top-k, --top-p, --min-p. One TEXT has the seed
+    --seed, and each of several lines one of its own, made from --seed and its number; --json tells it. If --seed is
+    left out, it is 0 with --input, and else another each time.
+
+    Example: attendo translate runs/mine < input.txt > output.txt
+
+    Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt
+
+    Example: attendo translate runs/mine --input big.txt.gz --output big.ja.txt --ray --ray-address auto
+
+    Example: attendo translate runs/mine "It will rain." --prefix "明日は" --alignments
+
+    Example: attendo translate runs/mine "It will rain." --temperature 0.8 --top-p 0.9 --seed 7
+    """
+    from attendo.data.formats import has_surrogate
+    from attendo.inference import Translator
+
+    files = both_files(source, out, bool(texts))
+    refuse_file_name(texts, "give < FILE, or --input FILE --output G")
+    if prefix and has_surrogate(prefix):
+        raise typer.BadParameter("--prefix is not UTF-8; type it in a UTF-8 terminal")
+    searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
+    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
+    drawing, note = drawing_of(options, len(texts or []), in_files=files is not None) or (None, "")
+    if drawing:
+        refuse("--temperature", searched, set_ or [], OF_DRAWS)
+    if stream:
+        if len(texts or []) != 1:
+            raise typer.BadParameter("--stream is for one TEXT; give it on the command line")
+        shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
+        refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
+    cluster = RayOptions(ray, ray_address, ray_workers)
+    cluster.check(files is not None, int8, device)
+    translator = Translator.load(folder, chosen_device("cpu" if ray else device, threads), others or ())
+    _set_search(translator, set_ or [])
+    if shortlist is not None:
+        from attendo.inference.shortlists import load_shortlist
+
+        translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
+    config = translator.config(beam, n_best, length_penalty)
+    if int8 and config.coverage_penalty and not (drawing or stream):
+        raise typer.BadParameter(
+            "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
+        )
+    work = TranslationLines(
+        translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
+    )
+    make_ready(translator, int8=int8)
+    if texts and stream:
+        [(_, [text])] = arguments_as_lines(texts)
+        show(translator.stream(text, longest=longest, segment=segment, prefix=prefix or None))
+        return 0
+    if files:
+        request = work.request(folder, others or [], shortlist) | {"int8": int8}
+        if not ray:
+            return file_done(*files, work, request, work.notes)
+        runs = [folder, *(others or [])]
+        with cluster.cluster(work, runs, shortlist, int8, device, threads or 1) as ahead:
+            return file_done(*files, ahead, request, work.notes)
+    counter, counts, n_lines = Counter("lines"), Counts[str](), 0
+    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        lines, found = work(number, chunk, counter)
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        sys.stdout.flush()
+        counts.update(found)
+        n_lines = number + len(chunk) - 1
+        counter.show(n_lines)
+    counter.clear()
+    for line in work.notes({name: n for name, n in counts.items() if name != "endless"}, n_lines):
+        say(line)
+    if note:
+        say(note)
+    return 0
+
+
+def _set_search(translator: Translator, assignments: list[str]) -> None:
+    """Changes how the translator searches, as [decoding] of a run's config.toml does."""
+    from attendo.config import build, override
+    from attendo.decoding.options import DecodingConfig
+
+    tables = override({}, assignments)
+    if other := tables.keys() - {"decoding"}:
+        raise typer.BadParameter(f"--set {other.pop()}.…: a search has settings of decoding only")
+    chosen = dataclasses.asdict(translator.decoding) | tables.get("decoding", {})
+    translator.decoding = build(DecodingConfig, chosen, "--set [decoding]")
