@@ -29,7 +29,7 @@ from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
 from attendo.runs.verify_resume import verify_resume
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
 FILES = dict(FILE.findall((DOCS / "en" / "change-a-block.md").read_text(encoding="utf-8")))
 SIDES = ("encoder", "decoder")

@@ -23,43 +23,19 @@ ROOMS = {
     "data": ("data/",),
 }
 LEAST = 0.95
-# The tests of a room are named for its files; these are named for what they show.
-MORE_TESTS = (
-    "test_beam_groups",
-    "test_continuous",
-    "test_corpus_tasks",
-    "test_devices",
-    "test_formulas_attention",
-    "test_formulas_blocks",
-    "test_formulas_positions",
-    "test_generator",
-    "test_generator_batches",
-    "test_native",
-    "test_native_library",
-    "test_presets",
-    "test_sampling_batches",
-    "test_sentencepiece_model",
-    "test_text_corpus",
-    "test_tokenizer_processes",
-    "test_translator",
-    "test_translator_draws",
-    "test_translator_prefix",
-    "test_translator_stream",
-    "test_uncased",
-)
+MORE_TESTS = ("properties", "inference/test_translator.py", "inference/test_generator.py", "course")
+"""Tests of these rooms in other folders."""
 
 
 def tests() -> list[str]:
-    """The test files of the rooms, and the rooms themselves for the examples in their docstrings.
+    """The tests of the rooms, and the rooms themselves for the examples in their docstrings.
 
-    >>> "tests/test_beam.py" in tests(), "tests/test_cli.py" in tests()
+    >>> "tests/decoding" in tests(), "tests/cli" in tests()
     (True, False)
     """
-    files = [file for room in ROOMS for file in sources(room)]
-    named = [*(f"test_{file.stem}" for file in files), *MORE_TESTS]
-    found = {file for stem in named for file in (ROOT / "tests").rglob(f"{stem}.py")}
-    properties = (ROOT / "tests" / "properties").glob("test_*.py")
-    return [file.relative_to(ROOT).as_posix() for file in (*files, *sorted(found | set(properties)))]
+    rooms = [name.rstrip("/") for parts in ROOMS.values() for name in parts]
+    own = [name if not name.endswith(".py") else f"test_{name}" for name in rooms]
+    return [*(f"tests/{name}" for name in (*own, *MORE_TESTS)), *(f"src/attendo/{name}" for name in rooms)]
 
 
 def sources(room: str) -> list[Path]:

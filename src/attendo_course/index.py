@@ -144,6 +144,6 @@ def checked_by() -> dict[str, list[str]]:
     """Every id, and the tests that check it: a file, or one function in it.
 
     >>> checked_by()["F27"]
-    ['tests/test_formulas_learning.py::test_f27_noam']
+    ['tests/course/test_formulas_learning.py::test_f27_noam']
     """
     return _table("index.toml")

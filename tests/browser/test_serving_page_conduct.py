@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from page_scripts import code_of, declared
 from served_page import (
     SOME,
     TASKS,
@@ -18,7 +19,6 @@ from served_page import (
     translator,
     until_ready,
 )
-from test_look_modules import code_of, declared
 
 from attendo.serving.faults import LOADING, STOPPING
 from attendo.serving.keys import Keys

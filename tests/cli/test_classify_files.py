@@ -1,0 +1,71 @@
+"""attendo classify --input: what a table holds goes into another one, row by row."""
+
+import csv
+
+import pytest
+from command_line import attendo, refused
+from tiny_classifiers import COUNTS, config, saved
+
+import attendo as library
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    card = {"task": "classification", "labels": COUNTS}
+    return saved(tmp_path_factory.mktemp("classifier") / "run", config(), card)
+
+
+def test_a_table_of_texts_gets_its_labels(folder, tmp_path):
+    table, out = tmp_path / "new.csv", tmp_path / "labels.csv"
+    table.write_text('id,body\n1,"it will\nsnow ."\n2,\n3,rain\n4,a,b\n')
+    asked = ["classify", folder, "--input", table, "--output", out, "--columns", "text=body"]
+    outcome = attendo(*asked)
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    assert f"{table}: 4 rows read, 2 used, 2 skipped (1 no text: line 4, " in outcome.err
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = library.load(folder).classify(["it will\nsnow .", "rain"])
+    assert [(row["line"], row["label"], row["text"]) for row in rows] == [
+        ("2", found[0].label, "it will\nsnow ."),
+        ("4", "", ""),
+        ("5", found[1].label, "rain"),
+        ("6", "", ""),
+    ]
+    assert [row["probability"] for row in rows] == [
+        f"{found[0].probability:.4f}",
+        "",
+        f"{found[1].probability:.4f}",
+        "",
+    ]
+    assert refused(*asked) == f"{out} is there already; take another name, or remove it"
+    unknown = refused(*asked[:4], "--output", tmp_path / "b.csv", "--columns", "text")
+    assert "has no column 'text' (found: 'id', 'body'); mend --columns, or use numbers" in unknown
+    for name in ("labels.xlsx", "labels.txt"):
+        assert "let it end in one" in refused(*asked[:4], "--output", tmp_path / name)
+
+
+def test_columns_of_the_input_are_kept_before_what_was_found(folder, tmp_path):
+    table, lines = tmp_path / "new.csv", tmp_path / "new.txt"
+    table.write_text("id,price,text\n7,,rain\n8,0.5,\n9,1\n")
+    jsonl = tmp_path / "new.jsonl"
+    jsonl.write_text('{"id": 7, "text": "rain"}\n{"id": 8, "price": 0.5, "text": null}\n{"id": 9}\n')
+    lines.write_text("rain\n")
+    start = ["classify", folder, "--input"]
+    for file, kept in ((table, "id,price"), (jsonl, "id, price")):
+        out = tmp_path / f"{file.suffix[1:]}.csv"
+        outcome = attendo(*start, file, "--output", out, "--columns", "text=text", "--keep", kept)
+        assert outcome.code == 0, outcome.err
+        assert "3 rows read, 1 used, 2 skipped (1 no text: line " in outcome.err
+        with out.open(newline="") as written:
+            rows = list(csv.DictReader(written))
+        assert list(rows[0]) == ["id", "price", "line", "label", "probability", "text"]
+        told = [(row["id"], row["price"], row["text"], row["label"] != "") for row in rows]
+        assert told == [("7", "", "rain", True), ("8", "0.5", "", False), ("", "", "", False)]
+    end = ["--output", tmp_path / "b.csv", "--keep"]
+    assert "'opened' (found: 'id', 'price', 'text'); mend --columns or --keep" in refused(
+        *start, table, "--columns", "3", *end, "id,opened"
+    )
+    assert "a column 'label' of its own; give this one by its number" in refused(*start, table, *end, "label")
+    assert "names one column twice" in refused(*start, table, *end, "id,id")
+    assert "write id,opened or 1,2" in refused(*start, table, *end, "id,")
+    assert refused(*start, lines, *end, "id") == f"{lines}: a text file has no columns; leave out --keep"

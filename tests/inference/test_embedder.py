@@ -1,0 +1,84 @@
+"""Vectors of texts and tokens from any model, against the model's own passes."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_embedders import LAYERS, embedder
+
+from attendo.errors import AttendoError
+from attendo.inference.embedder import nearest_rows
+from attendo.inspecting.recording import recording
+
+TEXTS = ["ab ba", "a", "", "b" * 40, "aabb"]
+
+
+@pytest.mark.parametrize("architecture", LAYERS)
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+def test_a_text_has_the_same_vector_alone_and_among_others(architecture, pooling):
+    found = embedder(architecture)
+    for layer in (None, 0, 1, 2):
+        together = found.embed(TEXTS, pooling, layer)
+        alone = np.concatenate([found.embed([text], pooling, layer) for text in TEXTS])
+        np.testing.assert_allclose(together, alone, rtol=0, atol=1e-5)
+        assert together.shape == (len(TEXTS), 8)
+
+
+@pytest.mark.parametrize("architecture", LAYERS)
+def test_a_texts_vector_is_its_tokens_pooled(architecture):
+    found = embedder(architecture)
+    tokens = found.token_vectors("ab ba")
+    assert len(tokens.pieces) == len(tokens.vectors) == 6
+    special = "</s>" if architecture == "encoder-decoder" else "<s>"
+    assert tokens.pieces[-1 if special == "</s>" else 0] == special
+    np.testing.assert_allclose(found.embed(["ab ba"])[0], tokens.vectors.mean(0), atol=1e-6)
+    np.testing.assert_allclose(found.embed(["ab ba"], "max")[0], tokens.vectors.max(0), atol=1e-6)
+    np.testing.assert_allclose(found.embed(["ab ba"], "first")[0], tokens.vectors[0], atol=1e-6)
+
+
+def test_a_long_text_is_read_in_stretches():
+    found = embedder("masked")
+    first, second = "ab" * 7 + "a", "ba"
+    parts = [found.token_vectors(text).vectors for text in (first, second)]
+    np.testing.assert_allclose(found.embed([first + second])[0], np.concatenate(parts).mean(0), atol=1e-6)
+    np.testing.assert_allclose(
+        found.embed([first + second], "max")[0], np.concatenate(parts).max(0), atol=1e-6
+    )
+    with pytest.raises(AttendoError, match="more than the 16 tokens"):
+        found.token_vectors(first + second)
+
+
+def test_what_is_not_there_is_named():
+    found = embedder("masked")
+    with pytest.raises(AttendoError, match=r"layers 0 \(the embedding\) to 2"):
+        found.embed(["a"], layer=3)
+    with pytest.raises(AttendoError, match="none of max, mean, first"):
+        found.embed(["a"], "last")
+
+
+def test_noting_states_leaves_the_model_as_it_is():
+    model = embedder("decoder").model
+    ids = torch.tensor([[2, 5, 6]])
+    before = model(ids)
+    with recording(model, ["embedding.*", "decoder.blocks.?.output", "decoder.output"]) as record:
+        seen = record.model(ids)
+    assert list(record) == ["embedding", "decoder", "decoder.blocks.0", "decoder.blocks.1"]
+    assert torch.equal(seen, before)
+    assert torch.equal(model.output(record["decoder"].output), before)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+vectors = st.lists(st.lists(st.integers(-3, 3), min_size=2, max_size=2), min_size=1, max_size=6).map(np.array)
+
+
+@given(rows=vectors, n=st.integers(1, 7))
+def test_the_nearest_rows_are_those_of_a_sorted_list(rows, n):
+    query = np.array([1.0, 2.0])
+    norms = [float(np.linalg.norm(row)) for row in rows]
+    cosines = [
+        float(row @ query) / (norm * 5**0.5) if norm else 0.0 for row, norm in zip(rows, norms, strict=True)
+    ]
+    found = nearest_rows(query, rows.astype(float), n)
+    assert [cosine for cosine, _ in found] == pytest.approx(sorted(cosines, reverse=True)[:n])
+    assert [cosines[row] for _, row in found] == pytest.approx([cosine for cosine, _ in found])

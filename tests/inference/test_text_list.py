@@ -1,0 +1,25 @@
+"""A bare text where a list is wanted is refused by every user of a model: it would be one text a letter."""
+
+import pytest
+from tiny_classifiers import classifier
+from tiny_embedders import embedder
+from tiny_generators import generator_of
+from tiny_translator import tiny_tokenizer, tiny_translator
+
+from attendo.errors import AttendoError
+
+CALLS = {
+    "classify": lambda: classifier().classify,
+    "embed": lambda: embedder("masked").embed,
+    "generate_batch": lambda: generator_of().generate_batch,
+    "translate": lambda: tiny_translator(tiny_tokenizer()).translate,
+    "sample": lambda: tiny_translator(tiny_tokenizer()).sample,
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_bare_text_is_refused_and_a_list_of_it_is_not(call):
+    method = CALLS[call]()
+    with pytest.raises(AttendoError, match=r"^'ab ba' is one text; give a list of texts, \[text\]$"):
+        method("ab ba")
+    assert len(method(["ab ba"])) == 1

@@ -1,0 +1,57 @@
+"""The page on other programs: its loop over ONNX graphs, which needs no attendo, finds what attendo finds."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tiny_translator import tiny_tokenizer, tiny_translator
+
+from attendo.bundle import Bundle
+from attendo.interop import to_ctranslate2, to_onnx
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def examples(word):
+    """The examples that have a word, of each language."""
+    pages = [DOCS / language / "interop.md" for language in ("en", "ja")]
+    blocks = [BLOCK.findall(page.read_text(encoding="utf-8")) for page in pages if page.exists()]
+    return [next(block for block in found if word in block) for found in blocks]
+
+
+def loops():
+    """Those that run graphs."""
+    return examples("onnxruntime.InferenceSession")
+
+
+@pytest.mark.skipif(not loops(), reason="the page is not written yet")
+def test_the_loop_finds_what_attendo_finds(tmp_path, monkeypatch, capsys):
+    english, japanese = loops()
+    assert english == japanese
+    (tmp_path / "out").mkdir()
+    translator = tiny_translator(tiny_tokenizer(), beam=1, max_length_extra=100, max_len=32)
+    to_onnx.write(tmp_path, Bundle({}, translator.tokenizer), translator.model, tmp_path / "out")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(english, "interop.md", "exec"), {})
+    texts = ["A dog runs on the beach.", "Two children play."]
+    assert english.endswith(f"print(translate({texts}))\n".replace("'", '"'))
+    expected = [found.text for found in translator.translate(texts, guard=False)]
+    assert capsys.readouterr().out == f"{expected}\n"
+    assert any(expected)
+
+
+def test_the_call_of_ctranslate2_ends_with_the_text(tmp_path, monkeypatch, capsys):
+    english, japanese = (re.sub(r" *#.*", "", example) for example in examples("ctranslate2.Translator"))
+    assert english == japanese
+    tokenizer, decoding = tiny_tokenizer(), {"beam": 4, "max_length_extra": 100}
+    translator = tiny_translator(tokenizer, **decoding, refill=True, max_len=32)
+    tokenizer.save(tmp_path / "tokenizer.json")
+    (tmp_path / "mine.ct2").mkdir()
+    bundle = Bundle({"decoding": decoding}, tokenizer)
+    to_ctranslate2.write(tmp_path, bundle, translator.model, tmp_path / "mine.ct2")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(english, "interop.md", "exec"), {})
+    [found] = translator.translate(["A dog runs."], guard=False)
+    assert capsys.readouterr().out == f"{found.text}\n"
+    assert found.text
