@@ -75,12 +75,12 @@ def attendo_search(file, form):
     """A search by attendo: form is "plain" (as trained), "float32" or "int8" (in the fastest form)."""
     import torch
 
+    from attendo.decoding.backends import best_backend, eager_backend
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.members import as_it_is, fastest
     from attendo.decoding.step import SpecialIds
 
     model = attendo_model(file)
-    member = as_it_is(model, PAD) if form == "plain" else fastest(model, PAD, int8=form == "int8")
+    member = eager_backend(model, PAD) if form == "plain" else best_backend(model, PAD, int8=form == "int8")
     special = SpecialIds(bos_id=BOS, eos_id=EOS, never=(PAD, BOS))
 
     def forced(token_ids, cache):

@@ -29,10 +29,10 @@ from pathlib import Path
 import torch
 from turns import listed, shared_options, store
 
+from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import length_norm, traced_beam_search
-from attendo.decoding.engine import decode
-from attendo.decoding.members import as_it_is, fastest
 from attendo.decoding.sampling import Sampling, SamplingConfig
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.step import SpecialIds
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu
@@ -57,9 +57,9 @@ class Searched:
         self.translator, self.beam = translator_of(run, form), beam
         model, tokenizer = self.translator.model, self.translator.tokenizer
         self.member = (
-            as_it_is(model, tokenizer.pad_id)
+            eager_backend(model, tokenizer.pad_id)
             if form == "float64"
-            else fastest(model, tokenizer.pad_id, int8=form == "int8")
+            else best_backend(model, tokenizer.pad_id, int8=form == "int8")
         )
         never = tokenizer.pad_id, tokenizer.bos_id
         self.special = SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=never)
@@ -96,7 +96,8 @@ class Searched:
             texts.ids = torch.cat([texts.ids, token_ids], 1)
             return self.member.step(texts.ids, self.member.start(texts.sources, 1, texts.ids.shape[1]))
 
-        found = decode(self.rows(lines), start, step, self.config, self.special, self.capacity)
+        searcher = Searcher(SearchBackend(start, step), self.special, self.capacity)
+        found = searcher.search(self.rows(lines), self.config)
         return [hypotheses[0].token_ids for hypotheses in found]
 
     @torch.inference_mode()

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from turns import listed, shared_options, store
 
-from attendo.decoding.members import fastest
+from attendo.decoding.backends import best_backend
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.slots import SlotCache
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
@@ -69,7 +69,7 @@ def searched(kind, form, narrow=False):
     made = EncoderDecoder(ModelConfig(n_encoder_layers=3, n_decoder_layers=3, **sizes)).eval()
     if form == "plain":
         return Searched(lambda n, beam, room: made.start(src[:n], None, beam, room), made.step, made)
-    member = fastest(made, 0, int8=form == "int8")
+    member = best_backend(made, 0, int8=form == "int8")
     if member.why is not None:
         raise SystemExit(f"there is no compiled form here: {member.why}")
     return Searched(lambda n, beam, room: member.start(src[:n].tolist(), beam, room), member.step, None)

@@ -31,9 +31,9 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import LearnedTokenizer
 from attendo.decoding.beam import BeamSearch
 from attendo.decoding.candidates import best_tokens
-from attendo.decoding.engine import decode, source_batches
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.repetition import runs_away
+from attendo.decoding.searcher import Searcher, source_batches
 from attendo.inference.sources import Sources, sources_of
 from attendo.inference.translator import Translator
 from attendo.model_config import ModelConfig
@@ -154,7 +154,7 @@ WAY = (
     Station(sources_of, "splits what is longer than the model reads"),
     Station(LearnedTokenizer.encode, "text to pieces, pieces to ids"),
     Station(SpecialTokens.source, "puts the end behind them"),
-    Station(decode, "many sources: sorted by length, in batches of a token budget"),
+    Station(Searcher.search, "many sources: sorted by length, in batches of a token budget"),
     Station(source_batches, "which of them go together"),
     Station(pad_rows, "rows of ids become one tensor and its lengths"),
     Station(EncoderDecoder.encode, "reads the sources, once"),

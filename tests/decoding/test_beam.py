@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table, every_text, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
-from attendo.decoding.engine import decode
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 
@@ -203,7 +203,7 @@ def test_nan_is_an_error_and_not_a_text():
 def test_beam_larger_than_the_vocabulary_and_no_sources():
     found = search(Table(vocab=3), [(1,)], [3], DecodingConfig(beam=50, n_best=50))[0]
     assert [h.finished for h in found] == [True, True, True, False]
-    assert decode([], Table().start, Table().step, DecodingConfig(), SPECIAL, capacity=5) == []
+    assert Searcher(SearchBackend(Table().start, Table().step), SPECIAL, 5).search([], DecodingConfig()) == []
 
 
 @settings(max_examples=60, deadline=None)

@@ -15,13 +15,13 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.data import forecasts
+from attendo.decoding.backends import best_backend, eager_backend, ensemble
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.engine import ContinuousSearch, decode
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import Ensemble, as_it_is, fastest
 from attendo.decoding.native import narrowed
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library
+from attendo.decoding.searcher import Searcher
 from attendo.decoding.shortlist import ROUNDS, Shortlist, learned_shortlist, masked
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
@@ -61,8 +61,8 @@ except NoLibrary:
 
 def member(form: str, shortlist: Shortlist | None, of: EncoderDecoder = BIASED) -> Any:
     if form != "torch":
-        return fastest(of, 0, int8=form == "8 bits", shortlist=shortlist)
-    plain = as_it_is(of, 0)
+        return best_backend(of, 0, int8=form == "8 bits", shortlist=shortlist)
+    plain = eager_backend(of, 0)
     if shortlist is None:
         return plain
     start, step = masked(plain.start, plain.step, shortlist)
@@ -70,7 +70,7 @@ def member(form: str, shortlist: Shortlist | None, of: EncoderDecoder = BIASED) 
 
 
 def searched(chosen, sources, config=CONFIG):
-    return decode(sources, chosen.start, chosen.step, config, SPECIAL, 30, best=chosen.best)
+    return Searcher(chosen, SPECIAL, 30).search(sources, config)
 
 
 def some_sources(rng: np.random.Generator, n: int) -> list[list[int]]:
@@ -160,7 +160,7 @@ def test_a_source_finds_the_same_alone_in_a_batch_and_joined(form, seed, n, beam
     config = dataclasses.replace(CONFIG, beam=beam, n_best=1)
     sources = some_sources(np.random.default_rng(seed), n)
     alone = [searched(chosen, [source], config)[0] for source in sources]
-    search = ContinuousSearch(chosen.start, chosen.step, config, SPECIAL, 30, best=chosen.best)
+    search = Searcher(chosen, SPECIAL, 30).continuous(config)
     joined: dict[int, Any] = {}
     for source in sources:
         search.add([source])
@@ -204,9 +204,9 @@ def test_probabilities_are_those_of_the_list():
 def test_models_together_keep_to_their_list():
     shortlist = random_shortlist(5, 3)
     members = [member(FORMS[0], shortlist), member(FORMS[0], shortlist, TIED)]
-    both = Ensemble([(one.start, one.step) for one in members])
+    both = ensemble(members)
     source = [7, 8, 2]
-    found = decode([source], both.start, both.step, CONFIG, SPECIAL, 30)[0]
+    found = Searcher(both, SPECIAL, 30).search([source], CONFIG)[0]
     assert {t for one in found for t in one.token_ids} <= set(shortlist.of(source).tolist())
 
 

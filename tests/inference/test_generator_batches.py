@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_generators import EOS, KINDS, biased, generator_of
 
-from attendo.decoding.members import reader
+from attendo.decoding.backends import eager_decoder
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.sliding_window import Windows
@@ -104,16 +104,16 @@ def test_each_text_of_a_batch_is_recorded_in_the_order_of_the_prompts():
 @torch.no_grad()
 def test_windows_of_several_texts_see_what_each_would_see_alone():
     model = generator_of(max_len=7).model
-    together = Windows(reader(model), [[2], [2, 5, 6, 7, 8, 9], [2, 9]], [9, 9, 9])
-    single = [Windows(reader(model), [row.unread], [9]) for row in together.rows]
+    together = Windows(eager_decoder(model), [[2], [2, 5, 6, 7, 8, 9], [2, 9]], [9, 9, 9])
+    single = [Windows(eager_decoder(model), [row.unread], [9]) for row in together.rows]
     ids = torch.randint(4, 20, (9, 3), generator=torch.Generator().manual_seed(0))
     for n, new_ids in enumerate(ids[:, :, None]):
         if n == 4:
             together.keep(torch.tensor([2, 0]))
             single = [single[2], single[0]]
         if n == 6:
-            together.join(Windows(reader(model), [[2, 7]], [9]))
-            single.append(Windows(reader(model), [[2, 7]], [9]))
+            together.join(Windows(eager_decoder(model), [[2, 7]], [9]))
+            single.append(Windows(eager_decoder(model), [[2, 7]], [9]))
         now = new_ids[: len(single)]
         wanted = torch.cat([one.step(now[i : i + 1]) for i, one in enumerate(single)])
         assert torch.allclose(together.step(now), wanted, rtol=0, atol=1e-12)

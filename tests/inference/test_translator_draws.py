@@ -20,7 +20,8 @@ from attendo.cli import translate
 from attendo.cli.reporting import one_line
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.sampling import SamplingConfig, draw
+from attendo.decoding.sampling import SamplingConfig
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
 from attendo.inference.seeds import of_lines
 from attendo.inference.translator import Translator
@@ -34,9 +35,8 @@ def test_draws_come_as_often_as_the_table_says():
     config = SamplingConfig(temperature=1.5, top_k=3, max_tokens=3)
     sources = [(0, 7), (1, 7)] * n
     configs = [dataclasses.replace(config, seed=seed) for seed in range(2 * n)]
-    found = draw(
-        sources, configs, table.start, table.step, DecodingConfig(), SPECIAL, 9, prefixes=[(), (3,)] * n
-    )
+    searcher = Searcher(SearchBackend(table.start, table.step), SPECIAL, 9)
+    found = searcher.sample(sources, configs, DecodingConfig(), [(), (3,)] * n)
     for number, prefix in ((0, ()), (1, (3,))):
         wanted = exact(partial(table.logits, (number, 7)), config, prefix, never=(BOS,), end=EOS)
         ids = [hypothesis.token_ids + (EOS,) * hypothesis.finished for hypothesis in found[number::2]]
@@ -56,10 +56,11 @@ def test_a_prefix_counts_as_drawn(seed, n, data):
     table, config = Table(seed=5, vocab=6, end_bias=-1.0), SamplingConfig(seed=seed, repetition_penalty=1.4)
     others = data.draw(st.lists(st.lists(st.integers(2, 5), max_size=3), max_size=3))
     search = DecodingConfig(max_length_ratio=0, max_length_extra=8)
-    [whole] = draw([(7,)], [config], table.start, table.step, search, SPECIAL, 9)
+    searcher = Searcher(SearchBackend(table.start, table.step), SPECIAL, 9)
+    [whole] = searcher.sample([(7,)], [config], search)
     prefixes = [*others, whole.token_ids[:n]]
     sources, configs = [*[(4, 4)] * len(others), (7,)], [config] * len(prefixes)
-    found = draw(sources, configs, table.start, table.step, search, SPECIAL, 9, prefixes=prefixes)
+    found = searcher.sample(sources, configs, search, prefixes)
     assert found[-1].token_ids == whole.token_ids
     assert found[-1].token_log_probs == pytest.approx(whole.token_log_probs)
     for prefix, one in zip(prefixes, found, strict=True):

@@ -1,14 +1,13 @@
 """What a translation begins with, and that its log-probabilities are those that `score` gives."""
 
-import dataclasses
-
 import pytest
 import torch
 from command_line import attendo, refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data.segments import split_text
-from attendo.decoding.engine import decode
+from attendo.decoding.searcher import SearchBackend, Searcher
+from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 
 TEXTS = ["It will rain on Monday.", "", "snow in Oslo, and wind", "Sunday: fog.", "x"]
@@ -83,11 +82,12 @@ def test_the_engine_checks_prefixes_before_it_searches():
     def start(sources, rows_per_source, capacity):
         raise AssertionError("searched")
 
-    options = (start, start, dataclasses.replace(tiny_translator(TOKENIZERS["word"]).decoding), None, 64)
+    config, special = tiny_translator(TOKENIZERS["word"]).decoding, SpecialIds(bos_id=2, eos_id=3)
+    searcher = Searcher(SearchBackend(start, start), special, 64)
     with pytest.raises(AttendoError, match="2 prefixes for 1 sources"):
-        decode([(5, 3)], *options, prefixes=[(), ()])
+        searcher.search([(5, 3)], config, [(), ()])
     with pytest.raises(AttendoError, match="a prefix has 8 tokens"):
-        decode([(5, 3), (5, 3)], *options, prefixes=[(), (7,) * 8])
+        searcher.search([(5, 3), (5, 3)], config, [(), (7,) * 8])
 
 
 def test_the_command_gives_every_line_the_prefix(tmp_path):

@@ -7,9 +7,9 @@ from tiny_texts import forecast_texts
 from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.bundle import Bundle
-from attendo.decoding.engine import ContinuousSearch
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.inference.generator import Generator
 from attendo.interop import onnx_runner, to_onnx
 
@@ -55,7 +55,9 @@ def test_rows_that_come_later_change_nothing(pair):
     rows = [
         [*ids, 3] for ids in translator.tokenizer.encode_batch(["it rains", "snow", "the sun , rain", "a"])
     ]
-    search = ContinuousSearch(theirs.start, theirs.decoder.step, config, theirs.special_ids, 64)
+    search = Searcher(SearchBackend(theirs.start, theirs.decoder.step), theirs.special_ids, 64).continuous(
+        config
+    )
     numbers, found = search.add(rows[:2]), {}
     found |= dict(search.advance()) | dict(search.advance())
     numbers += search.add(rows[2:])

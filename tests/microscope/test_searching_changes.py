@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import VOCAB, configs, model_of, sources, translator
 
-from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.shortlist import Shortlist
 from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
@@ -119,9 +119,11 @@ def test_an_inverse_temperature_may_be_a_whole_number_and_too_large_for_a_float(
 
 def test_a_search_is_changed_where_it_is_compiled_and_has_no_shortlist():
     model = translator()
-    assert as_it_is(model, 0).changed is None
-    assert fastest(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
-    member = fastest(translator(positions="rotary", max_len=24), 0)
+    assert eager_backend(model, 0).changed is None
+    assert (
+        best_backend(model, 0, shortlist=Shortlist(np.full((VOCAB, 1), 5), np.array([3, 4]))).changed is None
+    )
+    member = best_backend(translator(positions="rotary", max_len=24), 0)
     assert member.changed is not None
     again = member.changed({})
     assert again.changed is not None and again.best is member.best

@@ -17,8 +17,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 transformers = pytest.importorskip("transformers")
 
+from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
-from attendo.decoding.members import as_it_is, reader  # noqa: E402
 from attendo.decoding.options import DecodingConfig  # noqa: E402
 from attendo.decoding.step import SpecialIds  # noqa: E402
 from attendo.interop.huggingface.reading import read_model  # noqa: E402
@@ -309,7 +309,7 @@ def texts(theirs, ours, seed, beam, n=4, most=9):
         theirs_found = [
             row[ids.shape[1] :] for row in theirs.generate(ids, attention_mask=torch.ones_like(ids), **how)
         ]
-        reading = reader(ours)
+        reading = eager_decoder(ours)
         cache = reading.start(n * beam, ids.shape[1] + most)
         reading.step(ids[:, :-1].repeat_interleave(beam, 0), cache)
         found = beam_search(
@@ -317,7 +317,7 @@ def texts(theirs, ours, seed, beam, n=4, most=9):
         )
     else:
         theirs_found = [row[1:] for row in theirs.generate(ids, attention_mask=real.long(), **how)]
-        member = as_it_is(ours, PAD)
+        member = eager_backend(ours, PAD)
         sources = [row[:length].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
         cache = member.start(sources, beam, most)
         found = beam_search(

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.decoding.engine import source_batches
 from attendo.decoding.options import DecodingConfig
+from attendo.decoding.searcher import source_batches
 from attendo.models import EncoderDecoder, ModelConfig
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"

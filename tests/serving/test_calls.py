@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tiny_translator import tiny_tokenizer, tiny_translator
 
-from attendo.decoding.engine import ContinuousSearch
+from attendo.decoding.searcher import ContinuousSearch
 from attendo.inference.continuous_translation import Wanted
 from attendo.serving.admission import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
 from attendo.serving.calls import ClientGone, call, results

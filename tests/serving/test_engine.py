@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from looked_models import looked_model
 from tiny_translator import tiny_tokenizer, tiny_translator
 
-from attendo.decoding.engine import ContinuousSearch
+from attendo.decoding.searcher import ContinuousSearch
 from attendo.errors import AttendoError
 from attendo.inference import Generator
 from attendo.inference.continuous_translation import Wanted
@@ -150,7 +150,7 @@ def test_an_error_ends_only_the_jobs_that_it_struck(engine, monkeypatch):
     news, _ = run(engine, wanted("rain", coverage_penalty=0.5))
     assert isinstance(news, Failed) and isinstance(news.error, AttendoError)
     with monkeypatch.context() as patch:
-        patch.setattr("attendo.decoding.engine.ContinuousSearch.advance", lambda self: 1 / 0)
+        patch.setattr("attendo.decoding.searcher.ContinuousSearch.advance", lambda self: 1 / 0)
         assert isinstance(run(engine, wanted("rain"))[0], Failed)
     assert isinstance(run(engine, wanted("rain"))[0], Done)
 

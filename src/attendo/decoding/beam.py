@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, Protocol, cast, overload, runtime_checkable
+from typing import Any, Generic, cast, overload
 
 import numpy as np
 import torch
@@ -12,25 +12,19 @@ from torch import Tensor
 from attendo.decoding.candidates import BestTokens, best_tokens, log_prob_type, reordered
 from attendo.decoding.constraints import Constraints
 from attendo.decoding.options import DecodingConfig, LengthNorm
-from attendo.decoding.step import CacheIn, CacheT, Hypothesis, JoiningCache, SpecialIds, Step, advance_rows
+from attendo.decoding.step import (
+    AttendingStep,
+    CacheT,
+    Hypothesis,
+    JoiningCache,
+    SpecialIds,
+    Step,
+    advance_rows,
+)
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 
 _LEAST = float(np.finfo(np.float64).tiny)
-
-
-@runtime_checkable
-class AttendingStep(Protocol[CacheIn]):
-    """A `Step` that also tells where every row looks in its source while it predicts the next token.
-
-    The weights of a row are a distribution over the positions of its source, for instance the mean over the heads
-    of one cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch give the
-    same src_len.
-    """
-
-    def __call__(
-        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
-    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]: ...
 
 
 def coverage_penalty(

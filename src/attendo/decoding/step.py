@@ -113,3 +113,17 @@ def advance_rows(
         cache.keep(rows)
     elif (parents != np.arange(beam)).any():
         cache.reorder(rows)
+
+
+@runtime_checkable
+class AttendingStep(Protocol[CacheIn]):
+    """A `Step` that also tells where every row looks in its source while it predicts the next token.
+
+    The weights of a row are a distribution over the positions of its source, for instance the mean over the heads
+    of one cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch give the
+    same src_len.
+    """
+
+    def __call__(
+        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
+    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]: ...

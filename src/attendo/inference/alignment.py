@@ -18,9 +18,10 @@ from torch import Tensor
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer, is_spaced
-from attendo.decoding.beam import AttendingStep, coverage_penalty
-from attendo.decoding.engine import source_batches
+from attendo.decoding.beam import coverage_penalty
 from attendo.decoding.options import DecodingConfig
+from attendo.decoding.searcher import source_batches
+from attendo.decoding.step import AttendingStep
 from attendo.inference.incremental_decode import Spelling
 from attendo.inspecting.recording import Part, RecordingAttend, view
 from attendo.models import EncoderDecoder

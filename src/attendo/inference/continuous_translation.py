@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from attendo.decoding.engine import ContinuousSearch
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.searcher import ContinuousSearch
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.alignment import where_tokens_look

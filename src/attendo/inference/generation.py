@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.members import Reader
+from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig, fresh_seed
 from attendo.decoding.step import SpecialIds
 from attendo.inference.incremental_decode import Spelling, Stops
@@ -118,7 +118,7 @@ class Written:
 class Writing:
     """Texts that are being written; each as it would be alone, whatever is written beside it."""
 
-    def __init__(self, model: Reader, tokenizer: Tokenizer) -> None:
+    def __init__(self, model: DecoderBackend, tokenizer: Tokenizer) -> None:
         self._model = model
         self._windows = Windows(model, [], [])
         self._sampling = Sampling(

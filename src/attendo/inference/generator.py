@@ -14,7 +14,7 @@ import torch
 from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.members import Reader, fastest_reader, reader
+from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written
@@ -71,7 +71,7 @@ class Generator:
     card: dict[str, Any] = dataclasses.field(default_factory=dict)
     folder: Path | None = None
     _record: Recording[DecoderLM] | None = dataclasses.field(default=None, repr=False)
-    _reader: Reader | None = dataclasses.field(default=None, repr=False)
+    _reader: DecoderBackend | None = dataclasses.field(default=None, repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the model is not trained any more
 
     @classmethod
@@ -88,18 +88,18 @@ class Generator:
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Generator:
-        """Brings its model into the fastest form for writing on this processor (`decoding.members`); gives itself back.
+        """Bring its model into the fastest form for writing on this processor (`decoding.backends`); return itself.
 
         One that was loaded does so by itself; int8 and the rest: as `Translator.prepare`.
         """
-        self._reader = fastest_reader(self.model, int8=int8)
+        self._reader = best_decoder(self.model, int8=int8)
         return self
 
-    def reader(self) -> Reader:
+    def reader(self) -> DecoderBackend:
         """The model as it is read token by token, in the form that it was brought into."""
         if self._reader is None and self._final:
             self.prepare()
-        return reader(self.model) if self._reader is None else self._reader
+        return eager_decoder(self.model) if self._reader is None else self._reader
 
     def writing(self) -> Writing:
         """Texts that this model writes side by side, none yet; what `generate` gives, step by step."""

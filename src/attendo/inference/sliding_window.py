@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.members import Reader
+from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.step import JoiningCache
 
 
@@ -35,18 +35,20 @@ class Windows:
     a document it then has no begin id. A row sees the same whatever the others do: rows that are new or slide are read
     apart, those of one length together, and join the others. It is a cache as a search moves it (`decoding.step`).
 
-    >>> from attendo.decoding.members import reader
+    >>> from attendo.decoding.backends import eager_decoder
     >>> from attendo.models import DecoderLM, ModelConfig
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, max_len=4)
     >>> model = DecoderLM(ModelConfig(architecture="decoder", vocab_size=9, **sizes))
-    >>> windows = Windows(reader(model), [[2], [2, 5, 6]], [2, 2])
+    >>> windows = Windows(eager_decoder(model), [[2], [2, 5, 6]], [2, 2])
     >>> [windows.step(torch.tensor([[7], [8]])).shape for _ in range(2)]
     [torch.Size([2, 9]), torch.Size([2, 9])]
     >>> [row.ids for row in windows.rows]  # the second has slid
     [[2, 7, 7], [8, 8]]
     """
 
-    def __init__(self, model: Reader, prompts: Sequence[Sequence[int]], n_steps: Sequence[int]) -> None:
+    def __init__(
+        self, model: DecoderBackend, prompts: Sequence[Sequence[int]], n_steps: Sequence[int]
+    ) -> None:
         """prompts: what each row is to see before the first id that it is given. n_steps: how many it will be given."""
         self.model = model
         self.rows = [Row(list(prompt), n) for prompt, n in zip(prompts, n_steps, strict=True)]
@@ -119,7 +121,7 @@ class Windows:
 class Window:
     """The window of a single text, by lists of ids: what `decoding.sampling.generate` takes as a step is `read`."""
 
-    def __init__(self, model: Reader, n_expected: int) -> None:
+    def __init__(self, model: DecoderBackend, n_expected: int) -> None:
         """n_expected: tokens that will be read after the first call; fewer take less memory."""
         self._windows = Windows(model, [[]], [n_expected + 1])
 

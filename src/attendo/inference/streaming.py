@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.engine import Found
+from attendo.decoding.searcher import Found
 from attendo.inference.incremental_decode import Spelling
 
 

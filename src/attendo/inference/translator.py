@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,15 +17,14 @@ from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.segments import Segment, Usual
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.beam import AttendingStep, DecodingConfig, length_norm
-from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
-from attendo.decoding.engine import ContinuousSearch, decode, greedy_as_found
+from attendo.decoding.backends import best_backend, eager_backend, ensemble, mean_log_probs
+from attendo.decoding.beam import DecodingConfig, length_norm
+from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import Ensemble, Member, as_it_is, fastest, mean_attending, mean_log_probs
 from attendo.decoding.repetition import runs_away, without_repetition
-from attendo.decoding.sampling import draw
+from attendo.decoding.searcher import ContinuousSearch, SearchBackend, Searcher
 from attendo.decoding.shortlist import Shortlist
-from attendo.decoding.step import Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
 from attendo.inference.seeds import of_parts, of_texts
@@ -61,7 +60,7 @@ class Translator:
     folder: Path | None = None
     segment: Segment = "sentence"
     _record: Recording[EncoderDecoder] | None = dataclasses.field(default=None, repr=False)
-    _searching: tuple[Member, ...] = dataclasses.field(default=(), repr=False)
+    _searching: tuple[SearchBackend, ...] = dataclasses.field(default=(), repr=False)
     _final: bool = dataclasses.field(default=False, repr=False)  # the models are not trained any more
 
     @classmethod
@@ -89,14 +88,14 @@ class Translator:
         return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Translator:
-        """Brings its models into the fastest form for a search on this processor (`decoding.members`), itself back.
+        """Brings its models into the fastest form for a search on this processor (`decoding.backends`), itself back.
 
         A translator that was loaded does so by itself. What is found stays the same but for rounding. int8: in 8
         bits, faster and a little less exact. Recordings, alignments and a search with a coverage penalty keep to the
         models as they are. A model that is trained further must be prepared again, and so must one whose `shortlist`
         was changed.
         """
-        own = partial(fastest, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
+        own = partial(best_backend, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
         self._searching = tuple(map(own, self._models))
         return self
 
@@ -196,9 +195,7 @@ class Translator:
         once.
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
-        start, step, best = self._together(sources.starts)
-        search = self.decoding, self.special_ids, self.longest + 1, self.device
-        found = greedy_as_found(sources.rows, start, step, *search, prefixes=sources.starts, best=best)
+        found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
         return text_as_found(found, sources.texts[0], self.tokenizer)
 
     def sample(
@@ -225,9 +222,7 @@ class Translator:
         parts = [
             part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
         ]
-        start, step, _ = self._together(sources.starts)
-        bounds = search, self.special_ids, self.longest + 1, self.device
-        drawn = draw(sources.rows, parts, start, step, *bounds, prefixes=sources.starts)
+        drawn = self._searcher(sources.starts).sample(sources.rows, parts, search, sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [
             ([hypothesis], "left" if runs_away(row, hypothesis) else "none")
             for row, hypothesis in zip(sources.rows, drawn, strict=True)
@@ -378,47 +373,38 @@ class Translator:
         self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None = None
     ) -> list[list[Hypothesis]]:
         """What is found for sources as ids, each with its end; starts: the ids that each text begins with."""
-        attending: AttendingStep[Any] | None = None
-        if looking := config.coverage_penalty > 0:
-            steps = [attending_step(model) for model in self._models]
-            attending = steps[0] if len(steps) == 1 else mean_attending(steps)
-        start, step, best = self._together(starts, looking=looking)
-        search = config, self.special_ids, self.longest + 1, self.device
-        return decode(sources, start, step, *search, prefixes=starts, attending=attending, best=best)
+        searcher = self._searcher(starts, looking=config.coverage_penalty > 0)
+        return searcher.search(sources, config, starts)
 
     def continuous(self, config: DecodingConfig) -> ContinuousSearch:
         """A search that takes in sources while others are searched; it finds what `search` does."""
-        start, step, best = self._together(None)
-        bounds = self.special_ids, self.longest + 1, self.device
-        return ContinuousSearch(start, step, config, *bounds, best=best)
+        return self._searcher(None).continuous(config)
 
     @property
     def special_ids(self) -> SpecialIds:
         own = self.tokenizer
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
 
-    def _together(
-        self, starts: list[list[int]] | None, *, looking: bool = False
-    ) -> tuple[Start[Any], Step[Any], BestTokens]:
-        """All models as one, as a search asks of it; looking: as `members`."""
+    def _searcher(self, starts: list[list[int]] | None, *, looking: bool = False) -> Searcher:
+        """A search on all models as one; looking: for a coverage penalty, on models that tell where they look."""
         if self.shortlist is not None and (looking or any(starts or [])):
             unfit = "a coverage penalty" if looking else "a prefix"
             raise AttendoError(f"a search with a shortlist does not take {unfit}; leave one of them out")
         begin = self.tokenizer.specials.begin
-        members = [member.begun(begin, self.device) for member in self.members(looking=looking)]
-        if len(members) == 1:
-            (only,) = members
-            return only.start, only.step, only.best
-        ensemble = Ensemble([(member.start, member.step) for member in members])
-        return ensemble.start, ensemble.step, best_tokens
+        backends = [backend.with_decoder_prefix(begin) for backend in self.members(looking=looking)]
+        return Searcher(ensemble(backends), self.special_ids, self.longest + 1)
 
-    def members(self, *, looking: bool = False) -> Sequence[Member]:
+    def members(self, *, looking: bool = False) -> Sequence[SearchBackend]:
         """The models as a search asks of them; looking: those that tell where they look."""
         if self._final and not self._searching:
             self.prepare()
         if self._searching and not looking:
             return self._searching
-        return [as_it_is(model, self.tokenizer.pad_id) for model in self._models]
+        backends = [eager_backend(model, self.tokenizer.pad_id) for model in self._models]
+        if not looking:
+            return backends
+        steps = [attending_step(model) for model in self._models]
+        return [replace(backend, attending=step) for backend, step in zip(backends, steps, strict=True)]
 
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""

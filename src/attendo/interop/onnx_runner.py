@@ -20,10 +20,10 @@ from torch import Tensor
 from attendo.config import build
 from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.engine import decode
 from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.members import Reader, begun
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written
@@ -133,7 +133,7 @@ def check_lengths(lengths: np.ndarray, max_len: int) -> None:
 
 
 class Stepper:
-    """decoder.onnx as a step: `start` and `step` are what a search or a `Reader` calls."""
+    """decoder.onnx as a step: `start` and `step` are what a search or a `DecoderBackend` calls."""
 
     def __init__(self, path: Path, max_len: int):
         self.session, self.max_len = Session(path), max_len
@@ -227,8 +227,9 @@ class ExportedTranslator(Exported):
         config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
         specials, step = self.tokenizer.specials, self.decoder.step
         longest = self.max_len - specials.n_reserved
-        sources, start = sources_of(self.tokenizer, texts, longest), begun(self.start, step, specials.begin)
-        found = decode(sources.rows, start, step, config, self.special_ids, longest + 1)
+        sources = sources_of(self.tokenizer, texts, longest)
+        backend = SearchBackend(self.start, step).with_decoder_prefix(specials.begin)
+        found = Searcher(backend, self.special_ids, longest + 1).search(sources.rows, config)
         return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
 
     def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
@@ -243,9 +244,9 @@ class ExportedTranslator(Exported):
 class ExportedGenerator(Exported):
     """decoder.onnx of a language model, written on by attendo's sampling."""
 
-    def reader(self) -> Reader:
+    def reader(self) -> DecoderBackend:
         """What `Writing` and `Windows` ask of a language model."""
-        return Reader(
+        return DecoderBackend(
             lambda rows, _capacity: self.decoder.begin(rows, {}),
             self.decoder.step,
             self.max_len,

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
-from attendo.decoding.members import Member, Reader, as_it_is, reader
 from attendo.decoding.native.compiled import Change
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.decoding.trace import SearchTrace
 from attendo.inference import Generator, Translator
@@ -72,7 +73,7 @@ PASSED_OVER = 3
 Found = tuple[list[Hypothesis], SearchTrace]
 """What a search found, the best first, and its whole tree."""
 
-FormT = TypeVar("FormT", Member, Reader)
+FormT = TypeVar("FormT", SearchBackend, DecoderBackend)
 
 
 def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
@@ -96,27 +97,14 @@ def search_translation(
     config, (first, *others) = config_of(translator, beam), translator.members()
     looks = config.coverage_penalty > 0  # at attention, which modules alone tell
     with torch.no_grad(), ExitStack() as until_found:
-        member = None if looks or others else _changed(first, translator.model, edits)
-        attending = None
-        if member is None:
+        backend = None if looks or others else _changed(first, translator.model, edits)
+        if backend is None:
             view = until_found.enter_context(edited(translator.model, edits))
-            member = as_it_is(view, translator.tokenizer.pad_id)
-            attending = attending_step(view) if looks else None
-        member = member.begun(translator.tokenizer.specials.begin, translator.device)
-        limit = config.max_length(len(source), translator.longest + 1)
-        hypotheses, traces = traced_beam_search(
-            member.step,
-            member.start([source], config.beam, limit),
-            [limit],
-            config,
-            translator.special_ids,
-            translator.device,
-            prefixes=[prefix[: limit - 1]] if prefix else None,
-            attending=attending,
-            n_passed_over=PASSED_OVER,
-            best=member.best,
-        )
-    return hypotheses[0], traces[0]
+            backend = eager_backend(view, translator.tokenizer.pad_id)
+            backend = dataclasses.replace(backend, attending=attending_step(view) if looks else None)
+        backend = backend.with_decoder_prefix(translator.tokenizer.specials.begin)
+        searcher = Searcher(backend, translator.special_ids, translator.longest + 1)
+        return searcher.traced(source, config, prefix, PASSED_OVER)
 
 
 def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
@@ -141,7 +129,7 @@ def search_text(
     config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
     with torch.no_grad(), ExitStack() as until_found:
         changed = _changed(generator.reader(), generator.model, edits)
-        model = changed or reader(until_found.enter_context(edited(generator.model, edits)))
+        model = changed or eager_decoder(until_found.enter_context(edited(generator.model, edits)))
         cache = model.start(beam, len(prompt) + max_tokens)
         if len(prompt) > 1:  # the search itself feeds the last of them
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)

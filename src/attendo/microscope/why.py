@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.decoding.backends import eager_backend
 from attendo.decoding.beam import length_norm
-from attendo.decoding.members import as_it_is
 from attendo.decoding.trace import SearchTrace
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
@@ -119,7 +119,7 @@ def _forced(seen: Seen, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
         if isinstance(seen.user, Translator):
             begin = tokenizer.specials.begin
             read = torch.tensor([[*begin, *ids[:-1]]], device=device)
-            return as_it_is(view, tokenizer.pad_id).forced([seen.source], read)[0, len(begin) - 1 :]
+            return eager_backend(view, tokenizer.pad_id).forced([seen.source], read)[0, len(begin) - 1 :]
         prompt = prompt_of(seen)
         return view(torch.tensor([[*prompt, *ids[:-1]]], device=device))[0, len(prompt) - 1 :]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.engine import decode
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.step import SpecialIds
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig, Positions
@@ -103,7 +103,8 @@ def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
     config = DecodingConfig(beam=1, max_length_ratio=1.0, max_length_extra=2)
     special = SpecialIds(bos_id=BOS, eos_id=EOS, never=tuple(range(BOS + 1)))
     sources = [[*symbol_ids(row), EOS] for row in rows]
-    found = decode(sources, start, step, config, special, model.config.max_len)
+    searcher = Searcher(SearchBackend(start, step), special, model.config.max_len)
+    found = searcher.search(sources, config)
     return [[token_id - FIRST for token_id in hypotheses[0].token_ids] for hypotheses in found]
 
 

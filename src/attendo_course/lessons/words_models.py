@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.members import reader
+from attendo.decoding.backends import eager_decoder
 from attendo.decoding.sampling import SamplingConfig, generate
 from attendo.decoding.step import SpecialIds
 from attendo.inference.sliding_window import Window
@@ -233,7 +233,7 @@ def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
 def model_step(model: WordModel, n_expected: int) -> Step:
     """The model's logits, from its state or, the Transformer's, from the words that its window still holds."""
     if isinstance(model, DecoderLM):
-        return Window(reader(model), n_expected).read
+        return Window(eager_decoder(model), n_expected).read
     state: State | None = None
 
     def step(ids: Sequence[int]) -> Tensor:

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from native_models import VOCAB, configs, model_of, sources, translator
 
+from attendo.decoding.backends import best_backend, eager_backend, in_bfloat16
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.candidates import best_tokens
-from attendo.decoding.engine import decode
-from attendo.decoding.members import as_it_is, fastest, in_bfloat16
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.prepare import prepared
+from attendo.decoding.searcher import Searcher
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder
@@ -181,9 +181,9 @@ def test_the_best_tokens_are_those_of_torch(logits, k, never):
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(int8, beam):
-    member, rows = fastest(translator(), 0, int8=int8), sources(5)
+    member, rows = best_backend(translator(), 0, int8=int8), sources(5)
     config, special = DecodingConfig(beam=beam, n_best=beam), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
-    found = decode(rows, member.start, member.step, config, special, 30, best=member.best)
+    found = Searcher(member, special, 30).search(rows, config)
     texts = [(row, text) for row, texts in zip(rows, found, strict=True) for text in texts]
     assert texts
     for row, text in texts:
@@ -194,20 +194,17 @@ def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(
 
 def test_without_a_compiler_the_modules_search(monkeypatch):
     model = translator()
-    compiled = fastest(model, 0)
+    compiled = best_backend(model, 0)
 
     def none(bits):
         raise NoLibrary("there is no C++ compiler")
 
     monkeypatch.setattr("attendo.decoding.native.compiled.require_suited", none)
-    member = fastest(model, 0)
+    member = best_backend(model, 0)
     assert (compiled.why, member.why) == (None, "there is no C++ compiler")
     config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
     with torch.inference_mode():
-        texts = [
-            decode(sources(4), form.start, form.step, config, special, 30, best=form.best)
-            for form in (compiled, member)
-        ]
+        texts = [Searcher(form, special, 30).search(sources(4), config) for form in (compiled, member)]
     for one, other in zip(*texts, strict=True):
         assert one[0].token_ids == other[0].token_ids
         assert one[0].log_prob == pytest.approx(other[0].log_prob, abs=1e-4)
@@ -215,11 +212,10 @@ def test_without_a_compiler_the_modules_search(monkeypatch):
 
 def test_bfloat16_finds_about_the_same():
     model = translator()
-    half = as_it_is(in_bfloat16(model), 0)
+    half = eager_backend(in_bfloat16(model), 0)
     config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
     wanted, found = (
-        decode(sources(6), form.start, form.step, config, special, 30, best=form.best)
-        for form in (as_it_is(model, 0), half)
+        Searcher(form, special, 30).search(sources(6), config) for form in (eager_backend(model, 0), half)
     )
     assert model.output_proj.weight.dtype == torch.float32
     apart = [abs(one[0].log_prob - other[0].log_prob) for one, other in zip(wanted, found, strict=True)]

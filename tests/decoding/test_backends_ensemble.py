@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from search_table import SPECIAL, Table, every_text
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
+from attendo.decoding.backends import ensemble, mean_log_probs
 from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.members import Ensemble, mean_log_probs
+from attendo.decoding.searcher import SearchBackend
 from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
 
@@ -38,11 +39,11 @@ def averaged(members, vocab):
 def test_a_search_over_tables_finds_what_their_mean_finds(seeds, beam):
     members = [Table(seed=seed, vocab=5) for seed in seeds]
     mean = averaged(members, 5)
-    ensemble = Ensemble([(member.start, member.step) for member in members])
+    joint = ensemble([SearchBackend(member.start, member.step) for member in members])
     config = DecodingConfig(beam=beam, n_best=beam)
     sources, limits = [(2, 3), (4,), (2, 2, 2)], [4, 3, 5]
-    cache = ensemble.start(sources, beam, max(limits))
-    found = beam_search(ensemble.step, cache, limits, config, SPECIAL)
+    cache = joint.start(sources, beam, max(limits))
+    found = beam_search(joint.step, cache, limits, config, SPECIAL)
     alone = beam_search(mean.step, mean.start(sources, beam, max(limits)), limits, config, SPECIAL)
     for ours, theirs in zip(found, alone, strict=True):
         assert [h.token_ids for h in ours] == [h.token_ids for h in theirs]
@@ -51,9 +52,9 @@ def test_a_search_over_tables_finds_what_their_mean_finds(seeds, beam):
 
 def test_a_wide_beam_finds_the_best_text_of_the_mean():
     members = [Table(seed=seed, vocab=4, end_bias=1.0) for seed in (1, 2)]
-    ensemble = Ensemble([(member.start, member.step) for member in members])
+    joint = ensemble([SearchBackend(member.start, member.step) for member in members])
     config = DecodingConfig(beam=20)
-    found = beam_search(ensemble.step, ensemble.start([(2,)], 20, 4), [4], config, SPECIAL)[0][0]
+    found = beam_search(joint.step, joint.start([(2,)], 20, 4), [4], config, SPECIAL)[0][0]
     ids, log_prob, _ = every_text(averaged(members, 4), (2,), 4, config.length_penalty)[0]
     assert (found.token_ids, found.log_prob) == (ids, pytest.approx(log_prob, abs=1e-9))
     by_hand = [
@@ -73,17 +74,17 @@ def test_rows_join_every_member(tokenizer):
     def step(model):
         return lambda ids, cache: model.step(ids, cache)[:, -1]
 
-    ensemble = Ensemble([(start(model), step(model)) for model in members])
+    joint = ensemble([SearchBackend(start(model), step(model)) for model in members])
     sources, ids = [[[7, 8, 9]], [[10, 11]]], torch.tensor([[2], [5], [6], [7]])
     with torch.no_grad():
-        alone = [ensemble.start(source, 2, 8) for source in sources]
-        joined, late = (ensemble.start(source, 2, 8) for source in sources)
+        alone = [joint.start(source, 2, 8) for source in sources]
+        joined, late = (joint.start(source, 2, 8) for source in sources)
         for token in (3, 4):
             fed = torch.tensor([[token], [token + 1]])
-            torch.testing.assert_close(ensemble.step(fed, joined), ensemble.step(fed, alone[0]))
+            torch.testing.assert_close(joint.step(fed, joined), joint.step(fed, alone[0]))
         joined.join(late)
-        both = [ensemble.step(ids[2 * i : 2 * i + 2], cache) for i, cache in enumerate(alone)]
-        torch.testing.assert_close(ensemble.step(ids, joined), torch.cat(both))
+        both = [joint.step(ids[2 * i : 2 * i + 2], cache) for i, cache in enumerate(alone)]
+        torch.testing.assert_close(joint.step(ids, joined), torch.cat(both))
 
 
 def test_what_one_member_rules_out_stays_possible_and_a_dead_row_adds_nothing():

@@ -1,6 +1,6 @@
 """A search that is begun with given ids: what its cache has read before the first step."""
 
-from attendo.decoding.members import begun
+from attendo.decoding.searcher import SearchBackend
 
 
 class Read(list):
@@ -19,10 +19,10 @@ def step(token_ids, cache):
 
 
 def test_rows_have_read_all_but_the_last_and_keep_their_capacity():
-    cache = begun(start, step, [2, 7, 5])([[1], [3, 4]], 2, 10)
+    cache = SearchBackend(start, step).with_decoder_prefix([2, 7, 5]).start([[1], [3, 4]], 2, 10)
     assert cache == [[2, 7]] * 4
     assert cache.capacity == 10 + 2
 
 
 def test_one_id_needs_nothing_before_it():
-    assert begun(start, step, [2]) is start
+    assert SearchBackend(start, step).with_decoder_prefix([2]).start is start

@@ -12,15 +12,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.data.batches import pad_rows
-from attendo.decoding.beam import AttendingStep
-from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
 from attendo.decoding.native.compiled import Change, CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.native.narrowed import NarrowedModel
 from attendo.decoding.native.slots import SlotCache
 from attendo.decoding.prepare import ModelT, prepared
+from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, masked
-from attendo.decoding.step import CacheT, JoiningCache, Start, Step
+from attendo.decoding.step import AttendingStep, CacheT, JoiningCache
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
@@ -77,34 +76,28 @@ class EnsembleCache(Generic[CacheT]):
         return EnsembleCache([mine.in_place_of(theirs) for mine, theirs in both])
 
 
-@dataclass(frozen=True)
-class Ensemble(Generic[CacheT]):
-    """Models of one vocabulary as one: `start` and `step` are what a search asks of a model.
+def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
+    """Models of one vocabulary as one, which predicts by the mean of their probabilities; a single one is itself."""
+    if len(backends) == 1:
+        return backends[0]
 
-    members: the start and the step of each.
-    """
+    def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> EnsembleCache[Any]:
+        return EnsembleCache([backend.start(sources, rows_per_source, capacity) for backend in backends])
 
-    members: Sequence[tuple[Start[CacheT], Step[CacheT]]]
+    def step(token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[Any], /) -> Float[Tensor, "rows vocab"]:
+        both = zip(backends, cache.members, strict=True)
+        return mean_log_probs([backend.step(token_ids, member) for backend, member in both])
 
-    def start(
-        self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /
-    ) -> EnsembleCache[CacheT]:
-        """Every member reads the sources."""
-        return EnsembleCache([start(sources, rows_per_source, capacity) for start, _ in self.members])
-
-    def step(
-        self, token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[CacheT], /
-    ) -> Float[Tensor, "rows vocab"]:
-        """The logarithm of the members' mean probability of each next token."""
-        found = zip(self.members, cache.members, strict=True)
-        return mean_log_probs([step(token_ids, member) for (_, step), member in found])
+    steps = [backend.attending for backend in backends if backend.attending is not None]
+    attending = mean_attending(steps) if len(steps) == len(backends) else None
+    return SearchBackend(start, step, attending=attending, device=backends[0].device)
 
 
-def mean_attending(steps: Sequence[AttendingStep[CacheT]]) -> AttendingStep[EnsembleCache[CacheT]]:
-    """`Ensemble.step` with the mean of where the members look, for the coverage penalty; one step for each member."""
+def mean_attending(steps: Sequence[AttendingStep[Any]]) -> AttendingStep[EnsembleCache[Any]]:
+    """The step of an `ensemble` with the mean of where its members look, for the coverage penalty."""
 
     def step(
-        token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[CacheT], /
+        token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[Any], /
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]:
         found = [step(token_ids, member) for step, member in zip(steps, cache.members, strict=True)]
         weights = torch.stack([weights.double() for _, weights in found]).mean(0)
@@ -113,55 +106,12 @@ def mean_attending(steps: Sequence[AttendingStep[CacheT]]) -> AttendingStep[Ense
     return step
 
 
-def begun(
-    start: Start[CacheT], step: Step[CacheT], begin: Sequence[int], device: torch.device | str = "cpu"
-) -> Start[CacheT]:
-    """A start whose rows have read all of these ids but the last, with which a search begins as ever; itself for one.
-
-    The capacity is still what is fed to a row by the search.
-    """
-    if len(begin) == 1:
-        return start
-
-    def started(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> CacheT:
-        cache = start(sources, rows_per_source, capacity + len(begin) - 1)
-        rows = len(sources) * rows_per_source
-        for token in begin[:-1]:
-            step(torch.full((rows, 1), token, device=device), cache)
-        return cache
-
-    return started
-
-
 @dataclass(frozen=True)
-class Member:
-    """What a search asks of a model: `start`, `step` and `best`.
-
-    forced: from sources and target ids `[sources, n]`, the first the begin id, to the logits `[sources, n, vocab]` of
-    what follows each. chosen: the log-probability of given tokens after logits. Both are what a search finds, to the
-    last bit where the model is compiled. why: in a line, why it is not; None where it is. changed: gives the same
-    with other layers, if it is compiled and has no shortlist.
-    """
-
-    start: Start[Any]
-    step: Step[Any]
-    forced: Callable[[Sequence[Sequence[int]], Tensor], Tensor]
-    best: BestTokens = best_tokens
-    chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
-    why: str | None = None
-    changed: Callable[[Mapping[str, Change]], Member] | None = None
-
-    def begun(self, begin: Sequence[int], device: torch.device) -> Member:
-        """The same for texts that begin with these ids, of which a search knows but the last."""
-        return self if len(begin) == 1 else replace(self, start=begun(self.start, self.step, begin, device))
-
-
-@dataclass(frozen=True)
-class Reader:
+class DecoderBackend:
     """What is asked of a decoder that stands alone: `start` of so many rows and so much capacity, and `step`.
 
     step: from the next ids `[rows, n]` of every row to the logits `[rows, vocab]` after the last of them. max_len: the
-    most tokens that it reads. why, changed: as in `Member`.
+    most tokens that it reads. why, changed: as in `SearchBackend`.
     """
 
     start: Callable[[int, int], Any]
@@ -169,10 +119,10 @@ class Reader:
     max_len: int
     device: torch.device
     why: str | None = None
-    changed: Callable[[Mapping[str, Change]], Reader] | None = None
+    changed: Callable[[Mapping[str, Change]], DecoderBackend] | None = None
 
 
-def reader(model: DecoderLM, why: str | None = None) -> Reader:
+def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
     """The model's own modules, on its own device."""
 
     def step(token_ids: Tensor, cache: DecoderCache) -> Tensor:
@@ -180,7 +130,7 @@ def reader(model: DecoderLM, why: str | None = None) -> Reader:
         return model.output(model.decoder.step(x, cache)[:, -1])
 
     weight = model.embedding.tokens.weight
-    return Reader(model.start, step, model.config.max_len, weight.device, why)
+    return DecoderBackend(model.start, step, model.config.max_len, weight.device, why)
 
 
 def in_bfloat16(model: ModelT) -> ModelT:
@@ -194,26 +144,26 @@ def laid_out(model: ModelT, *, int8: bool) -> ModelT:
     return in_bfloat16(model) if on_gpu else prepared(model, int8=int8)
 
 
-def fastest_reader(model: DecoderLM, *, int8: bool = False) -> Reader:
-    """As `fastest`, for a decoder that stands alone."""
+def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
+    """As `best_backend`, for a decoder that stands alone."""
     try:
         compiled = CompiledModel(model, int8=int8)
     except NoLibrary as reason:
-        return reader(laid_out(model, int8=int8), str(reason))
-    return _compiled_reader(compiled, model.config.max_len)
+        return eager_decoder(laid_out(model, int8=int8), str(reason))
+    return _compiled_decoder(compiled, model.config.max_len)
 
 
-def _compiled_reader(model: CompiledModel, max_len: int) -> Reader:
+def _compiled_decoder(model: CompiledModel, max_len: int) -> DecoderBackend:
     def start(rows: int, capacity: int) -> SlotCache:
         return model.start([[]] * rows, 1, capacity)
 
-    def changed(changes: Mapping[str, Change]) -> Reader:
-        return _compiled_reader(model.changed(changes), max_len)
+    def changed(changes: Mapping[str, Change]) -> DecoderBackend:
+        return _compiled_decoder(model.changed(changes), max_len)
 
-    return Reader(start, model.step, max_len, torch.device("cpu"), changed=changed)
+    return DecoderBackend(start, model.step, max_len, torch.device("cpu"), changed=changed)
 
 
-def as_it_is(model: EncoderDecoder, pad_id: int, why: str | None = None) -> Member:
+def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) -> SearchBackend:
     """The model's own modules, on its own device. pad_id: fills the shorter sources of a batch."""
     device = model.target_embedding.tokens.weight.device
 
@@ -228,12 +178,12 @@ def as_it_is(model: EncoderDecoder, pad_id: int, why: str | None = None) -> Memb
         src, lengths = pad_rows(sources, pad_id, device)
         return model(src, tgt, lengths)
 
-    return Member(start, step, forced, why=why)
+    return SearchBackend(start, step, forced, device=device, why=why)
 
 
-def fastest(
+def best_backend(
     model: EncoderDecoder, pad_id: int, *, int8: bool = False, shortlist: Shortlist | None = None
-) -> Member:
+) -> SearchBackend:
     """Compiled for this processor (`native`), or else with its matrices laid out anew (`prepared`).
 
     What a search finds stays the same but for rounding; in compiled form it does not depend on the batch, to the bit.
@@ -243,24 +193,26 @@ def fastest(
     try:
         compiled = CompiledModel(model, int8=int8)
     except NoLibrary as reason:
-        member = as_it_is(laid_out(model, int8=int8), pad_id, str(reason))
+        member = eager_backend(laid_out(model, int8=int8), pad_id, str(reason))
         if shortlist is None:
             return member
         start, step = masked(member.start, member.step, shortlist)
         return replace(member, start=start, step=step)
 
-    member = _compiled_member(compiled)
+    member = _compiled_backend(compiled)
     if shortlist is None:
         return member
     narrowed = NarrowedModel(compiled, model.output_proj, shortlist, int8=int8)
     return replace(member, start=narrowed.start, step=narrowed.step, changed=None)
 
 
-def _compiled_member(model: CompiledModel) -> Member:
+def _compiled_backend(model: CompiledModel) -> SearchBackend:
     def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
         return model.logits(model.states(tgt, model.start(sources, 1, tgt.shape[1])))
 
-    def changed(changes: Mapping[str, Change]) -> Member:
-        return _compiled_member(model.changed(changes))
+    def changed(changes: Mapping[str, Change]) -> SearchBackend:
+        return _compiled_backend(model.changed(changes))
 
-    return Member(model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed)
+    return SearchBackend(
+        model.start, model.step, forced, best_of_floats, log_probs_of_floats, changed=changed
+    )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_table import EOS, SPECIAL, Table, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.engine import decode, decode_as_found, source_batches
+from attendo.decoding.searcher import SearchBackend, Searcher, source_batches
 from attendo.decoding.step import SpecialIds
 from attendo.models import EncoderDecoder, ModelConfig
 
@@ -27,7 +27,7 @@ def test_batch_mates_order_and_budget_change_nothing(seed, beam, lengths):
         config = DecodingConfig(
             beam=beam, n_best=beam, max_length_ratio=1.0, max_length_extra=2, batch_tokens=batch_tokens
         )
-        return decode(rows, table.start, table.step, config, SPECIAL, capacity=7)
+        return Searcher(SearchBackend(table.start, table.step), SPECIAL, 7).search(rows, config)
 
     together = found(sources, 1000)
     assert together == [found([source], 1000)[0] for source in sources]
@@ -89,7 +89,9 @@ def test_source_batches_hold_every_source_once_within_the_budget():
 
 def test_results_come_as_they_are_found():
     table, config = Table(vocab=5), DecodingConfig(beam=1, batch_tokens=3)
-    arriving = decode_as_found([(1,), (2, 2, 2)], table.start, table.step, config, SPECIAL, capacity=5)
+    arriving = Searcher(SearchBackend(table.start, table.step), SPECIAL, 5).search_as_found(
+        [(1,), (2, 2, 2)], config
+    )
     number, hypotheses = next(arriving)
     assert (number, len(hypotheses)) == (1, 1)
     assert not torch.is_inference_mode_enabled()
@@ -122,9 +124,10 @@ def test_the_models_score_is_the_forced_score_and_padding_changes_nothing():
     rng = np.random.default_rng(1)
     sources = [rng.integers(4, 13, length).tolist() for length in (3, 9, 1, 5, 5)]
     config = DecodingConfig(beam=3, n_best=3, max_length_ratio=1.0, max_length_extra=6)
-    found = decode(sources, start, step, config, special, capacity=64)
+    searcher = Searcher(SearchBackend(start, step), special, 64)
+    found = searcher.search(sources, config)
     for source, hypotheses in zip(sources, found, strict=True):
-        alone = decode([source], start, step, config, special, capacity=64)[0]
+        alone = searcher.search([source], config)[0]
         assert [h.token_ids for h in alone] == [h.token_ids for h in hypotheses]
         for hypothesis in hypotheses:
             generated = [*hypothesis.token_ids, *[3] * hypothesis.finished]

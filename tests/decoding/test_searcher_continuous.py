@@ -9,9 +9,9 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.engine import ContinuousSearch, decode
-from attendo.decoding.members import as_it_is, fastest
+from attendo.decoding.searcher import Searcher
 from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder, ModelConfig
@@ -28,7 +28,7 @@ def model() -> EncoderDecoder:
     return made
 
 
-COMPILED, DOUBLE = fastest(model(), 0), as_it_is(model().double(), 0)
+COMPILED, DOUBLE = best_backend(model(), 0), eager_backend(model().double(), 0)
 
 
 @settings(max_examples=examples(6, 40), deadline=None)
@@ -47,7 +47,7 @@ def test_a_source_finds_the_same_whenever_it_comes(arrivals, beam, compiled, opt
     member = COMPILED if compiled else DOUBLE
     config = DecodingConfig(beam=beam, max_length_ratio=1, max_length_extra=5, **options)
     rng = np.random.default_rng(len(arrivals))
-    search = ContinuousSearch(member.start, member.step, config, SPECIAL, 20, best=member.best)
+    search = Searcher(member, SPECIAL, 20).continuous(config)
     given_sources: dict[int, tuple[list[int], list[int]]] = {}
     found = {}
     for wait, n in arrivals:
@@ -62,10 +62,7 @@ def test_a_source_finds_the_same_whenever_it_comes(arrivals, beam, compiled, opt
         found.update(search.advance())
     assert found.keys() == given_sources.keys()
     for number, (row, start) in given_sources.items():
-        (alone,) = decode(
-            [row], member.start, member.step, config, SPECIAL, 20,
-            prefixes=[start] if forced else None, best=member.best,
-        )  # fmt: skip
+        (alone,) = Searcher(member, SPECIAL, 20).search([row], config, [start] if forced else None)
         assert [text.token_ids for text in found[number]] == [text.token_ids for text in alone]
         for one, other in zip(found[number], alone, strict=True):
             if compiled:
@@ -74,7 +71,7 @@ def test_a_source_finds_the_same_whenever_it_comes(arrivals, beam, compiled, opt
 
 
 def test_a_prefix_without_room_is_refused_before_anything_is_read():
-    search = ContinuousSearch(COMPILED.start, COMPILED.step, DecodingConfig(), SPECIAL, 4, best=COMPILED.best)
+    search = Searcher(COMPILED, SPECIAL, 4).continuous(DecodingConfig())
     with pytest.raises(AttendoError, match="a prefix has 4 tokens"):
         search.add([[5, 2]], [[5, 6, 7, 8]])
     assert (search.going_on, search.advance(), search.add([])) == (0, [], [])
@@ -82,7 +79,7 @@ def test_a_prefix_without_room_is_refused_before_anything_is_read():
 
 def test_a_search_that_came_to_rest_goes_on_in_the_memory_that_it_has():
     config = DecodingConfig(beam=2, max_length_ratio=1, max_length_extra=5)
-    search = ContinuousSearch(COMPILED.start, COMPILED.step, config, SPECIAL, 20, best=COMPILED.best)
+    search = Searcher(COMPILED, SPECIAL, 20).continuous(config)
 
     def found(sources):
         search.add(sources)

@@ -1,0 +1,398 @@
+"""Searching many sources on one model: whole batches, one text as it is found, draws, and sources that join."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attendo.decoding.beam import BeamSearch, beam_search, length_norm, traced_beam_search
+from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
+from attendo.decoding.constraints import Constraints
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig
+from attendo.decoding.step import AttendingStep, Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.trace import SearchTrace
+from attendo.errors import AttendoError
+
+if TYPE_CHECKING:
+    from attendo.decoding.native.compiled import Change
+
+SIDE_BY_SIDE = 8
+"""Sources streamed together: 16 sentences take a third of the time that one by one takes, and the first hardly more."""
+
+Found = tuple[int, tuple[int, ...], bool]
+"""The number of a source, its next tokens, perhaps none, and whether its text ends with them."""
+
+
+CPU = torch.device("cpu")
+
+
+def _no_forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
+    raise AttendoError("this backend searches only; it does not score given texts")
+
+
+@dataclass(frozen=True)
+class SearchBackend:
+    """What a search needs of a model.
+
+    Attributes:
+        start: Reads sources and makes the cache.
+        step: Feeds one token per row and returns the logits of the next one.
+        forced: From sources and target ids `[sources, n]`, the first the BOS id, to the logits `[sources, n, vocab]`
+            of what follows each: the numbers of a search, bit for bit if the model is compiled.
+        best: `best_tokens`, or an equivalent for the logits of this backend.
+        chosen: The log-probability of given tokens, from logits.
+        attending: Replaces `step` in a search with a coverage penalty.
+        device: Where `step` takes and returns tensors.
+        why: Why the model is not compiled, in one line; None if it is.
+        changed: Returns the same backend with other layers; None unless it is compiled and has no shortlist.
+    """
+
+    start: Start[Any]
+    step: Step[Any]
+    forced: Callable[[Sequence[Sequence[int]], Tensor], Tensor] = _no_forced
+    best: BestTokens = best_tokens
+    chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
+    attending: AttendingStep[Any] | None = None
+    device: torch.device = CPU
+    why: str | None = None
+    changed: Callable[[Mapping[str, Change]], SearchBackend] | None = None
+
+    def with_decoder_prefix(self, begin: Sequence[int]) -> SearchBackend:
+        """The same for texts that begin with these ids, of which a search knows only the last."""
+        if len(begin) == 1:
+            return self
+
+        def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> Any:
+            cache = self.start(sources, rows_per_source, capacity + len(begin) - 1)
+            rows = len(sources) * rows_per_source
+            for token in begin[:-1]:
+                self.step(torch.full((rows, 1), token, device=self.device), cache)
+            return cache
+
+        return replace(self, start=start)
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """All searches on one model. `start` and `step` are called under `torch.inference_mode`.
+
+    Sources are rows of token ids as the model reads them; a model in training mode is the caller's to put in evaluation
+    mode. `prefixes` are the token ids that the text of each source begins with. Before a search begins, AttendoError is
+    raised for a prefix that fills its text and for another number of prefixes than sources.
+
+    Attributes:
+        backend: The model.
+        special_ids: The id that is fed first, the id that ends a text, and the ids that are never generated.
+        capacity: The most tokens that the model can hold per text.
+    """
+
+    backend: SearchBackend
+    special_ids: SpecialIds
+    capacity: int
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: DecodingConfig,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of every source, in the order of the sources."""
+        results: list[list[Hypothesis]] = [[] for _ in sources]
+        for number, hypotheses in self.search_as_found(sources, config, prefixes):
+            results[number] = hypotheses
+        return results
+
+    def search_as_found(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: DecodingConfig,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """Yield (number of the source, its hypotheses) as batches are done, longest sources first."""
+        self._check_prefixes(sources, prefixes, config)
+        model = self.backend
+        for numbers in source_batches([len(source) for source in sources], config):
+            rows = [sources[number] for number in numbers]
+            limits = self._limits(rows, config)
+            with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
+                found = beam_search(
+                    model.step,
+                    model.start(rows, config.beam, max(limits)),
+                    limits,
+                    config,
+                    self.special_ids,
+                    model.device,
+                    prefixes=None if prefixes is None else [prefixes[number] for number in numbers],
+                    attending=model.attending,
+                    best=model.best,
+                )
+            yield from zip(numbers, found, strict=True)
+
+    def traced(
+        self,
+        source: Sequence[int],
+        config: DecodingConfig,
+        prefix: Sequence[int] = (),
+        n_passed_over: int = 0,
+    ) -> tuple[list[Hypothesis], SearchTrace]:
+        """The hypotheses of one source and everything that the search kept; n_passed_over: as `TraceRecorder`."""
+        model, (limit,) = self.backend, self._limits([source], config)
+        with torch.inference_mode():
+            (found,), (trace,) = traced_beam_search(
+                model.step,
+                model.start([source], config.beam, limit),
+                [limit],
+                config,
+                self.special_ids,
+                model.device,
+                prefixes=[prefix[: limit - 1]] if prefix else None,
+                attending=model.attending,
+                n_passed_over=n_passed_over,
+                best=model.best,
+            )
+        return found, trace
+
+    def stream(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: DecodingConfig,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> Iterator[Found]:
+        """What `search` finds with a beam of 1, as it is found: the next tokens of each source, in their order.
+
+        A coverage penalty is left out: it ranks texts, and here is one.
+        """
+        config = replace(config, beam=1, n_best=1, beam_groups=1, coverage_penalty=0.0)
+        limits = self._limits(sources, config)
+        Constraints(limits, self.special_ids, prefixes=prefixes)  # rejects what cannot begin a text, at once
+        return self._streamed(sources, config, limits, prefixes)
+
+    def _streamed(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: DecodingConfig,
+        limits: list[int],
+        prefixes: Sequence[Sequence[int]] | None,
+    ) -> Iterator[Found]:
+        for first in range(0, len(sources), SIDE_BY_SIDE):
+            part = slice(first, first + SIDE_BY_SIDE)
+            with torch.inference_mode():
+                starts = None if prefixes is None else prefixes[part]
+                search = self._begun(sources[part], config, limits[part], starts)
+            for number, tokens, ends in _tokens(search):
+                yield first + number, tokens, ends
+
+    def sample(
+        self,
+        sources: Sequence[Sequence[int]],
+        configs: Sequence[SamplingConfig],
+        search: DecodingConfig,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[Hypothesis]:
+        """One text drawn for each source by its own config and seed, whatever is drawn beside it, in their order.
+
+        Args:
+            sources: Rows of token ids.
+            configs: One for each source; its `max_tokens` may leave fewer tokens than `search` does.
+            search: Gives the most tokens of a text, the norm of the score, and the size of a batch.
+            prefixes: The tokens that each text begins with. They count as drawn: what follows is what would have
+                followed, had they been.
+
+        Raises:
+            AttendoError: A prefix fills its text; otherwise as `Sampler.draw`.
+        """
+        starts = [()] * len(sources) if prefixes is None else prefixes
+        limits = self._limits(sources, search)
+        Constraints(limits, self.special_ids, prefixes=starts)  # rejects what cannot begin a text
+        limited = [
+            replace(config, max_tokens=min(config.max_tokens, limit))
+            for config, limit in zip(configs, limits, strict=True)
+        ]
+        alone = replace(search, beam=1, n_best=1, beam_groups=1)
+        found: list[list[Drawn]] = [[] for _ in sources]
+        for length in sorted({len(prefix) for prefix in starts}):  # prefixes of one length are read in step
+            alike = [number for number, prefix in enumerate(starts) if len(prefix) == length]
+            for places in source_batches([len(sources[number]) for number in alike], alone):
+                numbers = [alike[place] for place in places]
+                batch = self._drawn(
+                    [sources[number] for number in numbers],
+                    [limited[number] for number in numbers],
+                    [[self.special_ids.bos_id, *starts[number]] for number in numbers],
+                )
+                for number, tokens in zip(numbers, batch, strict=True):
+                    found[number] = tokens
+        return [_hypothesis(tokens, search, self.special_ids) for tokens in found]
+
+    def _drawn(
+        self,
+        sources: Sequence[Sequence[int]],
+        configs: Sequence[SamplingConfig],
+        prompts: Sequence[Sequence[int]],
+    ) -> list[list[Drawn]]:
+        """The tokens of each text, those of its prefix included; all prompts have one length."""
+        model = self.backend
+        found: list[list[Drawn]] = [[] for _ in sources]
+        n_drawn = len(prompts[0]) - 1
+        ids = torch.tensor(prompts, device=model.device)
+        with torch.inference_mode():
+            room = max(n_drawn, *(config.max_tokens for config in configs), 1)
+            cache = model.start(sources, 1, room)
+            for place in range(n_drawn):
+                logits = model.step(ids[:, place : place + 1], cache)
+                log_probs = log_probs_of(logits, ids[:, place + 1]).tolist()
+                for text, prompt, log_prob in zip(found, prompts, log_probs, strict=True):
+                    text.append(Drawn(prompt[place + 1], log_prob))
+        drawn_before = [n_drawn] * len(prompts)
+        sampling = Sampling(model.step, cache, prompts, configs, self.special_ids, model.device, drawn_before)
+        while sampling.going_on:
+            for number, token in sampling.advance():
+                found[number].append(token)
+        return found
+
+    def continuous(self, config: DecodingConfig) -> ContinuousSearch:
+        """A search that takes in sources while others are searched; it finds what `search` does."""
+        return ContinuousSearch(self, config)
+
+    def _begun(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: DecodingConfig,
+        limits: list[int],
+        prefixes: Sequence[Sequence[int]] | None,
+    ) -> BeamSearch[Any]:
+        model = self.backend
+        cache = model.start(sources, config.beam, max(limits))
+        return BeamSearch(
+            model.step,
+            cache,
+            limits,
+            config,
+            self.special_ids,
+            model.device,
+            prefixes=prefixes,
+            best=model.best,
+        )
+
+    def _limits(self, sources: Sequence[Sequence[int]], config: DecodingConfig) -> list[int]:
+        return [config.max_length(len(source), self.capacity) for source in sources]
+
+    def _check_prefixes(
+        self,
+        sources: Sequence[Sequence[int]],
+        prefixes: Sequence[Sequence[int]] | None,
+        config: DecodingConfig,
+    ) -> None:
+        if prefixes is None:
+            return
+        if len(prefixes) != len(sources):
+            raise AttendoError(
+                f"{len(prefixes)} prefixes for {len(sources)} sources; give one for each, an empty one for none"
+            )
+        for source, prefix, limit in zip(sources, prefixes, self._limits(sources, config), strict=True):
+            if len(prefix) >= limit:
+                remedy = "shorten it" if limit == self.capacity else "shorten it, or raise max_length_extra"
+                raise AttendoError(
+                    f"a prefix has {len(prefix)} tokens; with a source of {len(source)} a text may have {limit}, its"
+                    f" end included: {remedy}"
+                )
+
+
+class ContinuousSearch:
+    """A search that takes in sources at any step, while others are searched: what a server needs.
+
+    The cache of the model is one that joins. What is found of a source does not depend on what else is searched, nor
+    on when it came.
+    """
+
+    def __init__(self, searcher: Searcher, config: DecodingConfig) -> None:
+        self.searcher, self.config = searcher, config
+        self._search: BeamSearch[Any] | None = None
+
+    @property
+    def going_on(self) -> int:
+        """How many sources are being searched."""
+        return 0 if self._search is None else len(self._search.sources)
+
+    @torch.inference_mode()
+    def add(
+        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
+    ) -> list[int]:
+        """Take in sources; return the numbers by which `advance` gives their hypotheses back."""
+        if not sources:
+            return []
+        searcher = self.searcher
+        searcher._check_prefixes(sources, prefixes, self.config)
+        limits = searcher._limits(sources, self.config)
+        if self._search is not None:
+            cache = searcher.backend.start(sources, self.config.beam, max(limits))
+            return self._search.join(cache, limits, prefixes)
+        self._search = searcher._begun(sources, self.config, limits, prefixes)
+        return list(range(len(sources)))
+
+    @torch.inference_mode()
+    def advance(self) -> list[tuple[int, list[Hypothesis]]]:
+        """Take one step of all; return (number, hypotheses) of the sources that are done with it."""
+        return self._search.advance() if self._search is not None and self.going_on else []
+
+    @torch.inference_mode()
+    def leave(self, numbers: Collection[int]) -> None:
+        """Give up these sources: from the next step on nothing is computed for them."""
+        if self._search is not None:
+            self._search.leave(numbers)
+
+    def last_tokens(self) -> list[tuple[int, int]]:
+        """The sources that a greedy search is going on with, and the last token of each."""
+        return [] if self._search is None else _last_tokens(self._search)
+
+
+def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
+    """Which sources are decoded together: their numbers, longest source first, every number once.
+
+    The padded tokens of a batch times the beam are at most `config.batch_tokens`, except where one
+    source alone has more. Similar lengths come together, so little is padded and rows end together.
+
+    >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
+    [[1, 2], [0, 3]]
+    """
+    batches: list[list[int]] = []
+    room = 0
+    for number in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        if room == 0:
+            batches.append([])
+            room = max(1, config.batch_tokens // (config.beam * max(1, lengths[number])))
+        batches[-1].append(number)
+        room -= 1
+    return batches
+
+
+def _tokens(search: BeamSearch[Any]) -> Iterator[Found]:
+    n_told = 0  # of every text that is not finished: each has one token a step
+    while len(search.sources):
+        with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
+            ended = search.advance()
+        for number, (hypothesis,) in ended:
+            yield number, hypothesis.token_ids[n_told:], True
+        n_told += 1
+        for number, token in _last_tokens(search):
+            yield number, (token,), False
+
+
+def _last_tokens(search: BeamSearch[Any]) -> list[tuple[int, int]]:
+    tokens = search.tokens[np.arange(len(search.sources)), 0, search.lengths]
+    return list(zip(search.sources.tolist(), tokens.tolist(), strict=True))
+
+
+def _hypothesis(tokens: Sequence[Drawn], search: DecodingConfig, special: SpecialIds) -> Hypothesis:
+    ids = tuple(token.token_id for token in tokens)
+    log_probs = tuple(token.log_prob for token in tokens)
+    finished = ids[-1:] == (special.eos_id,)
+    norm = length_norm(max(1, len(ids)), search.length_penalty, search.length_norm)
+    log_prob = math.fsum(log_probs)
+    return Hypothesis(ids[:-1] if finished else ids, log_prob, log_prob / norm, log_probs, finished)
