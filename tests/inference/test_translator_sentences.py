@@ -13,9 +13,8 @@ from attendo.data import forecasts
 from attendo.data.segments import Usual, split_sentences, usual_of
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
-from attendo.inference.sources import sources_of
+from attendo.inference.sources import sources_of, usual_of_run
 from attendo.inference.translator import Translator
-from attendo.inference.usual_lengths import usual_of_run
 
 FIRST, SECOND = "On Monday it will snow in Oslo.", "It might rain in Sapporo tomorrow."
 TEXT = f"{FIRST}  {SECOND}"

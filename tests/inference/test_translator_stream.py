@@ -15,7 +15,7 @@ from attendo.cli.reporting import one_line
 from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
-from attendo.inference.streaming import text_as_found
+from attendo.inference.incremental_decode import text_as_found
 from attendo.inference.translator import Translator
 
 # ---- streams

@@ -16,9 +16,8 @@ from attendo.inspecting.rollout import rollout
 from attendo.microscope import class_tokens
 from attendo.microscope.ask import AskedEdit
 from attendo.microscope.beam_tree import tree_answer
-from attendo.microscope.class_tokens import pooled_shares, tokens_answer
+from attendo.microscope.class_tokens import pooled_shares, rollout_answer, tokens_answer
 from attendo.microscope.effects import effects_answer
-from attendo.microscope.flow_of_attention import rollout_answer
 from attendo.microscope.layers import layer_of, lens_answer
 from attendo.microscope.position_view import positions_answer
 from attendo.microscope.session import matrices_answer, next_answer

@@ -14,11 +14,11 @@ from tiny_task import TinyTask, tiny_model
 
 from attendo.errors import AttendoError
 from attendo.training.distributed import ALONE, Ranks, joined
+from attendo.training.losses import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.sharding import Rows, Stored, rows_of, save_rows, shard_name, write_together
 from attendo.training.state import load_optimizer, load_weights, optimizer_tensors, weights_of
-from attendo.training.trainable import batch_loss
 
 ENGINES = [("ddp", 4), ("fsdp", 3), *(pytest.param(p, 2, marks=pytest.mark.full) for p in ("ddp", "fsdp"))]
 

@@ -6,10 +6,8 @@ from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
 
 from attendo.training.checkpoints import checkpoints
 from attendo.training.clock import Clock
-from attendo.training.loading import grouped
-from attendo.training.loop import train
-from attendo.training.losses import token_losses
-from attendo.training.trainable import batch_loss
+from attendo.training.loop import grouped, train
+from attendo.training.losses import batch_loss, token_losses
 from attendo.training.update import update
 
 

@@ -26,11 +26,11 @@ from attendo.training.lora import (
     part,
     with_adapters,
 )
+from attendo.training.losses import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.products import use_onednn
 from attendo.training.state import load_weights, optimizer_tensors, weights_of
-from attendo.training.trainable import batch_loss
 
 LORA = LoraConfig(rank=3)
 FAMILIES = {

@@ -13,8 +13,8 @@ from attendo.inspecting.recording import view
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
 from attendo.training import compiling
 from attendo.training.compiling import compile_blocks, compiling_pays, forget_compiled
+from attendo.training.losses import batch_loss
 from attendo.training.precision import autocast, build_scaler, recompute_blocks, recomputed, set_tf32
-from attendo.training.trainable import batch_loss
 
 CPU = torch.device("cpu")
 

@@ -7,9 +7,9 @@ from torch import nn
 
 from attendo.training import precision
 from attendo.training.loop import train
+from attendo.training.losses import batch_loss
 from attendo.training.precision import fastest_precision, fastest_products
 from attendo.training.products import OneDnnLinear, has_onednn, onednn_product, use_onednn, weight_gradient
-from attendo.training.trainable import batch_loss
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
 

@@ -162,7 +162,7 @@ def info(folder: Folder, as_json: OneJson = False) -> int:
 
     Example: attendo info runs/mine
     """
-    from attendo.runs.description import describe_run
+    from attendo.runs.tracking import describe_run
 
     facts = describe_run(folder)
     print(

@@ -13,8 +13,8 @@ from attendo.decoding.searcher import ContinuousSearch
 from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.alignment import where_tokens_look
+from attendo.inference.incremental_decode import TextAsFound
 from attendo.inference.sources import Sources
-from attendo.inference.streaming import TextAsFound
 from attendo.inference.translations import Loop, Translation
 from attendo.inference.translator import Translator
 

@@ -19,8 +19,7 @@ from attendo.data.token_stream import Document
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks
-from attendo.training.losses import CHUNK_VALUES, token_losses
-from attendo.training.trainable import Trainable
+from attendo.training.losses import CHUNK_VALUES, Trainable, token_losses
 
 _WAITING = 512  # windows put in order of their lengths at a time
 

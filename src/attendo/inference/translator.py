@@ -27,11 +27,10 @@ from attendo.decoding.shortlist import Shortlist
 from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
+from attendo.inference.incremental_decode import text_as_found
 from attendo.inference.seeds import of_parts, of_texts
-from attendo.inference.sources import Sources, sources_of
-from attendo.inference.streaming import text_as_found
+from attendo.inference.sources import Sources, sources_of, usual_of_run
 from attendo.inference.translations import Assessment, Candidate, Loop, Translation, require_pairs
-from attendo.inference.usual_lengths import usual_of_run
 from attendo.inspecting.recording import Recording, recording
 from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -19,12 +20,31 @@ from attendo.inspecting.contributions import value_norms
 from attendo.inspecting.edits import Edit, Mean, Off, Temper
 from attendo.inspecting.lens import lens_cosines, lens_logits, pooled_lens
 from attendo.inspecting.measures import head_measures
-from attendo.microscope.as_bytes import float_bytes
 from attendo.microscope.seen import Seen
 from attendo.microscope.shades import darkest
 from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
 from attendo.nn.positions import Alibi, DistanceBias
+
+
+def float_bytes(numbers: Float[Tensor, "..."]) -> bytes:
+    """A tensor's numbers as bytes.
+
+    >>> import torch
+    >>> float_bytes(torch.tensor([1.0, 0.5])).hex(" ", 4)
+    '0000803f 0000003f'
+    """
+    return np.ascontiguousarray(numbers.detach().float().cpu().numpy(), "<f4").tobytes()
+
+
+def encoded(numbers: Float[Tensor, "..."]) -> str:
+    """The same in base64, for JSON.
+
+    >>> import torch
+    >>> encoded(torch.tensor([1.0]))
+    'AACAPw=='
+    """
+    return base64.b64encode(float_bytes(numbers)).decode()
 
 
 @torch.inference_mode()

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.errors import AttendoError
-from attendo.microscope.as_bytes import encoded
+from attendo.microscope.layers import encoded
 from attendo.microscope.seen import Seen
 from attendo.model_config import ModelConfig
 from attendo.nn.attention import Attention

@@ -21,16 +21,15 @@ from attendo.inference import Generator, Translator
 from attendo.inspecting.contributions import contribution_norms, head_ranks, head_singular_values
 from attendo.inspecting.measures import head_measures
 from attendo.inspecting.recording import recording, view
-from attendo.microscope.as_bytes import encoded
 from attendo.microscope.ask import Ask, ask_of
 from attendo.microscope.beam_tree import tree_answer
-from attendo.microscope.class_tokens import tokens_answer
+from attendo.microscope.class_tokens import rollout_answer, tokens_answer
 from attendo.microscope.effects import effects_answer
-from attendo.microscope.flow_of_attention import rollout_answer
 from attendo.microscope.layers import (
     attention_layers,
     attention_paths,
     effect_paths,
+    encoded,
     lens_answer,
     tensor_answer,
 )

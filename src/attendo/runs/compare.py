@@ -22,7 +22,7 @@ from attendo.inference.generator import Generator
 from attendo.inference.perplexity import Window, document_windows, window_losses
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu_sums, bleu_tokenizer, chrf_sums, macro_f1_sums
-from attendo.training.trainable import Trainable
+from attendo.training.losses import Trainable
 
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")

@@ -11,8 +11,8 @@ from torch import nn
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.data.pair_corpus import PairMaterial
 from attendo.data.segments import usual_of
+from attendo.inference.sources import ROWS
 from attendo.inference.translator import Translator
-from attendo.inference.usual_lengths import ROWS
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation
 

@@ -18,12 +18,12 @@ from attendo.training.clock import Clock
 from attendo.training.compiling import compile_blocks
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.lora import OFF, LoraConfig, freeze
+from attendo.training.losses import batch_loss
 from attendo.training.optimizer import TrainingConfig, build_optimizer
 from attendo.training.parallel import Engine
 from attendo.training.precision import autocast, build_scaler, recompute_blocks, set_tf32
 from attendo.training.products import use_onednn
 from attendo.training.state import CheckpointConfig, Progress
-from attendo.training.trainable import batch_loss
 
 
 class Task(Protocol):

@@ -15,10 +15,10 @@ from attendo.training.checkpoints import checkpoints
 from attendo.training.ending import share_done
 from attendo.training.finite import first_not_finite, gradient_not_finite
 from attendo.training.gradients import split_note, summed_gradients
+from attendo.training.losses import width
 from attendo.training.optimizer import learning_rate
 from attendo.training.run import Report, Run
 from attendo.training.state import set_torch_states, torch_states
-from attendo.training.trainable import width
 
 MOST_IN_A_ROW = 3
 """Updates that may be left out one after the other before the run stops."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.training.loading import grouped, prefetched
+from attendo.training.loop import grouped, prefetched
 
 
 def loading_threads():
