@@ -107,6 +107,27 @@ def test_a_file_has_at_most_700_lines():
     assert {path: length for path, length in lengths.items() if length > 700} == {}
 
 
+def length_of(function):
+    """The lines of a function without its docstring."""
+    has_docstring = ast.get_docstring(function) is not None
+    docstring = function.body[0].end_lineno - function.body[0].lineno + 1 if has_docstring else 0
+    return function.end_lineno - function.lineno + 1 - docstring
+
+
+def test_a_function_has_at_most_60_lines():
+    """Commands are exempt: most of their lines are declarations of options."""
+    functions = [
+        (name(file), node)
+        for file in SOURCES
+        if file not in COMMANDS
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert len(functions) > 3000
+    long = {f"{file}: {node.name}": length_of(node) for file, node in functions if length_of(node) > 60}
+    assert long == {}
+
+
 def test_a_file_is_named_for_what_it_holds():
     nameless = {"utils", "util", "helpers", "helper", "common", "misc"}
     assert [name(file) for file in SOURCES if file.stem in nameless] == []

@@ -186,6 +186,14 @@ def _step_by_step(model: EncoderDecoder, src: Tensor, fed: Tensor) -> Tensor:
     return torch.cat([model.step(fed[:, t : t + 1], cache) for t in range(fed.shape[1])], dim=1)
 
 
+def _taught_log_prob(model: EncoderDecoder, src: Tensor, written: list[int]) -> float:
+    """The log-probability of a text that is given as targets."""
+    from attendo.training.losses import token_losses
+
+    text = torch.tensor([BEGIN, *written])
+    return -float(token_losses(model(src, text[None, :-1])[0], text[1:]).sum())
+
+
 def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 12) -> Finding:
     """Targets given: all logits at once, from targets one place to the right; none: predicted, on a cache.
 
@@ -196,8 +204,6 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     >>> targets_or_prediction(lambda x: x.roll(1, dims=1)).holds
     False
     """
-    from attendo.training.losses import token_losses
-
     model, src, tgt = _translator(), _ids(0, 1, 7), _ids(1, 1, n)
     tokens, memory = model.target_embedding.tokens, model.encode(src)
     places = model.target_embedding(torch.full((1, n), BEGIN))  # the embedding of 0s: the positions alone
@@ -219,8 +225,7 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     greedy, beam = _search(model, src, 1, limit), _search(model, src, 4, limit)
     written = [*greedy.token_ids, *([END] if greedy.finished else [])]
     anew = _greedy_by_recomputing(model, src, limit)
-    text = torch.tensor([BEGIN, *written])
-    losses = token_losses(model(src, text[None, :-1])[0], text[1:])
+    log_prob = _taught_log_prob(model, src, written)
     zeros = Localized("shift: largest entry at place 1", "シフト：先頭の成分の最大")
     rest = Localized("shift: |x'[2:] - x[:n-1]|", "シフト：|x'[2:] - x[:n-1]|")
     begin = Localized(
@@ -249,7 +254,7 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
         above(leak, min(map(largest, leaks)), 0.1, counterexample=True),
         equals(same, _differing(written, anew), 0, 0.0),
         above(Localized("tokens of that text", "その文のトークン数"), len(set(written)), 3.0),
-        below(taught_again, abs(float(losses.sum()) + greedy.log_prob), 1e-10),
+        below(taught_again, abs(log_prob - greedy.log_prob), 1e-10),
         above(wider, beam.log_prob - greedy.log_prob, 0.0),
     )
     title = Localized(

@@ -175,6 +175,19 @@ def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
     return names | {f"{last}.layer_norm": "feed_forward_residual.norm"}
 
 
+_T5_FIXED = {
+    "norm": "rms",
+    "norm_first": True,
+    "positions": "relative",
+    "attention_scale": 1.0,
+    "attention_bias": False,
+    "feed_forward_bias": False,
+    "embedding_scale": False,
+    "max_len": 1024,
+    "initialization": "normal",
+}
+
+
 def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> Table:
     """T5, of which there are two nets (plain, gated) and two outputs (the embedding, a matrix of its own).
 
@@ -208,20 +221,7 @@ def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> 
             Same("norm_eps", "layer_norm_epsilon", 1e-6),
             Net(net),
             Said("tie_word_embeddings", not own_output),
-            Fixed(
-                {
-                    "norm": "rms",
-                    "norm_first": True,
-                    "positions": "relative",
-                    "attention_scale": 1.0,
-                    "attention_bias": False,
-                    "feed_forward_bias": False,
-                    "embedding_scale": False,
-                    "max_len": 1024,
-                    "initialization": "normal",
-                    "tie": "input" if own_output else "all",
-                }
-            ),
+            Fixed(_T5_FIXED | {"tie": "input" if own_output else "all"}),
         ),
         (
             *tokens,
