@@ -19,7 +19,7 @@ from attendo.data.epoch_rows import EpochRows, Grouping, Rows
 from attendo.data.lengths import RowLengths
 from attendo.data.token_stream import TokenStream
 from attendo.data.windows import window_batches
-from attendo.runs.masked import MaskedMaterial, MaskingConfig
+from attendo.runs.masked import MaskedDataset, MaskingConfig
 
 FEW = Grouping(at_once=10, shard=7, shards=3)
 NUMBERS = st.integers(0, 9)
@@ -59,7 +59,7 @@ def test_the_lists_of_smaller_corpora_are_what_they_always_were() -> None:
     ] == ["0e4272cc023264b3", "a52e84f2d97ef2bb", "a5538eab9833f2dc", "a5538eab9833f2dc"]
     stream = stream_of(source)
     assert digest(window_batches(stream, 16, 256, 3, 5).rows) == "cf4d2a0a2b115eab"
-    material = MaskedMaterial(stream, 16, 100, MaskingConfig())
+    material = MaskedDataset(stream, 16, 100, MaskingConfig())
     assert digest(material.batches(512, 3, 5).rows) == "1a4f7d2956caaf95"
 
 
@@ -141,7 +141,7 @@ def test_the_groups_before_a_position_are_the_only_ones_made(monkeypatch: pytest
 
 
 def test_an_epoch_asked_for_again_is_not_made_again() -> None:
-    material = MaskedMaterial(stream_of(lengths_of(50)[0]), 16, 100, MaskingConfig())
+    material = MaskedDataset(stream_of(lengths_of(50)[0]), 16, 100, MaskingConfig())
     first = material.batches(64, 0, 0)
     assert material.batches(64, 0, 1) is not first and material.batches(64, 0, 0) is first
 
@@ -201,10 +201,10 @@ from itertools import islice
 from pathlib import Path
 from attendo.data.batches import padding_share
 from attendo.data.store import PairStore
-from attendo.data.pair_corpus import PairMaterial
+from attendo.data.pair_corpus import PairDataset
 used = int(next(line for line in open("/proc/self/status") if line.startswith("VmData")).split()[1]) << 10
 resource.setrlimit(resource.RLIMIT_DATA, (used + int(sys.argv[2]),) * 2)
-material = PairMaterial(PairStore(Path(sys.argv[1])))
+material = PairDataset(PairStore(Path(sys.argv[1])))
 batches = material.batches(4096, 0, 0)
 rows = sum(len(batch.ids) for batch in islice(batches[len(batches) // 2 :], 50))
 print(len(material.store) == sum(map(len, batches.rows)), rows > 50, padding_share(batches.rows, *sides) < 0.01)

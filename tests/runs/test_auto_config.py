@@ -5,7 +5,7 @@ import pytest
 import torch
 from tiny_corpus import pairs_file
 
-from attendo.data.pair_corpus import PairCorpus, PairMaterial
+from attendo.data.pair_corpus import PairCorpus, PairDataset
 from attendo.data.pair_data import PairData
 from attendo.runs import auto_config
 from attendo.runs.auto_config import choose_tokenizer, choose_training, sizes_for, vocabulary_for
@@ -36,7 +36,7 @@ def pace(monkeypatch):
 
 def chosen(n_pairs, training, model=None):
     tables = {"model": {"vocab_size": 4000} | (model or {}), "training": dict(training)}
-    found = choose_training(tables, TRANSLATION, PairMaterial(Lengths(n_pairs)), CPU, lambda line: None)
+    found = choose_training(tables, TRANSLATION, PairDataset(Lengths(n_pairs)), CPU, lambda line: None)
     RunConfig.from_tables(
         TRANSLATION, {**found, "data": {"train": ["x"]}}, "the settings"
     )  # complete, and in itself right

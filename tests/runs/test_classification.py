@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from attendo.data.accounting import Account
 from attendo.data.batches import Batch
 from attendo.data.labelled import LabelledRow, LabelSet
-from attendo.data.labelled_corpus import LabelledMaterial
+from attendo.data.labelled_corpus import LabelledDataset
 from attendo.data.labelled_store import LabelledStore, labelled_store
 from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -82,7 +82,7 @@ def by_row(batches: Sequence[Batch]) -> dict[int, list[int]]:
 
 
 def test_an_epoch_reads_each_text_once_behind_a_start_token(store):
-    task = ClassificationTask(LabelledMaterial(store, LongTexts()), classifier(), ROWS, batch_tokens=50)
+    task = ClassificationTask(LabelledDataset(store, LongTexts()), classifier(), ROWS, batch_tokens=50)
     batches = task.batches(seed=1, epoch=0, start=0)
     expected = [[TOKENIZER.bos_id, *TOKENIZER.encode(row.text)] for row in ROWS]
     assert by_row(batches) == dict(enumerate(expected))
@@ -96,7 +96,7 @@ def test_an_epoch_reads_each_text_once_behind_a_start_token(store):
 
 
 def test_batches_are_a_pure_function_of_seed_and_epoch(store):
-    material = LabelledMaterial(store, LongTexts(max_tokens=5, long="window"), token_dropout=0.3)
+    material = LabelledDataset(store, LongTexts(max_tokens=5, long="window"), token_dropout=0.3)
     task = ClassificationTask(material, classifier(), ROWS, batch_tokens=50)
 
     def texts(seed: int, epoch: int, start: int = 0) -> list[list[list[int]]]:
@@ -113,7 +113,7 @@ def test_batches_are_a_pure_function_of_seed_and_epoch(store):
 
 
 def test_token_dropout_takes_its_share_and_leaves_the_start(store):
-    material = LabelledMaterial(store, LongTexts(), token_dropout=0.3)
+    material = LabelledDataset(store, LongTexts(), token_dropout=0.3)
     n_dropped = n_tokens = 0
     for epoch in range(20):
         for row, read in by_row(material.batches(100, 1, epoch)).items():
@@ -124,23 +124,23 @@ def test_token_dropout_takes_its_share_and_leaves_the_start(store):
             n_tokens += len(pairs)
     assert n_dropped / n_tokens == pytest.approx(0.3, abs=0.02)
     with pytest.raises(ValueError, match=r"token_dropout=1\.0"):
-        LabelledMaterial(store, LongTexts(), token_dropout=1.0)
+        LabelledDataset(store, LongTexts(), token_dropout=1.0)
 
 
 def test_every_window_of_a_long_text_is_read_in_some_epoch(store):
-    material = LabelledMaterial(store, LongTexts(max_tokens=4, long="window"))
+    material = LabelledDataset(store, LongTexts(max_tokens=4, long="window"))
     row = int(store.lengths[:].argmax())
     ids = TOKENIZER.encode(ROWS[row].text)
     seen = {tuple(by_row(material.batches(100, 1, epoch))[row][1:]) for epoch in range(100)}
     assert seen == {tuple(ids[i : i + 4]) for i in range(len(ids) - 3)}
     assert material.n_long == sum(len(TOKENIZER.encode(each.text)) > 4 for each in ROWS)
-    cut = LabelledMaterial(store, LongTexts(max_tokens=4))
+    cut = LabelledDataset(store, LongTexts(max_tokens=4))
     assert by_row(cut.batches(100, 1, 0))[row][1:] == [*ids[:2], *ids[-2:]]
 
 
 @pytest.mark.parametrize("weights", [None, (2 / 3, 2.0)])
 def test_the_loss_is_the_weighted_cross_entropy(store, weights):
-    task = ClassificationTask(LabelledMaterial(store, LongTexts(), weights), classifier(), ROWS, 10**6)
+    task = ClassificationTask(LabelledDataset(store, LongTexts(), weights), classifier(), ROWS, 10**6)
     model = task.classifier.model.eval()
     total = 0.0
     for batch in task.batches(1, 0, 0):
@@ -159,7 +159,7 @@ def test_the_loss_is_the_weighted_cross_entropy(store, weights):
 
 
 def test_an_evaluation_fits_the_temperature_on_its_rows(store):
-    task = ClassificationTask(LabelledMaterial(store, LongTexts()), classifier(), ROWS, 100)
+    task = ClassificationTask(LabelledDataset(store, LongTexts()), classifier(), ROWS, 100)
     subject = task.classifier
     subject.model.eval()
     subject.model.output_proj.weight.data *= 9  # far too sure
@@ -180,7 +180,7 @@ def test_an_evaluation_fits_the_temperature_on_its_rows(store):
 
 def test_what_decides(store):
     for weights, deciding in [(None, "accuracy"), ((1.0, 1.0), "macro_f1")]:
-        task = ClassificationTask(LabelledMaterial(store, LongTexts(), weights), classifier(), ROWS, 100)
+        task = ClassificationTask(LabelledDataset(store, LongTexts(), weights), classifier(), ROWS, 100)
         found = task.evaluate(task.classifier.model.eval())
         assert found.value == found.measures[deciding]
         assert task.better(0.8, 0.7)
@@ -188,7 +188,7 @@ def test_what_decides(store):
 
 
 def test_the_card_says_what_was_learned_from(store):
-    material = LabelledMaterial(store, LongTexts(max_tokens=5), (0.5, 2.0))
+    material = LabelledDataset(store, LongTexts(max_tokens=5), (0.5, 2.0))
     task = ClassificationTask(material, classifier(), ROWS[:7], 60)
     read = by_row(task.batches(0, 0, 0)).values()
     places = sum(batch.inputs["src"].numel() for batch in task.batches(0, 0, 0))
@@ -209,7 +209,7 @@ def test_the_card_says_what_was_learned_from(store):
 def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     big = labelled_store(weather(400, 1), Account("rows"), LABELS, TOKENIZER, "big")
-    material = LabelledMaterial(big, LongTexts(), (2 / 3, 2.0))
+    material = LabelledDataset(big, LongTexts(), (2 / 3, 2.0))
     task = ClassificationTask(material, classifier(dropout=0.1), weather(100, seed=2), 256)
     config = TrainingConfig(
         steps=80, learning_rate=1e-2, warmup_steps=10, label_smoothing=0.0, evaluate_every=40

@@ -10,7 +10,7 @@ from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.model_config import ModelConfig
 from attendo.models import MaskedLM
-from attendo.runs.masked import MaskedMaterial, MaskedTask, MaskingConfig
+from attendo.runs.masked import MaskedDataset, MaskedTask, MaskingConfig
 from attendo.training.losses import token_losses
 
 TOKENIZER = train_tokenizer(["abcdef"], TokenizerConfig(kind="character"))
@@ -18,7 +18,7 @@ texts = st.lists(st.text("abcdef", min_size=1, max_size=30), min_size=1, max_siz
 
 
 def material(texts, context=8, **masking):
-    return MaskedMaterial(
+    return MaskedDataset(
         TokenStream.of(texts, TOKENIZER), context, TOKENIZER.vocab_size, MaskingConfig(**masking)
     )
 

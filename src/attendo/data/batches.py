@@ -4,8 +4,10 @@ The list of batches is a pure function of the lengths, the budget, the seed and 
 by its position in the list and nothing else.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from itertools import islice
 from typing import overload
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
 from attendo.data.lengths import RowLengths, Stretches
 from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.store import PairStore
+from attendo.data.store import PairStore, StoreFacts
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
 
@@ -119,6 +121,36 @@ class EpochBatches(Sequence[Batch]):
 
     def __iter__(self) -> Iterator[Batch]:  # Sequence's own would take an IndexError of collate for the end
         return map(self.collate, self.rows)
+
+
+class TokenDataset(ABC):
+    """The training rows of a run as token ids: pairs, texts or windows."""
+
+    @property
+    @abstractmethod
+    def facts(self) -> StoreFacts:
+        """The facts of the store: other files, options or another tokenizer have another key."""
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """The number of rows."""
+
+    @property
+    @abstractmethod
+    def n_tokens(self) -> int:
+        """The tokens of an epoch that decide its batches, special tokens included."""
+
+    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
+        """The batches of an epoch, collated when asked for; a pure function. The last two epochs are kept."""
+        return self._epochs(batch_tokens, seed, epoch)
+
+    @cached_property
+    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
+        return lru_cache(maxsize=2)(self._epoch)
+
+    @abstractmethod
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches: ...
 
 
 def token_batches(

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from attendo.data.accounting import Account
-from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pad_rows, token_batches
 from attendo.data.corpora import parse_columns
 from attendo.data.held_out import HeldOut, source_hash
 from attendo.data.labelled import (
@@ -46,7 +46,7 @@ _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
 
 
 @dataclass(frozen=True, eq=False)
-class LabelledMaterial:
+class LabelledDataset(TokenDataset):
     """A token store of labelled texts as training sees it: each text once an epoch, with its specials.
 
     weights: what a row of each class counts in the loss; None: all the same. token_dropout: the share of input tokens
@@ -96,15 +96,6 @@ class LabelledMaterial:
     def n_long(self) -> int:
         """Texts that are longer than the model reads at once."""
         return sum(int((piece > self.long_texts.max_tokens).sum()) for piece in self.store.lengths.pieces())
-
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch."""
-        return self._epochs(batch_tokens, seed, epoch)
-
-    @cached_property
-    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
-        """The epochs asked for last, each made once."""
-        return lru_cache(maxsize=2)(self._epoch)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         rows = token_batches(self.lengths, None, batch_tokens, seed, epoch)
@@ -294,7 +285,7 @@ class LabelledCorpus:
         """The training texts."""
         return (row.text for row in self.rows())
 
-    def material(self, tokenizer: Tokenizer) -> LabelledMaterial:
+    def material(self, tokenizer: Tokenizer) -> LabelledDataset:
         """The training texts in ids, made once and cached."""
         data, labels = self.data, LabelSet(tuple(self.counts))
         options = {
@@ -314,7 +305,7 @@ class LabelledCorpus:
             self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
         )
         weights = class_weights(list(self.counts.values()), data.class_weights)
-        material = LabelledMaterial(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
+        material = LabelledDataset(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
         if material.n_long:
             self.say(data.long_texts.summary(material.n_long, material.n_rows))
         if weights is not None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
 from attendo.data.accounting import Account
-from attendo.data.batches import Batch, EpochBatches, Rows, pair_batch, token_batches
+from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pair_batch, token_batches
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import examine, filtered
 from attendo.data.doctor_report import Report
@@ -32,7 +32,7 @@ FORECAST_VALIDATION_PAIRS = 500
 
 
 @dataclass(frozen=True, eq=False)
-class PairMaterial:
+class PairDataset(TokenDataset):
     """A token store of pairs as training sees it. max_tokens: the most on a side; 0: any number."""
 
     store: PairStore
@@ -53,15 +53,6 @@ class PairMaterial:
     def n_tokens(self) -> int:
         """Target tokens with their ends."""
         return int(self.store.target_lengths.sum()) + len(self.store)
-
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch."""
-        return self._epochs(batch_tokens, seed, epoch)
-
-    @cached_property
-    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
-        """The epochs asked for last, each made once."""
-        return lru_cache(maxsize=2)(self._epoch)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         lengths = self.store.source_lengths, self.store.target_lengths

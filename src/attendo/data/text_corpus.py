@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from attendo.data.batches import EpochBatches
+from attendo.data.batches import EpochBatches, TokenDataset
 from attendo.data.held_out import FEWEST_ROWS, HeldOut, held_out
 from attendo.data.lines import require_file
 from attendo.data.special_tokens import OWN, SpecialTokens
@@ -170,7 +170,7 @@ class TextData:
 
 
 @dataclass(frozen=True, eq=False)
-class WindowMaterial:
+class WindowDataset(TokenDataset):
     """A stream of documents as a language model's training sees it: full windows of `context` tokens."""
 
     stream: TokenStream
@@ -194,7 +194,10 @@ class WindowMaterial:
         return self.stream.n_positions
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch."""
+        """The batches of an epoch; none are kept, as a stream may have any size."""
+        return self._epoch(batch_tokens, seed, epoch)
+
+    def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         return window_batches(self.stream, self.context, batch_tokens, seed, epoch, specials=self.specials)
 
 
@@ -255,11 +258,11 @@ class TextCorpus:
             options["folders"] = STDLIB
         return token_stream(self.chunks(part), tokenizer, store_key(files, options, tokenizer))
 
-    def windows(self, tokenizer: Tokenizer, context: int) -> WindowMaterial:
+    def windows(self, tokenizer: Tokenizer, context: int) -> WindowDataset:
         """The training texts in windows of `context` tokens. Raises AttendoError if they don't fill one."""
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self._train.name)
-        return WindowMaterial(stream, context, tokenizer.specials)
+        return WindowDataset(stream, context, tokenizer.specials)
 
     def identifying_texts(self) -> Iterator[str]:
         """Nothing: documents are not compared with those of another run."""

@@ -16,7 +16,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from attendo.data.batches import Batch
+from attendo.data.batches import Batch, TokenDataset
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.display.formats import Say
@@ -24,7 +24,7 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.runs.init_from import is_mostly_of
 from attendo.runs.settings import BUDGETS, Tables, section
-from attendo.runs.task_specs import DataSource, Size, TaskSpec, TokenDataset
+from attendo.runs.task_specs import DataSource, Size, TaskSpec
 from attendo.training.compiling import compiling_pays
 from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig

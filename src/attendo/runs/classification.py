@@ -14,7 +14,7 @@ from torch import nn
 
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.data.labelled import LabelledRow, shown
-from attendo.data.labelled_corpus import LabelledMaterial
+from attendo.data.labelled_corpus import LabelledDataset
 from attendo.data.labelled_store import LabelledStore
 from attendo.display.formats import plural
 from attendo.inference.classifier import Classifier
@@ -129,7 +129,7 @@ class ClassificationTask:
     more.
     """
 
-    material: LabelledMaterial
+    material: LabelledDataset
     classifier: Classifier
     validation: Sequence[LabelledRow]
     batch_tokens: int

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows, padding_share, token_batches
+from attendo.data.batches import (
+    Batch,
+    EpochBatches,
+    Rows,
+    TokenDataset,
+    pad_rows,
+    padding_share,
+    token_batches,
+)
 from attendo.data.lengths import Stretches
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.special_tokens import OWN, SpecialTokens
@@ -40,7 +47,7 @@ class MaskingConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class MaskedMaterial:
+class MaskedDataset(TokenDataset):
     """A stream of documents as a masked model's training sees it: stretches of at most `context` tokens, bos first.
 
     A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer;
@@ -75,15 +82,6 @@ class MaskedMaterial:
         """Tokens of an epoch, with the start of each stretch."""
         return self.stretches.sum() + self.n_rows * self.specials.n_around_text
 
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch."""
-        return self._epochs(batch_tokens, seed, epoch)
-
-    @cached_property
-    def _epochs(self) -> Callable[[int, int, int], EpochBatches]:
-        """The epochs asked for last, each made once."""
-        return lru_cache(maxsize=2)(self._epoch)
-
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
         rows = token_batches(self.stretches, None, batch_tokens, seed, epoch)
         return EpochBatches(rows, partial(self._collate, seed, epoch))
@@ -117,8 +115,8 @@ class MaskedMaterial:
 class MaskedTask:
     """Batches with hidden tokens; evaluation by how well hidden tokens of validation texts are found again."""
 
-    material: MaskedMaterial
-    validation: MaskedMaterial
+    material: MaskedDataset
+    validation: MaskedDataset
     batch_tokens: int
     final: None = None
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.data.batches import TokenDataset
 from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.devices import pick_device
 from attendo.display.formats import Say
@@ -18,7 +19,7 @@ from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.own_parts import RESUME, OwnParts
 from attendo.runs.settings import RunConfig
-from attendo.runs.task_specs import DataSource, TaskSpec, TokenDataset, family_of
+from attendo.runs.task_specs import DataSource, TaskSpec, family_of
 from attendo.runs.training_run import LOCK, TrainingRun, loop_run, new_model, refuse_second
 from attendo.training.checkpoints import WEIGHTS, load_checkpoint, newest_checkpoint, sweep
 from attendo.training.clock import Clock

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, get_args
 
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
-from attendo.data.batches import Batch
-from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledMaterial
-from attendo.data.pair_corpus import PairCorpus, PairMaterial
+from attendo.data.batches import TokenDataset
+from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
+from attendo.data.pair_corpus import PairCorpus, PairDataset
 from attendo.data.pair_data import PairData
-from attendo.data.store import StoreFacts
-from attendo.data.text_corpus import TextCorpus, TextData, WindowMaterial
+from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows
 from attendo.decoding.beam import DecodingConfig
@@ -28,33 +27,10 @@ from attendo.model_config import Architecture, ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.runs.classification import ClassificationTask
 from attendo.runs.language import LanguageModelTask
-from attendo.runs.masked import MaskedMaterial, MaskedTask, MaskingConfig
+from attendo.runs.masked import MaskedDataset, MaskedTask, MaskingConfig
 from attendo.runs.translation import TranslationTask
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Task
-
-
-class TokenDataset(Protocol):
-    """The training data in ids."""
-
-    @property
-    def facts(self) -> StoreFacts:
-        """Of the store that holds them: other files, other options or another tokenizer have another key."""
-        ...
-
-    @property
-    def n_rows(self) -> int:
-        """Rows: pairs, texts or windows."""
-        ...
-
-    @property
-    def n_tokens(self) -> int:
-        """Tokens of an epoch that decide its batches, specials included."""
-        ...
-
-    def batches(self, batch_tokens: int, seed: int, epoch: int) -> Sequence[Batch]:
-        """The batches of an epoch, collated when asked for; a pure function."""
-        ...
 
 
 class DataSource(Protocol):
@@ -158,16 +134,16 @@ def _translator(bundle: Bundle, model: Model) -> Translator:
     return Translator.from_bundle(bundle, model)
 
 
-def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairMaterial:
+def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairDataset:
     most = corpus.data.max_tokens
     if most:
         max_len = tables.get("model", {}).get("max_len", ModelConfig.max_len)
         most = min(most, max_len - tokenizer.specials.n_reserved)
-    return PairMaterial(corpus.store(tokenizer, most), tokenizer.specials, most)
+    return PairDataset(corpus.store(tokenizer, most), tokenizer.specials, most)
 
 
 def _translation_task(
-    corpus: PairCorpus, material: PairMaterial, translator: Translator, training: TrainingConfig
+    corpus: PairCorpus, material: PairDataset, translator: Translator, training: TrainingConfig
 ) -> TranslationTask:
     each, final = corpus.validation(training.evaluate_rows, translator.tokenizer, material.max_tokens)
     return TranslationTask(material, translator, each, training.batch_tokens, final)
@@ -203,12 +179,12 @@ def _classifier(bundle: Bundle, model: Model) -> Classifier:
     return Classifier.from_bundle(bundle, model)
 
 
-def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> LabelledMaterial:
+def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> LabelledDataset:
     return corpus.material(tokenizer)
 
 
 def _classification_task(
-    corpus: LabelledCorpus, material: LabelledMaterial, classifier: Classifier, training: TrainingConfig
+    corpus: LabelledCorpus, material: LabelledDataset, classifier: Classifier, training: TrainingConfig
 ) -> ClassificationTask:
     each, final = corpus.validation(training.evaluate_rows)
     name = corpus.validation_name
@@ -241,12 +217,12 @@ def _generator(bundle: Bundle, model: Model) -> Generator:
     return Generator.from_bundle(bundle, model)
 
 
-def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> WindowMaterial:
+def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> WindowDataset:
     return corpus.windows(tokenizer, tables["model"]["max_len"])
 
 
 def _language_task(
-    corpus: TextCorpus, material: WindowMaterial, generator: Generator, training: TrainingConfig
+    corpus: TextCorpus, material: WindowDataset, generator: Generator, training: TrainingConfig
 ) -> LanguageModelTask:
     task = LanguageModelTask(
         material.stream,
@@ -291,7 +267,7 @@ LANGUAGE_MODEL = TaskSpec(
 # ---- masked language modelling
 
 
-def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> MaskedMaterial:
+def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> MaskedDataset:
     masking = build(MaskingConfig, tables.get("masking", {}), "the settings [masking]")
     stream = corpus.stream(tokenizer, "train")
     if tokenizer.mask_id < 0:
@@ -300,11 +276,11 @@ def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Masked
         )
     size, own = tokenizer.vocab_size, tokenizer.kind != "imported"
     others = None if own else tokenizer.text_ids
-    return MaskedMaterial(stream, tables["model"]["max_len"], size, masking, tokenizer.specials, others)
+    return MaskedDataset(stream, tables["model"]["max_len"], size, masking, tokenizer.specials, others)
 
 
 def _masked_task(
-    corpus: TextCorpus, material: MaskedMaterial, embedder: Embedder, training: TrainingConfig
+    corpus: TextCorpus, material: MaskedDataset, embedder: Embedder, training: TrainingConfig
 ) -> MaskedTask:
     validation = replace(material, stream=corpus.stream(embedder.tokenizer, "valid"))
     return MaskedTask(material, validation, training.batch_tokens)

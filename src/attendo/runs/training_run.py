@@ -23,6 +23,7 @@ from attendo.bundle import (
     weights_hash,
 )
 from attendo.config import read_toml
+from attendo.data.batches import TokenDataset
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, save_trained_rows
 from attendo.devices import pick_device
@@ -36,7 +37,7 @@ from attendo.runs.auto_config import choose_tokenizer, choose_training
 from attendo.runs.coaching import Coaching
 from attendo.runs.init_from import new_parts, rows_before, shape_of, take_weights, trained_on_paper
 from attendo.runs.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
-from attendo.runs.task_specs import DataSource, TaskSpec, TokenDataset
+from attendo.runs.task_specs import DataSource, TaskSpec
 from attendo.runs.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint
 from attendo.training.clock import Clock

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from attendo.data.batches import EpochBatches, padding_share
-from attendo.data.pair_corpus import PairMaterial
+from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
 from attendo.inference.sources import ROWS
 from attendo.inference.translator import Translator
@@ -28,7 +28,7 @@ class TranslationTask:
     measure is chrF, which needs no tokenizer and suits languages without spaces as well.
     """
 
-    material: PairMaterial
+    material: PairDataset
     translator: Translator
     validation: Sequence[tuple[str, str]]
     batch_tokens: int
