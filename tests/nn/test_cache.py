@@ -143,8 +143,3 @@ def test_a_cache_may_run_empty_and_be_filled_again():
     assert write(cache, [2]) == [[2]]
     assert memories(cache) == [[8, 9]]
     assert memories(cache, mask=True) == [2]
-
-
-def test_a_cache_needs_no_memory_of_a_spent_one():
-    cache = cache_of(numbers([7]))
-    assert cache.in_place_of(cache_of(numbers([8]))) is cache

@@ -53,7 +53,7 @@ def test_every_route_answers_as_it_says(case):
     checked(case)
 
 
-@pytest.mark.full
+@pytest.mark.soak
 def test_ten_thousand_cases_a_route():
     """In a process of its own: what covers a schema is made while tests are collected, and would be made twice."""
     command = [sys.executable, "-m", "pytest", "-q", __file__]

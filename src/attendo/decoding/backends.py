@@ -19,7 +19,7 @@ from attendo.decoding.native.slots import SlotCache
 from attendo.decoding.prepare import ModelT, prepared
 from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, masked
-from attendo.decoding.step import AttendingStep, CacheT, JoiningCache
+from attendo.decoding.step import AttendingStep, CacheT, JoiningCache, reusing
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 
@@ -73,7 +73,7 @@ class EnsembleCache(Generic[CacheT]):
     def in_place_of(self: EnsembleCache[JoiningT], spent: EnsembleCache[JoiningT]) -> EnsembleCache[JoiningT]:
         """This one, each member in the memory of the spent one's where its kind can."""
         both = zip(self.members, spent.members, strict=True)
-        return EnsembleCache([mine.in_place_of(theirs) for mine, theirs in both])
+        return EnsembleCache([reusing(mine, theirs) for mine, theirs in both])
 
 
 def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:

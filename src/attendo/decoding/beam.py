@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, Generic, cast, overload
+from typing import Generic, cast, overload
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from attendo.decoding.step import (
     SpecialIds,
     Step,
     advance_rows,
+    reusing,
 )
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
@@ -170,7 +171,7 @@ class BeamSearch(Generic[CacheT]):
         if len(self.sources):
             cast("JoiningCache", self.cache).join(cast("JoiningCache", cache))
         else:
-            self.cache = cast("Any", cache).in_place_of(self.cache)
+            self.cache = reusing(cache, self.cache)
         self.n_known += len(limits)
         before, finished = {name: getattr(self, name) for name in _PER_SOURCE}, self.finished
         self._begin(limits)

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.step import CacheT, Start, Step
+from attendo.decoding.step import CacheT, Start, Step, reusing
 from attendo.errors import AttendoError
 
 MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted
@@ -129,8 +129,7 @@ class ListedCache(Generic[CacheT]):
 
     def in_place_of(self, spent: ListedCache[CacheT]) -> ListedCache[CacheT]:
         """This one, in the memory of the spent one where its kind can."""
-        inner: Any = self.inner
-        self.inner = inner.in_place_of(spent.inner)
+        self.inner = reusing(self.inner, spent.inner)
         return self
 
 

@@ -7,7 +7,7 @@ A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -29,15 +29,20 @@ class Cache(Protocol):
 
 
 class JoiningCache(Protocol):
-    """A `Cache` that also takes in the rows of another of its kind, behind its own.
-
-    in_place_of: what to go on with where no row of `spent` is needed any more: this one, or that with these rows alone.
-    """
+    """A `Cache` that also takes in the rows of another of its kind, behind its own."""
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None: ...
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None: ...
     def join(self, other: Self, /) -> None: ...
-    def in_place_of(self, spent: Self, /) -> Self: ...
+
+
+@runtime_checkable
+class ReusingCache(Protocol):
+    """A cache that can take the memory of another of its kind, of which no row is needed any more."""
+
+    def in_place_of(self, spent: Any, /) -> Any:
+        """What to continue with: these rows, in the memory of `spent`."""
+        ...
 
 
 CacheT = TypeVar("CacheT", bound=Cache)
@@ -94,6 +99,11 @@ class Hypothesis:
     score: float
     token_log_probs: tuple[float, ...]
     finished: bool
+
+
+def reusing(cache: CacheT, spent: CacheT) -> CacheT:
+    """The cache to continue with where no row of `spent` is needed: in its memory if its kind can, else as it is."""
+    return cache.in_place_of(spent) if isinstance(cache, ReusingCache) else cache
 
 
 def advance_rows(

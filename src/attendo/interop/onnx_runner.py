@@ -97,11 +97,6 @@ class Rows:
             name: _joined(values, other.memory[name], True) for name, values in self.memory.items()
         }
 
-    def in_place_of(self, spent: Rows) -> Rows:
-        """This one: nothing of the other is needed."""
-        del spent
-        return self
-
 
 def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
     """The rows of both; keys and values of the shorter padded in front, or behind."""

@@ -202,11 +202,6 @@ class DecoderCache:
         self.row_sources = self.row_sources + [source + n_mine for source in other.row_sources]
         self._look_at_rows()
 
-    def in_place_of(self, spent: DecoderCache) -> DecoderCache:
-        """This one: a cache that nobody needs any more may be wider than what comes."""
-        del spent
-        return self
-
     def _select(self, rows: Tensor) -> None:
         chosen = rows.tolist()
         self.lengths = self.lengths[rows]
