@@ -103,7 +103,10 @@ class Hypothesis:
 
 def reusing(cache: CacheT, spent: CacheT) -> CacheT:
     """The cache to continue with where no row of `spent` is needed: in its memory if its kind can, else as it is."""
-    return cache.in_place_of(spent) if isinstance(cache, ReusingCache) else cache
+    if not isinstance(cache, ReusingCache):
+        return cache
+    joined: CacheT = cache.in_place_of(spent)
+    return joined
 
 
 def advance_rows(
