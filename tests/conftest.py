@@ -18,6 +18,13 @@ import torch  # noqa: E402  (after the hook, which must come first)
 torch.set_num_threads(1)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """A command of an earlier test may have chosen another number of threads."""
+    if torch.get_num_threads() != 1:
+        torch.set_num_threads(1)
+
+
 @pytest.fixture
 def float64():
     """Within a test new tensors are of float64, and random ones the same in each run."""
