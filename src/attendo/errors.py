@@ -16,6 +16,15 @@ class AttendoError(Exception):
     """
 
 
+def is_failure(error: BaseException) -> bool:
+    """Whether an exception comes from failing code: any but Ctrl-C and exits, a panic of a Rust library included.
+
+    >>> is_failure(ValueError()), is_failure(KeyboardInterrupt())
+    (True, False)
+    """
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
 def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     """What to say, and to do, where nothing can listen on a port; host: where that can be chosen, too.
 

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -32,9 +32,6 @@ from attendo.cli.reporting import (
     wrote,
 )
 from attendo.data.accounting import Account
-
-if TYPE_CHECKING:
-    pass
 
 
 def classify(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -24,10 +24,6 @@ from attendo.cli.reporting import (
     stdin_bytes,
 )
 from attendo.data.accounting import Account
-
-if TYPE_CHECKING:
-    pass
-
 
 Pooling = Literal["mean", "max", "first"]
 

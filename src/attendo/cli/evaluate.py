@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from attendo.inference import Classifier, Generator, Translator
     from attendo.inference.classifier import Assessment
     from attendo.inference.perplexity import TextLoss
-if TYPE_CHECKING:
-    from attendo.inference import Translator
 
 
 ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted pattern of them; give one"

@@ -1,4 +1,4 @@
-"""attendo classify, generate, embed."""
+"""attendo generate."""
 
 from __future__ import annotations
 

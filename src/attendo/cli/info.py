@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attendo.cli.options import (
     Folder,
@@ -15,12 +15,6 @@ from attendo.cli.options import (
 from attendo.cli.translate import LEFT, WIDTH
 from attendo.display.formats import duration
 from attendo.display.width import shown
-
-if TYPE_CHECKING:
-    pass
-if TYPE_CHECKING:
-    pass
-
 
 CALLS = {
     "translate": "translate([text])[0].text",

@@ -18,10 +18,8 @@ from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wro
 from attendo.display.i18n import Language
 
 if TYPE_CHECKING:
-    from attendo.microscope.ask import Ask
+    from attendo.microscope.ask import Ask, AskedEdit
     from attendo.microscope.seen import User
-if TYPE_CHECKING:
-    from attendo.microscope.ask import AskedEdit
     from attendo.models import Model
 
 

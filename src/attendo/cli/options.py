@@ -18,14 +18,11 @@ from attendo.display.formats import duration
 from attendo.display.i18n import Language
 
 if TYPE_CHECKING:
-    from attendo.inference.batch_files import Progress, Work
+    from attendo.decoding.filters import SamplingConfig
+    from attendo.decoding.options import DecodingConfig
+    from attendo.inference.batch_files import Ahead, Progress, Work
     from attendo.inference.generator import Generator
     from attendo.inference.translator import Translator
-if TYPE_CHECKING:
-    from attendo.decoding.filters import SamplingConfig
-if TYPE_CHECKING:
-    from attendo.decoding.options import DecodingConfig
-    from attendo.inference.batch_files import Ahead
 
 
 OnRay = Annotated[

@@ -12,15 +12,9 @@ from attendo.cli.reporting import (
 from attendo.data.accounting import Account
 
 if TYPE_CHECKING:
-    from attendo.inference import Translator
-if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from attendo.inference import Translator
-if TYPE_CHECKING:
     from attendo.data.accounting import Account
-    from attendo.inference.translator import Translator
-if TYPE_CHECKING:
     from attendo.inference.translator import Translator
 
 

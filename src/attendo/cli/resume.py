@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,9 +18,6 @@ from attendo.cli.training_options import (
     one_end,
     ranks_of,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 def resume(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from attendo.cli.options import (
     Columns,
@@ -27,11 +26,6 @@ from attendo.cli.reporting import (
     say,
 )
 from attendo.cli.translate import candidate_json
-
-if TYPE_CHECKING:
-    pass
-if TYPE_CHECKING:
-    pass
 
 
 def score(

@@ -1,4 +1,4 @@
-"""attendo train translation, attendo resume."""
+"""attendo train: a subcommand for each kind of task."""
 
 from __future__ import annotations
 

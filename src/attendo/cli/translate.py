@@ -1,4 +1,4 @@
-"""attendo translate, score, info."""
+"""attendo translate."""
 
 from __future__ import annotations
 
@@ -48,8 +48,6 @@ from attendo.cli.reporting import (
     stdin_bytes,
 )
 
-if TYPE_CHECKING:
-    from attendo.inference.translator import Translator
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
     from attendo.decoding.options import DecodingConfig

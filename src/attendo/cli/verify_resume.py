@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from attendo.cli.options import Device
 from attendo.cli.reporting import say
-
-if TYPE_CHECKING:
-    pass
 
 
 def verify_resume(

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.tokenizer_file import MARK, Kind, tokenizer_document
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, is_failure
 from attendo.files import write_atomic
 
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
@@ -133,8 +133,8 @@ class Tokenizer(ABC):
         except AttendoError as error:
             raise AttendoError(f"{path}: {error}") from error
         except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise  # Ctrl-C
+            if not is_failure(error):
+                raise
             raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
     @cached_property

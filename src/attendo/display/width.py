@@ -88,6 +88,15 @@ def padded(text: str, width: int) -> str:
     return " " * (width - columns(text)) + isolated(text)
 
 
+def filled(text: str, width: int) -> str:
+    """The text with spaces after it, to `width` columns.
+
+    >>> filled("雨", 4)
+    '雨  '
+    """
+    return text + " " * (width - columns(text))
+
+
 def isolated(text: str) -> str:
     """The text; if it runs from right to left, between marks that keep what stands beside it in its order."""
     if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):

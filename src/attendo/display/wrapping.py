@@ -44,6 +44,17 @@ def flowed(text: str, width: int, indent: str = "") -> list[str]:
     return [*lines, line.rstrip()]
 
 
+def beside(label: str, text: str, width: int) -> list[str]:
+    """A text after a label, wrapped to `width` columns beside it.
+
+    >>> beside("! ", "a strong wind", 10)
+    ['! a strong', '  wind']
+    """
+    left = columns(label)
+    first, *rest = flowed(text, width - left)
+    return [label + first, *(" " * left + part for part in rest)]
+
+
 def _joined(pieces: list[str]) -> list[str]:
     """The pieces with those put together between which no line may break."""
     found: list[str] = []

@@ -21,26 +21,6 @@ if TYPE_CHECKING:
     from attendo.training.state import Progress
 
 
-def describe_run(folder: Path) -> dict[str, Any]:
-    """The card's facts with `config`, `progress` (the last line of the log, empty before one) and `files`.
-
-    files: name and bytes of each file, and of each checkpoint as a whole. Raises AttendoError as `load` does.
-    """
-    bundle = load_bundle(folder)
-    for name, kind in {"training": TrainingConfig, "lora": LoraConfig}.items():
-        if name in bundle.tables:
-            build(kind, bundle.tables[name], f"{folder / 'config.toml'} [{name}]")
-    return bundle.card | {
-        "config": bundle.tables | {"model": to_table(bundle.model_config) | bundle.tables["model"]},
-        "progress": last_entry(folder / LOG_NAME),
-        "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()},
-        "checkpoints": {
-            path.name: sum(file.stat().st_size for file in path.iterdir())
-            for path in sorted((folder / "checkpoints").glob("step-*"), key=lambda path: path.stat().st_mtime)
-        },
-    }
-
-
 LOG_EVERY = 20
 """Steps whose mean loss makes one line of metrics.jsonl."""
 
@@ -317,3 +297,23 @@ def _summary_writer() -> Any:
     except ImportError:
         raise AttendoError('TensorBoard is not installed: pip install "attendo[tensorboard]"') from None
     return SummaryWriter
+
+
+def describe_run(folder: Path) -> dict[str, Any]:
+    """The card's facts with `config`, `progress` (the last line of the log, empty before one) and `files`.
+
+    files: name and bytes of each file, and of each checkpoint as a whole. Raises AttendoError as `load` does.
+    """
+    bundle = load_bundle(folder)
+    for name, kind in {"training": TrainingConfig, "lora": LoraConfig}.items():
+        if name in bundle.tables:
+            build(kind, bundle.tables[name], f"{folder / 'config.toml'} [{name}]")
+    return bundle.card | {
+        "config": bundle.tables | {"model": to_table(bundle.model_config) | bundle.tables["model"]},
+        "progress": last_entry(folder / LOG_NAME),
+        "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.is_file()},
+        "checkpoints": {
+            path.name: sum(file.stat().st_size for file in path.iterdir())
+            for path in sorted((folder / "checkpoints").glob("step-*"), key=lambda path: path.stat().st_mtime)
+        },
+    }

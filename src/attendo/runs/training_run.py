@@ -79,9 +79,8 @@ class TrainingRun:
             return
         first = self.run.ranks.is_first
         with locked(self.folder / LOCK) if first else nullcontext(True) as free:
-            begins = (
-                first and not self.run.progress.step
-            )  # until then another process may replace the description
+            # before the first step another process may still replace the description
+            begins = first and not self.run.progress.step
             if not free or (begins and read_toml(self.folder / "config.toml") != self.bundle.tables):
                 refuse_second(self.folder)
             try:

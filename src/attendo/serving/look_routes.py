@@ -18,7 +18,7 @@ from attendo.display.i18n import Language
 from attendo.files import json_of
 from attendo.serving.asking import chosen, passed, state_of, with_model
 from attendo.serving.bodies import JSON, UNREAD, media_type
-from attendo.serving.engine import PASS_CHARACTERS  # so large that no two questions go together
+from attendo.serving.engine import PASS_CHARACTERS
 from attendo.serving.faults import Refused
 from attendo.serving.served import Served
 
@@ -105,6 +105,7 @@ async def answer(request: Request, model: ModelName, name: ModelName) -> Respons
         def run(some: Sequence[_Asked]) -> list[Answer]:
             return [session.answer(one.name, one.body) for one in some]
 
+        # each counts as a whole pass, so that no two questions go together
         (found,) = await passed(request, served, "look", [asked], run, COST, lambda _: PASS_CHARACTERS)
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")

@@ -15,7 +15,9 @@ import typer
 from attendo.cli.options import OneJson, Spoken
 from attendo.cli.reporting import wrote
 from attendo.display.i18n import Language, Localized, labelled
-from attendo_course.commands.terminal import beside, padded, pick, terminal_width
+from attendo.display.width import filled
+from attendo.display.wrapping import beside
+from attendo_course.commands.terminal import pick, terminal_width
 from attendo_course.sources import cited
 
 if TYPE_CHECKING:
@@ -113,11 +115,12 @@ def _verdict(claim: Claim, finding: Finding) -> Localized:
 
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
     verdict = _verdict(claim, finding).text(language)
-    lines = beside(f"{padded(claim.id, 5)}{padded(verdict, 24)}", cited(claim.source, language))
-    lines += beside(" " * 5, claim.statement.text(language))
+    head, width = f"{filled(claim.id, 5)}{filled(verdict, 24)}", terminal_width()
+    lines = beside(head, cited(claim.source, language), width)
+    lines += beside(" " * 5, claim.statement.text(language), width)
     if claim.condition is not None:
         text = labelled(CONDITION, claim.condition.text(language), language)
-        lines += beside(" " * 5, text)
+        lines += beside(" " * 5, text, width)
     return [*lines, ""]
 
 

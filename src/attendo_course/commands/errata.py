@@ -9,7 +9,9 @@ import typer
 
 from attendo.cli.options import OneJson, Spoken
 from attendo.display.i18n import Language, Localized, labelled
-from attendo_course.commands.terminal import beside, padded, pick, terminal_width
+from attendo.display.width import filled
+from attendo.display.wrapping import beside
+from attendo_course.commands.terminal import pick, terminal_width
 from attendo_course.sources import cited
 
 if TYPE_CHECKING:
@@ -67,10 +69,11 @@ def _mark(erratum: Erratum) -> Localized:
 
 def _listed(erratum: Erratum, language: Language) -> list[str]:
     mark = _mark(erratum).text(language)
-    lines = beside(f"{erratum.number:>2}  {padded(mark, 18)}", erratum.title.text(language))
-    lines += beside(" " * 4, cited(erratum.source, language))
+    head, width = f"{erratum.number:>2}  {filled(mark, 18)}", terminal_width()
+    lines = beside(head, erratum.title.text(language), width)
+    lines += beside(" " * 4, cited(erratum.source, language), width)
     for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
-        lines += beside(f"    {sign} ", text.text(language))
+        lines += beside(f"    {sign} ", text.text(language), width)
     return [*lines, ""]
 
 

@@ -1,4 +1,4 @@
-"""What the commands of the course share: choosing by number, and wrapping for the terminal."""
+"""What the commands of the course share: choosing by number, and the width of a line."""
 
 from __future__ import annotations
 
@@ -29,20 +29,3 @@ def pick(kind: str, known: dict[str, T], given: list[str], names: list[str]) -> 
 def terminal_width() -> int:
     """How many columns a line may take: the terminal's, at most 100; 79 where no terminal reads."""
     return max(40, min(shutil.get_terminal_size((79, 24)).columns, WIDEST)) if sys.stdout.isatty() else 79
-
-
-def beside(first: str, text: str) -> list[str]:
-    """A text behind a label, wrapped beside it."""
-    from attendo.display.width import columns
-    from attendo.display.wrapping import flowed
-
-    left = columns(first)
-    parts = flowed(text, terminal_width() - left)
-    return [first + parts[0], *(" " * left + part for part in parts[1:])]
-
-
-def padded(text: str, width: int) -> str:
-    """The text, filled with spaces to so many columns."""
-    from attendo.display.width import columns
-
-    return text + " " * (width - columns(text))

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from attendo.display.i18n import Language, Localized
+from attendo.display.wrapping import beside
 from attendo.errors import AttendoError
 from attendo_course.grader.checker import PROPERTIES, refuse_unknown, try_file
-from attendo_course.grader.report import Report, indented
+from attendo_course.grader.report import WIDTH, Report
 from attendo_course.grader.unfit import UnfitError
 
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
@@ -80,9 +81,9 @@ class Answer:
         if self.report is None:
             return [self.line(language)]
         hint = Localized("    hint: ", "    ヒント：").text(language)
-        said = [] if self.report.hint is None else indented(hint, self.report.hint.text(language))
+        said = [] if self.report.hint is None else beside(hint, self.report.hint.text(language), WIDTH)
         for remark in self.report.remarks:
-            said += indented("    ! ", remark.text(language))
+            said += beside("    ! ", remark.text(language), WIDTH)
         return [self.line(language), *said]
 
     def row(self, language: Language = "en") -> list[str | int]:

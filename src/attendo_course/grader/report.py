@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import columns
-from attendo.display.wrapping import flowed
+from attendo.display.width import filled
+from attendo.display.wrapping import beside, flowed
 from attendo_course.grader.trials import Failure, Property, numbers
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
@@ -116,7 +116,7 @@ class Report:
         return [
             *flowed(head.text(language), WIDTH),
             *chain(*(_outcome_lines(found, language) for found in self.outcomes)),
-            *chain(*(indented("! ", remark.text(language)) for remark in self.remarks)),
+            *chain(*(beside("! ", remark.text(language), WIDTH) for remark in self.remarks)),
         ]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:
@@ -153,7 +153,7 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
         }
         status = said[outcome.status]
         title = labelled(status, outcome.note.text(language), language)
-    lines = indented(f"{mark} {outcome.property.id:<12}", title)
+    lines = beside(f"{mark} {outcome.property.id:<12}", title, WIDTH)
     if outcome.failure is None:
         return lines
     case, failure = outcome.failure.case, outcome.failure
@@ -170,20 +170,8 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
     if failure.hint is not None:
         texts, labels = [*texts, failure.hint.text(language)], [*labels, names[3]]
     for label, text in zip(labels, texts, strict=True):
-        word = label.text(language)
-        lines += indented(f"    {word}{' ' * (10 - columns(word))}", text)
+        lines += beside(f"    {filled(label.text(language), 10)}", text, WIDTH)
     return lines
-
-
-def indented(first: str, text: str) -> list[str]:
-    """A text behind a label, wrapped beside it.
-
-    >>> indented("! ", "it prints")
-    ['! it prints']
-    """
-    left = columns(first)
-    parts = flowed(text, WIDTH - left)
-    return [first + parts[0], *(" " * left + part for part in parts[1:])]
 
 
 def _shown(array: Tensor) -> str:

@@ -14,7 +14,7 @@ from attendo.bundle import Bundle, embeds_texts, save_description, save_weights,
 from attendo.config import build
 from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder
 from attendo.interop.folders import require_new
 from attendo.interop.huggingface.reading import config_of, read_json, read_model
@@ -64,8 +64,8 @@ def import_model(
     except (AttendoError, OSError):
         raise
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-            raise  # Ctrl-C
+        if not is_failure(error):
+            raise
         raise AttendoError(
             f"{source} is not as Hugging Face writes a model ({type(error).__name__}: {str(error)[:200]});"
             " download the folder again"
