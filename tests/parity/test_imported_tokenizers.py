@@ -3,6 +3,7 @@
 import json
 import logging
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,8 @@ from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.incremental_decode import Spelling
-from attendo.interop.huggingface.sentencepiece_models import read_sentencepiece
 from attendo.interop.huggingface.tokenizers import read_tokenizer
+from attendo.interop.sentencepiece_models import sentencepiece_document
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 KINDS = ("gpt2", "qwen2", "bart", "bert", "t5", "mbart", "llama", "marian")
@@ -172,31 +173,46 @@ def test_sentencepiece_models_cut_as_sentencepiece_does(tmp_path: Path, name: st
     check()
 
 
-def test_xlm_roberta_and_mbart_move_the_pieces_by_one(tmp_path: Path) -> None:
+def test_xlm_roberta_is_numbered_as_transformers_does(tmp_path: Path) -> None:
     tiny.spiece(tmp_path / "sentencepiece.bpe.model")
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"additional_special_tokens": tiny.CODES}))
-    oracle = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "sentencepiece.bpe.model"))
-    ids = [i + 1 for i in oracle.encode("the quick Fuchs")]
-    n = oracle.get_piece_size()
-    config = tiny.config_of("mbart", n + 4, decoder_start_token_id=2)
+    oracle = tiny.transformers.XLMRobertaTokenizer.from_pretrained(tmp_path)
+    found = read_tokenizer(tmp_path, tiny.config_of("xlm-roberta", len(oracle)))
+    for text in (*tiny.LINES[:6], "  two  spaces ", ""):
+        assert found.specials.text(found.encode(text)) == oracle(text)["input_ids"]
+    assert found.pieces([0, 1, 2, 3, len(oracle) - 1]) == ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+@pytest.mark.parametrize("name", ["MBartTokenizer", "MBart50Tokenizer"])
+def test_an_mbart_reads_and_writes_a_language(tmp_path: Path, name: str) -> None:
+    tiny.spiece(tmp_path / "sentencepiece.bpe.model")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": name}))
+    oracle = getattr(tiny.transformers, name).from_pretrained(tmp_path, src_lang="de_DE", tgt_lang="en_XX")
+    german, english = oracle.convert_tokens_to_ids(["de_DE", "en_XX"])
+    config = tiny.config_of("mbart", len(oracle), decoder_start_token_id=2)
     found = read_tokenizer(tmp_path, config, source_language="de_DE", target_language="en_XX")
-    assert found.encode("the quick Fuchs") == ids
-    assert found.specials.source(ids) == [*ids, 2, n + 2] and found.specials.begin == (2, n + 1)
-    assert found.pieces([0, 1, 2, 3, n + 1, n + 2, n + 3]) == [
-        "<s>",
-        "<pad>",
-        "</s>",
-        "<unk>",
-        *tiny.CODES,
-        "<mask>",
-    ]
-    config = tiny.config_of("mbart", n + 4, decoder_start_token_id=n + 2)
+    for text in (*tiny.LINES[:6], ""):
+        assert found.specials.source(found.encode(text)) == oracle(text)["input_ids"]
+    assert found.pieces([0, 1, 2, 3, german, english]) == ["<s>", "<pad>", "</s>", "<unk>", "de_DE", "en_XX"]
+    assert found.specials.begin == (2, english)
+    config = tiny.config_of("mbart", len(oracle), decoder_start_token_id=german)
     found = read_tokenizer(tmp_path, config, source_language="de_DE", target_language="en_XX")
-    assert found.specials.begin == (n + 1,)
+    assert found.specials.begin == (english,)
     refused(tmp_path, config, "choose what is translated from by --from")
-    with pytest.raises(AttendoError, match="no language 'fr_XX'"):
-        read_tokenizer(tmp_path, config, source_language="fr_XX")
-    assert read_tokenizer(tmp_path, tiny.config_of("xlm-roberta", n + 4)).specials.text(ids) == [0, *ids, 2]
+    with pytest.raises(AttendoError, match="no language 'qq_XX'"):
+        read_tokenizer(tmp_path, config, source_language="qq_XX")
+
+
+def test_older_files_are_converted_by_transformers_and_a_document_needs_none(
+    folders: dict[str, Folder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    for kind in KINDS:
+        folder = folders[kind]
+        assert read_tokenizer(folder.saved, folder.config).encode("the dog")
+        if kind in ("llama", "marian"):
+            assert read_tokenizer(folder.files, folder.config).encode("the dog")
+        else:
+            refused(folder.files, folder.config, 'transformers is not installed; pip install "attendo')
 
 
 def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> None:
@@ -288,11 +304,13 @@ def test_bad_folders_are_refused_in_a_line(folders: dict[str, Folder], tmp_path:
     (tmp_path / "spm").mkdir()
     (tmp_path / "spm" / "spiece.model").write_bytes(b"no model")
     refused(tmp_path / "spm", tiny.config_of("t5", 400), "no SentencePiece model, or was cut short")
+    tiny.spiece(tmp_path / "spm" / "spiece.model")
     refused(
         tmp_path / "spm",
-        tiny.config_of("pegasus", 400),
-        "how a pegasus numbers the pieces of spiece.model is not",
+        tiny.config_of("gpt2", 400),
+        "how a gpt2 numbers the pieces of spiece.model is not",
     )
+    refused(tmp_path / "spm", tiny.config_of("mamba9", 400), "transformers can't read spiece.model")
     tiny.spiece(tmp_path / "spm" / "spiece.model", model_type="char", vocab_size=80)
     refused(tmp_path / "spm", tiny.config_of("t5", 400), "only SentencePiece models of kind unigram or bpe")
 
@@ -320,6 +338,6 @@ def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder]
 
 def test_unspellable_pieces_are_named(tmp_path: Path) -> None:
     tiny.spiece(tmp_path / "m.model", user_defined_symbols=["<sep>"], control_symbols=["<ctl>"])
-    found = read_sentencepiece(tmp_path / "m.model")
-    assert {found.pieces[i] for i in found.unspellable} == {"<unk>", "<s>", "</s>", "<ctl>", "<sep>"}
-    assert {found.pieces[i] for i in found.defined} == {"<sep>"}
+    found = sentencepiece_document(tmp_path / "m.model")["added_tokens"]
+    assert {token["content"] for token in found} == {"<unk>", "<s>", "</s>", "<ctl>", "<sep>"}
+    assert [token["content"] for token in found if not token["special"]] == ["<sep>"]

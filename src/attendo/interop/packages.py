@@ -1,4 +1,4 @@
-"""The packages of `attendo[interop]`, and `transformers`, asked for only where they are needed."""
+"""The packages of `attendo[interop]`, asked for only where they are needed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,4 @@ def required(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         package = name.partition(".")[0] if error.name is None else error.name.partition(".")[0]
-        if package == "transformers":  # who reads the export has it, and nothing else needs it
-            raise AttendoError('transformers is not installed; pip install "transformers>=5"') from None
         raise AttendoError(f'{package} is not installed; pip install "attendo[interop]"') from None

@@ -22,7 +22,7 @@ from attendo.interop import to_ctranslate2
 from attendo.interop.packages import required
 from attendo.interop.parity import Found
 from attendo.interop.sentence_splitter import sentence_splitter
-from attendo.interop.sentencepiece_model import why_no_sentencepiece
+from attendo.interop.sentencepiece_models import why_no_sentencepiece
 from attendo.interop.to_ctranslate2 import Quantization
 from attendo.models import Model, ModelConfig
 

@@ -27,7 +27,7 @@ from attendo.decoding.options import DecodingConfig
 from attendo.files import write_atomic
 from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
-from attendo.interop.sentencepiece_model import sentencepiece_model, why_no_sentencepiece
+from attendo.interop.sentencepiece_models import sentencepiece_model, why_no_sentencepiece
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model, ModelConfig
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual

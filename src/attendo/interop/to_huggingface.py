@@ -13,17 +13,18 @@ import torch
 
 from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
-from attendo.data.special_tokens import Around, SpecialTokens
+from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizers import SPECIALS, Kind
 from attendo.decoding.filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop.huggingface.importing import POOLINGS
-from attendo.interop.huggingface.tokenizer_documents import added_token
+from attendo.interop.huggingface.tokenizers import template
 from attendo.interop.huggingface.writing import place_of, write_model
 from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
+from attendo.interop.sentencepiece_models import added_token
 from attendo.models import Model, ModelConfig
 from attendo.nn.pooling import Pooling, pool
 
@@ -138,24 +139,10 @@ def _tokenizer(bundle: Bundle) -> dict[str, Any]:
     added = [added_token(i, piece) for i, piece in sorted(marks.items())]
     own, architecture = bundle.tokenizer.specials, bundle.model_config.architecture
     around = {"encoder-decoder": own.around_source, "decoder": (own.before_prompt, ())}
+    names = dict(enumerate(bundle.tokenizer.entries))
     return document | {
         "added_tokens": added,
-        "post_processor": _template(around.get(architecture, own.around_text), bundle.tokenizer.entries),
-    }
-
-
-def _template(around: Around, entries: Sequence[str | None]) -> dict[str, Any] | None:
-    before, behind = around
-    if not (before or behind):
-        return None
-    names = {i: entries[i] or "" for i in (*before, *behind)}
-    texts = {letter: {"Sequence": {"id": letter, "type_id": 0}} for letter in "AB"}
-    marks = [[{"SpecialToken": {"id": names[i], "type_id": 0}} for i in part] for part in around]
-    return {
-        "type": "TemplateProcessing",
-        "single": [*marks[0], texts["A"], *marks[1]],
-        "pair": [*marks[0], texts["A"], *marks[1], texts["B"], *marks[1]],
-        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in names.items()},
+        "post_processor": template(around.get(architecture, own.around_text), names),
     }
 
 

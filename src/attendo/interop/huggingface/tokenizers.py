@@ -1,4 +1,9 @@
-"""The tokenizer of a Hugging Face folder, without `transformers`: from its tokenizer.json, or from older files."""
+"""The tokenizer of a Hugging Face folder: its tokenizer.json, or what older files say.
+
+`transformers` converts older files to a document of the `tokenizers` library. The SentencePiece models of Llama
+(tokenizer.model) and Marian (source.spm, target.spm) are read here, because `transformers` converts the first
+inexactly and the second not at all.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +19,15 @@ from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokenizer, require_bounded
 from attendo.data.special_tokens import Around, SpecialTokens
+from attendo.data.tokenizer_file import library_document
 from attendo.data.tokenizers import keep_to_one_thread
 from attendo.errors import AttendoError
-from attendo.interop.huggingface.sentencepiece_models import read_sentencepiece
-from attendo.interop.huggingface.tokenizer_documents import (
+from attendo.interop.packages import required
+from attendo.interop.sentencepiece_models import (
     added_token,
-    byte_level_document,
-    fairseq_document,
-    spelled_apart,
-    t5_document,
-    template,
-    word_piece_document,
+    sentencepiece_document,
+    sentencepiece_proto,
 )
-
-_TRANSLATORS = {"marian", "bart", "mbart", "t5", "mt5", "umt5", "m2m_100", "pegasus"}
-_DECODERS = {"gpt2", "llama", "qwen2", "qwen3", "mistral", "gpt_neo", "gpt_neox", "phi", "gemma"}
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,10 @@ class TokenizerFacts:
     def kind(self) -> str:
         return str(self.config.get("model_type", ""))
 
-    @property
-    def translates(self) -> bool:
-        return bool(self.config.get("is_encoder_decoder", self.kind in _TRANSLATORS))
-
-    @property
-    def writes(self) -> bool:
-        """Whether it is a decoder that stands alone."""
-        names = " ".join(map(str, self.config.get("architectures") or ()))
-        return not self.translates and ("CausalLM" in names or "LMHead" in names or self.kind in _DECODERS)
+    @cached_property
+    def has_document(self) -> bool:
+        """Whether there is a tokenizer.json, which counts before older files."""
+        return (self.folder / "tokenizer.json").is_file()
 
     @cached_property
     def own(self) -> dict[str, Any]:
@@ -64,14 +58,6 @@ class TokenizerFacts:
     def name(self, role: str) -> str | None:
         """The special token of a role ("eos")."""
         return _content(self.own.get(f"{role}_token"))
-
-    def more_names(self) -> list[str]:
-        """Special tokens without a role."""
-        found: list[str] = []
-        for key in ("additional_special_tokens", "extra_special_tokens"):
-            value = self.own.get(key) or []
-            found += [str(_content(one)) for one in (value.values() if isinstance(value, dict) else value)]
-        return found
 
     def added(self) -> dict[int, dict[str, Any]]:
         """Added tokens by id, as tokenizer_config.json has them."""
@@ -117,19 +103,20 @@ def _content(value: Any) -> str | None:
     return value if isinstance(value, str) else None
 
 
-SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
-_NUMBERED = {
-    "spiece.model": {"t5", "mt5", "umt5"},
-    "sentencepiece.bpe.model": {"xlm-roberta", "mbart"},
-    "tokenizer.model": {"llama", "mistral"},
-}
-"""The kinds of models whose ids are known from each of these files alone."""
+_LLAMAS = {"llama", "mistral"}
+"""Kinds of models whose tokenizer.model has the model's own ids."""
+_FILES = (
+    ("vocab.json", "merges.txt"),
+    ("vocab.txt",),
+    ("spiece.model",),
+    ("sentencepiece.bpe.model",),
+    ("tokenizer.model",),
+)
+"""What an older tokenizer is in."""
 _CODE = re.compile("[a-z]{2,3}_[A-Z]{2}")
 """A language as mBART has it."""
 
 NAMES = ("bos", "eos", "unk", "pad", "cls", "sep", "mask")
-_FRAMED = {"bart", "roberta", "xlm-roberta"}
-"""Kinds of models that read <s> … </s>."""
 
 
 def read_tokenizer(
@@ -153,11 +140,9 @@ where the model came from
     """
     keep_to_one_thread()
     facts = TokenizerFacts(folder, config)
-    has_document = (folder / "tokenizer.json").is_file()
-    if (folder / "source.spm").is_file() or (facts.kind == "marian" and not has_document):
+    if (folder / "source.spm").is_file() or (facts.kind == "marian" and not facts.has_document):
         return _two_sided(facts, target_language)
-    document = _document(facts)
-    return _one_sided(facts, document, source_language, target_language)
+    return _one_sided(facts, _document(facts), source_language, target_language)
 
 
 _USUAL = {
@@ -180,69 +165,77 @@ def _document(facts: TokenizerFacts) -> dict[str, Any]:
                 f"{folder / 'tokenizer.json'} is no file of the tokenizers library; copy it again"
             )
         return document
-    if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        merges = _lines(folder / "merges.txt")
-        document = byte_level_document(facts.json("vocab.json"), merges, facts.kind, facts.own)
-        around = ("<s>", "</s>") if facts.kind in _FRAMED else ("", "")
-    elif (folder / "vocab.txt").is_file():
-        document = word_piece_document(_lines(folder / "vocab.txt"), facts.own)
-        around = facts.name("cls") or "[CLS]", facts.name("sep") or "[SEP]"
-    else:
-        document, around = _from_sentencepiece(facts)
-    return _named(facts, document, around)
-
-
-def _from_sentencepiece(facts: TokenizerFacts) -> tuple[dict[str, Any], tuple[str, str]]:
-    name = next((name for name in SENTENCEPIECE if (facts.folder / name).is_file()), None)
-    if name is None:
+    names = next((names for names in _FILES if all((folder / name).is_file() for name in names)), None)
+    if names is None:
         raise AttendoError(
-            f"{facts.folder} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt,"
-            f" {', '.join(SENTENCEPIECE[:-1])} or {SENTENCEPIECE[-1]}, source.spm with target.spm and vocab.json; copy"
+            f"{folder} has no tokenizer: no tokenizer.json, vocab.json with merges.txt, vocab.txt,"
+            " spiece.model, sentencepiece.bpe.model or tokenizer.model, source.spm with target.spm and vocab.json; copy"
             " them from where the model came from"
         )
-    if facts.kind not in _NUMBERED[name]:
+    if names == ("tokenizer.model",) and facts.kind in _LLAMAS:
+        return _llama_document(facts)
+    return _converted(facts, names)
+
+
+def _llama_document(facts: TokenizerFacts) -> dict[str, Any]:
+    """Llama's tokenizer.model, with the tokens that were added to it, and a begin unless add_bos_token says no."""
+    document = sentencepiece_document(facts.folder / "tokenizer.model")
+    ids = _ids(document)
+    known = {token["content"] for token in document["added_tokens"]}
+    new = {i: token for i, token in facts.added().items() if token["content"] not in known}
+    document["added_tokens"] += [
+        added_token(i, token["content"], special=bool(token.get("special"))) for i, token in new.items()
+    ]
+    bos = facts.name("bos") or "<s>"
+    if facts.own.get("add_bos_token", True) and bos in ids:
+        document["post_processor"] = template(((ids[bos],), ()), {ids[bos]: bos})
+    return document
+
+
+def _converted(facts: TokenizerFacts, names: Sequence[str]) -> dict[str, Any]:
+    """The document that `transformers` makes of older files. Raises AttendoError where it makes none or is missing."""
+    folder = facts.folder
+    transformers = required("transformers")
+    if names[0].endswith(".model"):
+        sentencepiece_proto(folder / names[0])
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder,
+            config=transformers.AutoConfig.for_model(facts.kind),
+            local_files_only=True,
+            trust_remote_code=False,
+        )
+    except Exception as error:
+        said = " ".join(str(error).split())[:200]
+        raise AttendoError(f"{folder}: transformers can't read {' and '.join(names)} ({said})") from error
+    if not {*names} <= {*tokenizer.vocab_files_names.values()} or not tokenizer.is_fast:
         raise AttendoError(
-            f"{facts.folder}: how a {facts.kind or 'model'} numbers the pieces of {name} is not known; copy its"
+            f"{folder}: how a {facts.kind or 'model'} numbers the pieces of {names[0]} is not known; copy its"
             " tokenizer.json, or make one with transformers (AutoTokenizer.from_pretrained(…).save_pretrained(…))"
         )
-    found = read_sentencepiece(facts.folder / name)
-    if name == "sentencepiece.bpe.model":
-        codes = [facts.name("mask") or "<mask>"]
-        if facts.kind == "mbart":
-            codes = [*facts.more_names(), *codes]
-        return fairseq_document(found, codes), ("<s>", "</s>") if facts.kind in _FRAMED else ("", "</s>")
-    if facts.kind in ("t5", "mt5", "umt5"):
-        return t5_document(found, int(facts.own.get("extra_ids", 100))), ("", "</s>")
-    return template(found), ("<s>", "")
+    return json.loads(tokenizer.backend_tokenizer.to_str())
 
 
-def _named(facts: TokenizerFacts, document: dict[str, Any], around: tuple[str, str]) -> dict[str, Any]:
-    """A document with its special tokens as added ones, and what stands around a text."""
-    ids = _ids(document)
-    names = (
-        {name for role in NAMES if (name := facts.name(role))} | set(facts.more_names()) | {*around} - {""}
-    )
-    names |= {name for usual in _USUAL.values() for name in usual} & ids.keys()
-    known = {token["content"] for token in document["added_tokens"]}
-    for i, token in facts.added().items():
-        if token["content"] not in known:
-            special = bool(token.get("special"))
-            document["added_tokens"].append(added_token(i, token["content"], special=special))
-            known.add(token["content"])
-    more = (name for name in sorted(names) if name in ids and name not in known)
-    document["added_tokens"] += [added_token(ids[name], name) for name in more]
-    ids = _ids(document)
-    single = [{"SpecialToken": {"id": name, "type_id": 0}} for name in around if name]
-    single.insert(1 if around[0] else 0, {"Sequence": {"id": "A", "type_id": 0}})
-    tokens = {name: {"id": name, "ids": [ids[name]], "tokens": [name]} for name in around if name in ids}
-    if len(tokens) == len({*around} - {""}) > 0:
-        document["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": single,
-            "pair": [*single, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": tokens,
-        }
-    return document
+def template(around: Around, names: Mapping[int, str]) -> dict[str, Any] | None:
+    """What puts special tokens around a text, as the library's documents have it; names: of their ids.
+
+    >>> template(((), ()), {})
+    >>> template(((1,), (2,)), {1: "<s>", 2: "</s>"})["single"][0]
+    {'SpecialToken': {'id': '<s>', 'type_id': 0}}
+    """
+    before, behind = around
+    if not (before or behind):
+        return None
+    texts = {letter: {"Sequence": {"id": letter, "type_id": 0}} for letter in "AB"}
+    marks = [[{"SpecialToken": {"id": names[i], "type_id": 0}} for i in part] for part in around]
+    return {
+        "type": "TemplateProcessing",
+        "single": [*marks[0], texts["A"], *marks[1]],
+        "pair": [*marks[0], texts["A"], *marks[1], texts["B"], *marks[1]],
+        "special_tokens": {
+            names[i]: {"id": names[i], "ids": [i], "tokens": [names[i]]} for i in (*before, *behind)
+        },
+    }
 
 
 def _ids(document: Mapping[str, Any]) -> dict[str, int]:
@@ -255,7 +248,7 @@ def _ids(document: Mapping[str, Any]) -> dict[str, int]:
 def _one_sided(
     facts: TokenizerFacts, document: dict[str, Any], source_language: str | None, target_language: str | None
 ) -> ImportedTokenizer:
-    path = facts.folder / "tokenizer.json" if (facts.folder / "tokenizer.json").is_file() else facts.folder
+    path = facts.folder / "tokenizer.json" if facts.has_document else facts.folder
     try:
         ids = _ids(document)
         around = _around(document)
@@ -271,7 +264,8 @@ def _one_sided(
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     marks = {i: piece for i, piece in apart.marks.items() if i < vocab_size}
     several = facts.kind == "mbart" and any(_CODE.fullmatch(mark) for mark in marks.values())
-    if several and source_language is None and len(around[0]) + len(around[1]) < 2:
+    is_chosen = facts.has_document and len(around[0]) + len(around[1]) == 2
+    if several and source_language is None and not is_chosen:
         raise AttendoError(
             f"{facts.folder}: choose what is translated from by --from (source_language), for instance en_XX"
         )
@@ -346,10 +340,6 @@ def _specials(
     start = first(facts.id("decoder_start_token_id"), pad_id if facts.kind in ("t5", "mt5") else bos_id)
     forced = first(target_code, facts.id("forced_bos_token_id"))
     assert start is not None
-    explicit = facts.own.get("add_bos_token")
-    has_document = (facts.folder / "tokenizer.json").is_file()  # what it adds counts, as to transformers
-    if facts.writes and isinstance(explicit, bool) and not has_document:
-        before = (bos_id,) if explicit else ()
     return SpecialTokens(
         pad_id=pad_id,
         unk_id=unk_id,
@@ -415,12 +405,12 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
         )
     sides = []
     for name in names[:2]:
-        found = read_sentencepiece(folder / name)
+        document = sentencepiece_document(folder / name)
+        unspellable = {token["id"] for token in document["added_tokens"]}
         places = [
-            unk_id if i in found.unspellable else ids.get(piece, unk_id)
-            for i, piece in enumerate(found.pieces)
+            unk_id if i in unspellable else ids.get(piece, unk_id) for piece, i in _ids(document).items()
         ]
-        sides.append({"library": found.document, "ids": places})
+        sides.append({"library": spelled_apart(document, unspellable).document, "ids": places})
     vocab_size = facts.vocab_size if "vocab_size" in facts.config else max(ids.values()) + 1
     before = (codes[target_language],) if target_language in codes else ()
     specials = _specials(facts, ids, unk_id, (before, (eos_id,)))
@@ -443,8 +433,83 @@ def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path)
             )
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError as error:
-        raise AttendoError(f"{path} is damaged (no UTF-8: {error}); copy it again") from None
+@dataclass(frozen=True)
+class SpelledApart:
+    """A tokenizer in which no text can spell a special token.
+
+    document: of the library. ids: the model's id of each of its own; None where they are the same. marks: the tokens
+    that no text can spell, by id. unk_id: -1 where there is none.
+    """
+
+    document: dict[str, Any]
+    ids: list[int] | None
+    marks: dict[int, str]
+    unk_id: int
+
+
+def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> SpelledApart:
+    r"""The tokenizer without its post-processor, and with its special tokens where no text reaches them.
+
+    The library looks for added tokens in every text, and for entries of the vocabulary in every word. So tokens that
+    are added are taken out but for those that are text (a word, or white space), and the entries of the others are
+    written with a space in front, which no word holds once it is cut. special: their ids.
+
+    >>> model = {"type": "WordLevel", "vocab": {"<s>": 0, "a": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
+    >>> cuts = {"type": "WhitespaceSplit"}
+    >>> parts = {"added_tokens": [{"id": 0, "content": "<s>", "special": True}], "pre_tokenizer": cuts, "model": model}
+    >>> apart = spelled_apart(parts, {0})
+    >>> apart.document["model"]["vocab"], apart.marks, apart.unk_id
+    ({' <s>': 0, 'a': 1, ' [UNK]': 2}, {0: '<s>', 2: '[UNK]'}, 2)
+    """
+    model, added = dict(document["model"]), list(document.get("added_tokens") or ())
+    kept = [token for token in added if token["id"] not in special and _is_text(token["content"])]
+    apart = {token["content"] for token in added} - {token["content"] for token in kept}
+    vocab = model["vocab"]
+    ids = dict(vocab) if isinstance(vocab, dict) else {piece: i for i, (piece, _) in enumerate(vocab)}
+    apart |= {piece for piece, i in ids.items() if i in special}
+    unknown = model.get("unk_token") if "unk_token" in model else None
+    if model["type"] == "Unigram" and model.get("unk_id") is not None:
+        unknown = vocab[model["unk_id"]][0]
+    unk_id = -1 if unknown is None else ids.get(unknown, -1)
+    if unk_id < 0:
+        unknown = None
+    apart |= set() if unknown is None else {unknown}
+    marks = {token["id"]: token["content"] for token in added if token["content"] in apart}
+    marks |= {i: piece for piece, i in ids.items() if piece in apart}
+
+    def named(piece: str) -> str:
+        return f" {piece}" if piece in apart else piece
+
+    if isinstance(vocab, dict):
+        model["vocab"] = {named(piece): i for piece, i in vocab.items()}
+    else:
+        model["vocab"] = [[named(piece), score] for piece, score in vocab]
+    if "unk_token" in model:
+        model["unk_token"] = None if unknown is None else named(unknown)
+        if model["unk_token"] is None and model["type"] != "BPE":
+            model["unk_token"] = " "
+    if "merges" in model:
+        pairs = [pair.split(" ") if isinstance(pair, str) else list(pair) for pair in model["merges"]]
+        model["merges"] = [pair for pair in pairs if not apart & {*pair, "".join(pair)}]
+    parts = {"normalizer": "normalizer", "cuts": "pre_tokenizer", "decoder": "decoder"}
+    found = library_document(
+        model, added=kept, **{ours: document.get(theirs) for ours, theirs in parts.items()}
+    )
+    return SpelledApart(found, _renumbered(found, kept), marks, unk_id)
+
+
+def _is_text(content: str) -> bool:
+    """Whether an added token is a word, or white space, rather than markup."""
+    return not content.strip() or content.replace(" ", "").isalnum()
+
+
+def _renumbered(document: Mapping[str, Any], kept: Sequence[Mapping[str, Any]]) -> list[int] | None:
+    """The model's ids of the library's, which numbers added tokens on; None where they are the same."""
+    if not kept:
+        return None
+    library = LibraryTokenizer.from_str(json.dumps(document))
+    own = library.get_vocab()
+    ids = list(range(max(own.values()) + 1))
+    for token in kept:
+        ids[own[token["content"]]] = token["id"]
+    return None if ids == list(range(len(ids))) else ids

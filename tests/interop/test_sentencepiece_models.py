@@ -9,7 +9,7 @@ from attendo.data import forecasts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import MARK
 from attendo.errors import AttendoError
-from attendo.interop.sentencepiece_model import sentencepiece_model
+from attendo.interop.sentencepiece_models import sentencepiece_model
 
 PAIRS = forecasts.pairs(300, "train")
 ODD = [

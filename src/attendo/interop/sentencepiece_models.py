@@ -1,0 +1,205 @@
+"""SentencePiece models: read as documents of the `tokenizers` library, and written of attendo's own tokenizers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attendo.data.tokenizer_file import library_document
+from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Tokenizer
+from attendo.errors import AttendoError
+from attendo.interop.packages import required
+
+_UNIGRAM, _BPE = 1, 2
+_UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
+
+
+def added_token(token_id: int, content: str, *, special: bool = True) -> dict[str, Any]:
+    """An added token as the library's documents have it.
+
+    >>> added_token(7, "<pad>")["normalized"]
+    False
+    """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": content, **flags, "special": special}
+
+
+def sentencepiece_proto(path: Path) -> Any:
+    """What a model file says. Raises AttendoError if it is none, for kinds that can't be read, and without the package.
+
+    >>> sentencepiece_proto(Path("none.model"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: none.model: no such file
+    """
+    if not path.is_file():
+        raise AttendoError(f"{path}: no such file")
+    try:
+        from google.protobuf.message import DecodeError
+        from sentencepiece import sentencepiece_model_pb2
+    except ImportError:
+        raise AttendoError(
+            f'{path} needs the package sentencepiece to be read; pip install "attendo[interop]"'
+        ) from None
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except DecodeError:
+        raise AttendoError(f"{path} is no SentencePiece model, or was cut short; copy it again") from None
+    trainer = proto.trainer_spec
+    if not proto.pieces or trainer.model_type not in (_UNIGRAM, _BPE) or trainer.treat_whitespace_as_suffix:
+        raise AttendoError(
+            f"{path}: only SentencePiece models of kind unigram or bpe that mark the begin of words can be read"
+        )
+    return proto
+
+
+def sentencepiece_document(path: Path) -> dict[str, Any]:
+    """The model of a file (tokenizer.model, source.spm …) as a document of the library that finds the same pieces.
+
+    Its ids are those of the pieces. Among its added tokens are the pieces that are not found in texts: unknown, control
+    and unused ones, and those that its user has defined, which are not special. Raises as `sentencepiece_proto`.
+    """
+    proto = sentencepiece_proto(path)
+    names = [piece.piece for piece in proto.pieces]
+    kinds = [piece.type for piece in proto.pieces]
+    scores = [piece.score for piece in proto.pieces]
+    unk_id = kinds.index(_UNKNOWN) if _UNKNOWN in kinds else 0
+    fallback = bool(proto.trainer_spec.byte_fallback)
+    if proto.trainer_spec.model_type == _UNIGRAM:
+        model = {
+            "type": "Unigram",
+            "unk_id": unk_id,
+            "vocab": [list(pair) for pair in zip(names, scores, strict=True)],
+            "byte_fallback": fallback,
+        }
+    else:
+        model = {
+            "type": "BPE",
+            "unk_token": names[unk_id],
+            "fuse_unk": True,
+            "byte_fallback": fallback,
+            "vocab": {piece: i for i, piece in enumerate(names)},
+            "merges": _merges(names, scores),
+        }
+    apart = (_UNKNOWN, _CONTROL, _UNUSED, _USER_DEFINED)
+    return library_document(
+        model,
+        added=[
+            added_token(i, names[i], special=kind != _USER_DEFINED)
+            for i, kind in enumerate(kinds)
+            if kind in apart
+        ],
+        normalizer=_normalizer(proto.normalizer_spec),
+        cuts=None,
+        decoder=_decoder(bool(proto.normalizer_spec.add_dummy_prefix)),
+    )
+
+
+def _normalizer(spec: Any) -> dict[str, Any]:
+    """Characters are mapped; then spaces at the ends and doubled ones go; then a space is put before, and shown."""
+    parts: list[dict[str, Any]] = []
+    if spec.precompiled_charsmap:
+        charsmap = base64.b64encode(spec.precompiled_charsmap).decode()
+        parts.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if spec.remove_extra_whitespaces:
+        parts.append({"type": "Replace", "pattern": {"Regex": rf"\A +|[ {MARK}]+\z"}, "content": ""})
+        parts.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    if spec.add_dummy_prefix:
+        parts.append({"type": "Prepend", "prepend": MARK})
+    parts.append({"type": "Replace", "pattern": {"String": " "}, "content": MARK})
+    return {"type": "Sequence", "normalizers": parts}
+
+
+def _decoder(prefixed: bool) -> dict[str, Any]:
+    parts: list[dict[str, Any]] = [
+        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+    ]
+    if prefixed:
+        parts.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+    return {"type": "Sequence", "decoders": parts}
+
+
+def _merges(pieces: Sequence[str], scores: Sequence[float]) -> list[list[str]]:
+    """The pairs that join to a piece, those of the best pieces first: SentencePiece keeps no list of them."""
+    places = {piece: i for i, piece in enumerate(pieces)}
+    found: list[tuple[float, int, int, str, str]] = []
+    for piece, score in zip(pieces, scores, strict=True):
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in places and right in places:
+                found.append((-score, places[left], places[right], left, right))
+    return [[left, right] for *_, left, right in sorted(found)]
+
+
+SPACED = ("bpe", "unigram")
+"""The kinds of tokenizers that a SentencePiece model can express."""
+
+
+def why_no_sentencepiece(kind: str) -> str | None:
+    """In a clause, why a tokenizer of this kind has no SentencePiece model; None where it has one.
+
+    >>> why_no_sentencepiece("bpe"), why_no_sentencepiece("word")
+    (None, "tokenizer.kind='word' can't be a SentencePiece model; bpe and unigram can")
+    """
+    if kind in SPACED:
+        return None
+    return f"tokenizer.kind={kind!r} can't be a SentencePiece model; {' and '.join(SPACED)} can"
+
+
+def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
+    """The bytes of a `sentencepiece.model` whose ids are the tokenizer's; file: its own tokenizer.json.
+
+    Pieces are found without the cuts by script that attendo makes first, which is the same, as no piece of its own goes
+    over a cut. BPE is the exception to the letter: SentencePiece joins any two neighbors that make a piece, attendo
+    those that it has learned to join. A "▁" in a text is a space there. Raises AttendoError for another kind of
+    tokenizer, and without the package.
+
+    >>> import tempfile
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> tokenizer = train_tokenizer(["it rains", "it snows"], TokenizerConfig(vocab_size=275))
+    >>> file = Path(tempfile.mkdtemp()) / "tokenizer.json"
+    >>> tokenizer.save(file)
+    >>> from sentencepiece import SentencePieceProcessor
+    >>> there = SentencePieceProcessor(model_proto=sentencepiece_model(tokenizer, file))
+    >>> there.encode("it rains, 日") == tokenizer.encode("it rains, 日")
+    True
+    """
+    if (why := why_no_sentencepiece(tokenizer.kind)) is not None:
+        raise AttendoError(f"{file}: {why}")
+    proto = required("sentencepiece.sentencepiece_model_pb2")
+    model = json.loads(file.read_text(encoding="utf-8"))["model"]
+    found = proto.ModelProto()
+    scores = _merge_scores(model) if tokenizer.kind == "bpe" else dict(model["vocab"])
+    kinds = proto.ModelProto.SentencePiece
+    for number, entry in enumerate(tokenizer.entries):
+        piece = found.pieces.add(piece=entry, score=scores.get(entry, -float(len(scores) + number)))
+        if number == tokenizer.unk_id:
+            piece.type = kinds.UNKNOWN
+        elif number < len(SPECIALS):
+            piece.type = kinds.CONTROL
+        elif number < len(SPECIALS) + len(BYTES):
+            piece.type = kinds.BYTE
+    trained = found.trainer_spec
+    trained.model_type = proto.TrainerSpec.BPE if tokenizer.kind == "bpe" else proto.TrainerSpec.UNIGRAM
+    trained.vocab_size, trained.byte_fallback = tokenizer.vocab_size, True
+    trained.pad_id, trained.unk_id = tokenizer.pad_id, tokenizer.unk_id
+    trained.bos_id, trained.eos_id = tokenizer.bos_id, tokenizer.eos_id
+    trained.pad_piece, trained.unk_piece, trained.bos_piece, trained.eos_piece = SPECIALS
+    cleaned = found.normalizer_spec
+    cleaned.name, cleaned.precompiled_charsmap = "identity", b""
+    cleaned.add_dummy_prefix = cleaned.escape_whitespaces = True
+    cleaned.remove_extra_whitespaces = False
+    return found.SerializeToString(deterministic=True)
+
+
+def _merge_scores(model: dict[str, Any]) -> dict[str, float]:
+    """The score of each piece that is joined of two others: the earlier it was learned, the higher."""
+    scores: dict[str, float] = {}
+    for rank, (first, second) in enumerate(model["merges"]):
+        scores.setdefault(first + second, -float(rank))
+    return scores
