@@ -1,19 +1,82 @@
 """The wheel and the sdist: what they hold, and that the wheel runs where nothing else of the project is."""
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import venv
 import zipfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+import noxfile
 import pytest
 from golden_runs import EXPECTED, GOLDEN, RUN, TEXTS
-from release_contents import build, sdist_faults, wheel_faults, wheel_files
 
 from attendo import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+SDIST_FOLDERS = ("benchmarks", "deploy", "docs", "recipes", "src", "tests", "tools")
+SDIST_FILES = ("LICENSE", "Makefile", "*.lock", "*.md", "*.toml", "*.yml", "noxfile.py")
+LEFT_OUT = re.compile(r"(^|/)(__pycache__|\..*_cache|\.hypothesis|build|dist|site)(/|$)|\.(pyc|so|tmp)$")
+"""What builds and tests leave in the tree, compiled things among them: it belongs in neither."""
+
+
+def build(out, source=ROOT, kinds=("wheel", "sdist")):
+    """Builds the distributions of these kinds with the backend that is installed here; gives their files."""
+    before = set(out.glob("*"))
+    targets = [part for kind in kinds for part in ("-t", kind)]
+    command = [sys.executable, "-m", "hatchling", "build", *targets, "-d", str(out.resolve())]
+    subprocess.run(command, cwd=source, check=True, stdout=subprocess.DEVNULL)
+    return sorted(set(out.glob("*")) - before)
+
+
+def tree(folder):
+    """The files of a folder of the project, by their names from the root, without what builds and tests leave."""
+    names = {file.relative_to(ROOT).as_posix() for file in folder.rglob("*") if file.is_file()}
+    return {name for name in names if not LEFT_OUT.search(name)}
+
+
+def wheel_faults(wheel):
+    """What a wheel lacks or has too much: all of src/, each file as it is there, and its own description."""
+    with zipfile.ZipFile(wheel) as file:
+        held = {name: file.read(name) for name in file.namelist()}
+    info = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
+    wanted = {name.removeprefix("src/") for name in tree(ROOT / "src")}
+    described = {
+        f"{info}/{name}" for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    }
+    faults = differences(set(held), wanted | described)
+    faults += [
+        f"{name} differs" for name in wanted & held.keys() if held[name] != (ROOT / "src" / name).read_bytes()
+    ]
+    if b"Tag: py3-none-any" not in held.get(f"{info}/WHEEL", b""):
+        faults.append("it is not for every system (py3-none-any)")
+    return faults
+
+
+def sdist_faults(sdist):
+    """What an sdist lacks or has too much: all that builds, tests and explains the project, and nothing else."""
+    with tarfile.open(sdist) as file:
+        members = [PurePosixPath(member.name) for member in file.getmembers() if member.isfile()]
+    held = {PurePosixPath(*member.parts[1:]).as_posix() for member in members}
+    wanted = {file.name for pattern in SDIST_FILES for file in ROOT.glob(pattern)}
+    wanted |= {name for folder in SDIST_FOLDERS for name in tree(ROOT / folder)}
+    return differences(held - {"PKG-INFO", ".gitignore"}, wanted)
+
+
+def wheel_files(wheel):
+    """The files of a wheel by name, and their checksums."""
+    with zipfile.ZipFile(wheel) as file:
+        return {info.filename: info.CRC for info in file.infolist()}
+
+
+def differences(held, wanted):
+    return [f"{name} is missing" for name in sorted(wanted - held)] + [
+        f"{name} does not belong there" for name in sorted(held - wanted)
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -110,3 +173,70 @@ assert main(["train", "translation", "--preset", "tiny", "--train", "pairs.tsv",
         json.loads((run_folder.parent / EXPECTED).read_text(encoding="utf-8"))["answers"][0]
     )
     assert "d_model = 128" in said
+
+
+def test_this_version_has_its_changes_and_every_extra_is_tried():
+    assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert noxfile.EXTRAS.keys() == noxfile.PROJECT["optional-dependencies"].keys() - {"dev"}
+
+
+def test_checksums_are_as_sha256sum_reads_them(tmp_path):
+    for name in ("b.whl", "a.tar.gz", "SHA256SUMS"):
+        (tmp_path / name).write_text(name)
+    lines = noxfile.sums(tmp_path).splitlines()
+    assert [line.split("  ")[1] for line in lines] == ["a.tar.gz", "b.whl"]
+    assert lines[1].startswith(hashlib.sha256(b"b.whl").hexdigest() + "  ")
+
+
+class Told:
+    """A session of nox whose commands print what they are told to, and which remembers them."""
+
+    def __init__(self, folder, *answers):
+        self.folder, self.answers, self.commands = folder, list(answers), []
+
+    def install(self, *arguments):
+        self.commands.append(("install", *arguments))
+
+    def chdir(self, folder):
+        self.commands.append(("cd", folder))
+
+    def create_tmp(self):
+        return str(self.folder)
+
+    def run(self, *arguments, **options):
+        self.commands.append(arguments)
+        return self.answers.pop(0)
+
+    def error(self, said):
+        raise AssertionError(said)
+
+
+@pytest.fixture
+def dist(tmp_path, monkeypatch):
+    """A dist/ with a wheel."""
+    monkeypatch.setattr(noxfile, "DIST", tmp_path / "dist")
+    (tmp_path / "dist").mkdir()
+    (tmp_path / "dist" / f"attendo-{__version__}-py3-none-any.whl").touch()
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        (['pip install "attendo[plots]"', "done"], None),
+        (["done"], "without the extra plots its command does not say"),
+        (['pip install "attendo[plots]"'] * 2, "with the extra plots its command still asks for it"),
+    ],
+)
+def test_an_extra_is_tried_without_and_with_its_packages(dist, tmp_path, answers, said):
+    session = Told(tmp_path, *answers)
+    if said is None:
+        noxfile.extra.func(session, "plots")
+        assert f"attendo[plots]=={__version__}" in session.commands[-2]
+    else:
+        with pytest.raises(AssertionError, match=said):
+            noxfile.extra.func(session, "plots")
+
+
+def test_an_installed_wheel_that_translates_otherwise_is_refused(dist, tmp_path):
+    with pytest.raises(AssertionError, match="attendo translate says 'rain'"):
+        noxfile.install.func(Told(tmp_path, "rain"))
