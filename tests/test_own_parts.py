@@ -18,8 +18,7 @@ import attendo as library
 from attendo.bundle import load_bundle
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
-from attendo.microscope.layers import layer_of
-from attendo.microscope.position_view import positions_answer
+from attendo.microscope.answers import layer_of, positions_answer
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
 from attendo.nn.positions import DistanceBias
@@ -351,7 +350,7 @@ def test_other_nets_and_norms_train_and_are_recorded(within, tmp_path, file, nam
 
 def test_the_microscope_computes_with_the_bias_and_draws_it(within):
     translator = library.load("runs/near", own_parts=WITH_BIAS)
-    seen = library.look(translator, "It will rain.").seen
+    seen = library.look(translator, "It will rain.").result
     layer, record = layer_of(seen, PATH), seen.record[PATH]
     n, slopes = layer["k_len"], seen.model.get_submodule(PATH).positions.slopes
     row = torch.tensor(layer["biases"])[1, n - 1 :]  # from the first query, of the second head

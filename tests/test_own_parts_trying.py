@@ -14,7 +14,7 @@ from tiny_task import tiny_run
 from torch import nn
 
 from attendo.errors import AttendoError
-from attendo.microscope.position_view import positions_answer
+from attendo.microscope.answers import positions_answer
 from attendo.models import ModelConfig, build_model, parameter_count
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward

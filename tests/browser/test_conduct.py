@@ -9,8 +9,8 @@ from browser_looking import Looking, address_of
 from looked_models import looked_model, text_of
 
 from attendo.cli.look import HARD, _beta
-from attendo.microscope.ask import Ask
-from attendo.microscope.looking import look
+from attendo.microscope.protocol import LookRequest
+from attendo.microscope.run_model import look
 from attendo.microscope.session import Session
 from attendo.microscope.view import ask_for
 
@@ -47,7 +47,7 @@ def test_a_run_that_searches_greedily_begins_so(visit, served, tokenizer):
 
 def test_only_a_language_model_begins_with_nothing(live, saved, sessions):
     at = live("language-model", max_tokens=5)
-    plain = look(sessions["language-model"].user, Ask(text="", max_tokens=5))
+    plain = look(sessions["language-model"].user, LookRequest(text="", max_tokens=5))
     assert [token["id"] for token in at.js("app.look.target")] == list(plain.target)
     held = saved("language-model", "", "#layer=decoder.blocks.0.self_attention&head=1", max_tokens=5)
     assert [token["id"] for token in held.js("app.look.target")] == list(plain.target)

@@ -8,8 +8,8 @@ import torch
 from browser_looking import FEATURES, Looking, address_of
 from looked_models import FAMILIES, HOSTILE, looked_model, text_of
 
-from attendo.microscope.ask import Ask, AskedEdit
 from attendo.microscope.look_page import saved_page
+from attendo.microscope.protocol import EditRequest, LookRequest
 from attendo.microscope.session import Session
 from attendo.nn.positions import DistanceBias
 
@@ -82,7 +82,7 @@ def test_hostile_words_are_shown_as_text_and_break_nothing(visit, served, sessio
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, tokenizer, tmp_path, family):
     path = tmp_path / "page.html"
-    ask = Ask(text=f"{text_of(tokenizer, 8)} {HOSTILE[0]}", max_tokens=3)
+    ask = LookRequest(text=f"{text_of(tokenizer, 8)} {HOSTILE[0]}", max_tokens=3)
     path.write_text(saved_page(sessions[family], ask), encoding="utf-8")
     visited = visit(path.as_uri())
     at = Looking(visited, sessions[family])
@@ -106,8 +106,8 @@ def test_a_saved_page_opens_offline_and_says_what_it_cannot_do(visit, sessions, 
 
 def test_a_saved_page_of_a_changed_model_shows_the_change(visit, sessions, tokenizer, tmp_path):
     session, path = sessions["translation"], tmp_path / "page.html"
-    edit = AskedEdit(kind="beta", path="*", beta=2.0)
-    ask = Ask(text=text_of(tokenizer, 8), search="beam", beam=2, edits=(edit,))
+    edit = EditRequest(kind="beta", path="*", beta=2.0)
+    ask = LookRequest(text=text_of(tokenizer, 8), search="beam", beam=2, edits=(edit,))
     path.write_text(saved_page(session, ask, "ja"), encoding="utf-8")
     at = Looking(visit(path.as_uri()), session)
     assert at.js("app.look.ask.edits.length") == 1 and at.js("app.look.baseline !== null")
@@ -131,7 +131,7 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
     user.folder = tmp_path / "near"
     session, path = Session(user), tmp_path / "page.html"
     path.write_text(
-        saved_page(session, Ask(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}),
+        saved_page(session, LookRequest(text=text_of(tokenizer, 8)), head={"path": layer, "head": 0}),
         encoding="utf-8",
     )
     at = Looking(visit(path.as_uri()), session)
@@ -175,7 +175,7 @@ def test_what_a_bias_hides_has_no_weight_and_no_color(visit, tokenizer, tmp_path
 def test_a_saved_page_opens_the_head_that_was_chosen(visit, sessions, tokenizer, tmp_path):
     session, head = sessions["translation"], {"path": "encoder.blocks.1.self_attention", "head": 1}
     path = tmp_path / "page.html"
-    path.write_text(saved_page(session, Ask(text=text_of(tokenizer, 8)), head=head), encoding="utf-8")
+    path.write_text(saved_page(session, LookRequest(text=text_of(tokenizer, 8)), head=head), encoding="utf-8")
     at = Looking(visit(path.as_uri()), session)
     assert (at.state("layer"), at.state("head")) == (head["path"], head["head"])
     at.open_tab("film").locator("#film-go").click()  # it holds that head's

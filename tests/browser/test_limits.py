@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 from looked_models import FAMILIES, HOSTILE, text_of
 
-from attendo.microscope.ask import Ask
 from attendo.microscope.look_page import framed_page, saved_page
+from attendo.microscope.protocol import LookRequest
 
 full = pytest.mark.full
 SVG = "{http://www.w3.org/2000/svg}"
@@ -80,7 +80,9 @@ def test_axe_finds_nothing_serious_in_a_file(visit, sessions, tokenizer, tmp_pat
     from axe_playwright_python.sync_playwright import Axe
 
     path = tmp_path / "page.html"
-    path.write_text(saved_page(sessions["translation"], Ask(text=text_of(tokenizer, 8))), encoding="utf-8")
+    path.write_text(
+        saved_page(sessions["translation"], LookRequest(text=text_of(tokenizer, 8))), encoding="utf-8"
+    )
     page = visit(path.as_uri(), bypass_csp=True).ready()
     for name in ("slider", "next"):
         page.click(f"#tab-{name}")
@@ -203,7 +205,7 @@ document.body.append(frame);
 def test_in_a_busy_notebook_the_page_says_that_it_waits(visit, sessions, tmp_path):
     session = sessions["classification"]
     path = tmp_path / "notebook.html"
-    page = json.dumps(framed_page(Ask(text="snow rain"))).replace("<", "\\u003c")
+    page = json.dumps(framed_page(LookRequest(text="snow rain"))).replace("<", "\\u003c")
     path.write_text(NOTEBOOK.replace("PAGE", page), encoding="utf-8")
     visited = visit(path.as_uri())
     visited.until("window.asked.length > 0")

@@ -5,9 +5,9 @@ import pytest
 from browser_looking import Looking, address_of
 from looked_models import looked_model, text_of
 
-from attendo.inspecting.contributions import value_norms
-from attendo.microscope.ask import Ask
+from attendo.inspecting.residual_stream import value_norms
 from attendo.microscope.look_page import saved_page
+from attendo.microscope.protocol import LookRequest
 from attendo.microscope.session import Session
 from attendo.nn.attention import Attention
 
@@ -28,7 +28,7 @@ def test_the_open_head_alone_is_asked_for(visit, served, session, tokenizer, tmp
         visited = visit(address_of(served(session), text=text, max_tokens=0))
     else:
         path = tmp_path / "page.html"
-        path.write_text(saved_page(session, Ask(text=text, max_tokens=0)), encoding="utf-8")
+        path.write_text(saved_page(session, LookRequest(text=text, max_tokens=0)), encoding="utf-8")
         visited = visit(path.as_uri())
     at = Looking(visited, session)
     (path,) = at.js("app.look.stacks.flatMap(stack => stack.layers.map(layer => layer.path))")

@@ -24,7 +24,7 @@ from attendo.cli import options
 from attendo.data import forecasts
 from attendo.display.width import columns
 from attendo.inspecting.edits import Off, Temper
-from attendo.microscope.importance import importance
+from attendo.microscope.effects import importance
 from attendo.microscope.server import LookServer
 
 TEXT = "Tomorrow it will rain ."
@@ -385,7 +385,7 @@ def test_a_masked_model_fills_in_what_is_hidden(runs):
     text = " ".join([*words[:2], "<mask>", *words[3:]])
     view = library.look(folder, text)
     assert [i for i, piece in enumerate(view.map().key_pieces) if piece == "<mask>"] == [3]
-    found = view.seen.tokenizer.pieces([int(view.seen.logits[3].argmax())])[0]
+    found = view.result.tokenizer.pieces([int(view.result.logits[3].argmax())])[0]
     out = attendo("look", folder, text).out.splitlines()
     assert out[:2] == [f"    {text}", f"  → {' '.join([*words[:2], found, *words[3:]])}"]
     assert out[2] == f"    log-probability {view.outcome['log_prob']:.2f} of the token filled in"

@@ -5,7 +5,7 @@ from looked_models import hostile_tokenizer, looked_model
 import attendo as library
 from attendo.cli import look_text
 from attendo.cli.look_text import text_lines
-from attendo.microscope.class_tokens import tokens_answer
+from attendo.microscope.effects import tokens_answer
 
 TEXT = "Tomorrow it will rain ."
 
@@ -13,7 +13,7 @@ TEXT = "Tomorrow it will rain ."
 def test_a_label_comes_with_the_tokens_that_matter_most(monkeypatch):
     """They are those of the page's Classes, with the sign of what leaving out does."""
     view = library.look(looked_model("classification", hostile_tokenizer()), TEXT)
-    gained = tokens_answer(view.seen)["left_out"]
+    gained = tokens_answer(view.result)["left_out"]
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     printed = text_lines(view, None, None, None, "en", "answer")
     assert max(map(len, printed)) <= 80

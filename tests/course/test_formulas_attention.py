@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy_transcription import arrays, multi_head, softmax
 from torch import nn
 
-from attendo.inspecting.contributions import head_contributions, head_matrices
+from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.nn.attention import (
     Attend,
     Attention,

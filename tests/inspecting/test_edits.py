@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
-from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.edits import Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.recording import recording
+from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attention, share_heads
 from attendo.nn.masks import Mask

@@ -8,8 +8,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
-from attendo.inspecting.alignment_error import GivenLinks, alignment_error_rate, parse_links, word_links
-from attendo.inspecting.contributions import (
+from attendo.inspecting.measures import (
+    GivenLinks,
+    alignment_error_rate,
+    cross_rollout,
+    head_measures,
+    parse_links,
+    patterns,
+    places,
+    rollout,
+    word_links,
+)
+from attendo.inspecting.recording import recording
+from attendo.inspecting.residual_stream import (
     contribution_norms,
     head_matrices,
     head_ranks,
@@ -17,9 +28,6 @@ from attendo.inspecting.contributions import (
     value_norms,
     weighted_norms,
 )
-from attendo.inspecting.measures import head_measures, patterns, places
-from attendo.inspecting.recording import recording
-from attendo.inspecting.rollout import cross_rollout, rollout
 from attendo.nn.attention import Attention
 
 lengths = st.integers(1, 7)

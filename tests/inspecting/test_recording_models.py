@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.edits import Temper
 from attendo.inspecting.recording import PARTS, recording
+from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import ModelConfig, build_model
 from attendo.nn.attention import Attention
 

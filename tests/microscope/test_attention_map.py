@@ -13,11 +13,10 @@ from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model
 
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
-from attendo.microscope.ask import Ask
-from attendo.microscope.attention_map import AttentionMap, map_of
-from attendo.microscope.looking import look
-from attendo.microscope.shades import MANY
-from attendo.microscope.terminal import map_text
+from attendo.microscope.answers import MANY
+from attendo.microscope.attention_map import AttentionMap, map_of, map_text
+from attendo.microscope.protocol import LookRequest
+from attendo.microscope.run_model import look
 
 TEXT = "Tomorrow it will rain in Oslo ."
 STACKS = {
@@ -49,7 +48,7 @@ def on_screen(line: str) -> int:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_maps_of_a_look(family, tokenizer):
     user = looked_model(family, tokenizer)
-    seen = look(user, Ask(text=TEXT, search="beam", beam=2, max_tokens=4))
+    seen = look(user, LookRequest(text=TEXT, search="beam", beam=2, max_tokens=4))
     with recording(user.model) as record, torch.inference_mode():
         record.model(**seen.inputs)
     hidden = {"<unk>": "<mask>"} if family == "masked-language-model" else {}
@@ -98,7 +97,7 @@ def test_maps_of_a_look(family, tokenizer):
 
 def test_empty_text(tokenizer):
     with pytest.raises(AttendoError, match="empty text"):
-        look(looked_model("translation", tokenizer), Ask(text=""))
+        look(looked_model("translation", tokenizer), LookRequest(text=""))
 
 
 def test_the_sharpest_layer_is_shown():

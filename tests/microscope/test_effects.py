@@ -7,13 +7,12 @@ import torch
 from tiny_looks import FAMILIES, PAIRS, TOKENIZER, tiny_look, tiny_user
 
 from attendo.errors import AttendoError
-from attendo.inspecting.alignment_error import parse_links
 from attendo.inspecting.edits import Off
+from attendo.inspecting.measures import parse_links
 from attendo.inspecting.recording import recording
 from attendo.microscope import effects
-from attendo.microscope.ask import AskedEdit
-from attendo.microscope.effects import effects_answer
-from attendo.microscope.importance import head_alignment_errors, importance
+from attendo.microscope.effects import effects_answer, head_alignment_errors, importance
+from attendo.microscope.protocol import EditRequest
 
 PATHS = {
     "translation": ("encoder.blocks.1.self_attention", "decoder.blocks.1.cross_attention"),
@@ -40,7 +39,7 @@ def test_each_head_of_the_sweep_is_that_head_switched_off_alone(family, monkeypa
     monkeypatch.setattr(
         effects, "MOST_POSITIONS", 1
     )  # a head at a time: the chunks are put together in order
-    edits = [AskedEdit(kind="beta", path="*", beta=0.5)]
+    edits = [EditRequest(kind="beta", path="*", beta=0.5)]
     for chunked, edit in ((True, []), (False, edits)):
         if not chunked:
             monkeypatch.undo()

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model
 
-from attendo.microscope.ask import Ask, canonical
+from attendo.microscope.answers import MANY
 from attendo.microscope.look_page import MODULES, joined, live_page, saved_page
+from attendo.microscope.protocol import LookRequest, canonical
 from attendo.microscope.session import Session
-from attendo.microscope.shades import MANY
 from attendo.microscope.view import ask_for
 
 NAMESPACES = ("http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml")
@@ -52,7 +52,7 @@ def pages(tmp_path_factory):
     for family in FAMILIES:
         session = Session(looked_model(family, tokenizer))
         forced = family in ("translation", "language-model")
-        ask = Ask(
+        ask = LookRequest(
             text=" ".join(HOSTILE),
             search="forced" if forced else "greedy",
             target=" ".join(HOSTILE[::-1]) if forced else None,
@@ -178,7 +178,7 @@ def test_thumbnails_of_a_long_text_are_shaded_by_a_scale_of_their_own(pages, fam
     session, _, _ = pages[family]
     text = " ".join(["snow", "rain", "wind"] * 30)
     shown = session.answer("look", {"text": text, "max_tokens": 0})
-    seen = session._seen[shown["key"]]
+    seen = session._results[shown["key"]]
     for layer in shown["stacks"][0]["layers"]:
         weights = seen.record[layer["path"]].weights[0].numpy()
         counted = weights[:, MANY:] if layer["causal"] else weights

@@ -16,7 +16,7 @@ import attendo
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off, Replace, Temper
 from attendo.inspecting.recording import recording
-from attendo.microscope.ask import AskedEdit
+from attendo.microscope.protocol import EditRequest
 from attendo.microscope.view import MOST_TOKENS, View, guarded, table_text
 
 TEXT = "Tomorrow it will rain in Oslo ."
@@ -58,7 +58,7 @@ def test_a_folder_is_as_good_as_a_model(tmp_path):
     folder = save_run(tmp_path / "run", translator)
     view = attendo.look(str(folder), TEXT)
     assert view.outcome["text"] == translator.translate([TEXT])[0].text
-    assert view.seen.folder == folder
+    assert view.result.folder == folder
     np.testing.assert_array_equal(
         view.weights("encoder.blocks.0.self_attention"),
         attendo.look(translator, TEXT).weights("encoder.blocks.0.self_attention"),
@@ -78,14 +78,14 @@ def test_edits_and_what_they_change(users):
     view = attendo.look(user, TEXT, edits=edits, target="rain in Oslo")
     assert set(np.unique(view.weights("encoder.blocks.0.self_attention"))) == {0.0, 1.0}
     with recording(user.model, keep=(), edits=edits) as record, torch.inference_mode():
-        logits = record.model(**view.seen.inputs)[0]
-    torch.testing.assert_close(view.seen.logits, logits, atol=1e-5, rtol=0)
+        logits = record.model(**view.result.inputs)[0]
+    torch.testing.assert_close(view.result.logits, logits, atol=1e-5, rtol=0)
     change = view.change
     assert change is not None
     assert change["total"] == pytest.approx(view.outcome["log_prob"] - change["log_prob"], abs=1e-4)
-    same = attendo.look(user, TEXT, target="rain in Oslo", edits=[AskedEdit(kind="off", path=path, head=1)])
+    same = attendo.look(user, TEXT, target="rain in Oslo", edits=[EditRequest(kind="off", path=path, head=1)])
     assert same.change is not None
-    assert same.seen.edits == (Off(path, (1,)),)
+    assert same.result.edits == (Off(path, (1,)),)
     with pytest.raises(AttendoError, match="a look takes Off and Temper; for Replace"):
         attendo.look(user, TEXT, edits=[Replace(path, torch.ones(1, 1))])
     with pytest.raises(AttendoError, match="matches no attention layer"):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from attendo.inspecting.contributions import head_contributions
+from attendo.inspecting.residual_stream import head_contributions
 from attendo.model_config import ModelConfig
 from attendo.models import build_model
 from attendo.nn.attention import Attention, masked_softmax

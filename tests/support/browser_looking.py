@@ -5,7 +5,7 @@ import io
 import json
 from urllib.parse import urlencode
 
-from attendo.microscope.looking import look
+from attendo.microscope.run_model import look
 
 NOT_BLANK = """name => [...document.querySelectorAll(`canvas[data-name="${name}"]`)].map(canvas => {
     const copy = new OffscreenCanvas(Math.max(1, canvas.width), Math.max(1, canvas.height));
@@ -53,7 +53,7 @@ class Looking:
 
     def seen(self):
         """The same look in Python."""
-        return look(self.session.user, self.session._asks[self.js("app.look.key")])
+        return look(self.session.user, self.session._requests[self.js("app.look.key")])
 
     def drawn(self, name):
         """Waits until no canvas of this name is blank; at least one must be there."""

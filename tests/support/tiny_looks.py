@@ -5,8 +5,8 @@ from tiny_translator import SHAPE, tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
 from attendo.inference import Classifier, Embedder, Generator
-from attendo.microscope.ask import Ask
-from attendo.microscope.looking import look
+from attendo.microscope.protocol import LookRequest
+from attendo.microscope.run_model import look
 from attendo.models import DecoderLM, EncoderClassifier, MaskedLM, ModelConfig
 
 TOKENIZER = tiny_tokenizer()
@@ -51,4 +51,4 @@ def tiny_user(family="translation", scale=0.4, **options):
 def tiny_look(family="translation", folder=None, user=None, **ask):
     """A look at the first text of the built-in corpus."""
     asked = {"text": PAIRS[0][0], "max_tokens": 5} | ask
-    return look(tiny_user(family) if user is None else user, Ask(**asked), folder)
+    return look(tiny_user(family) if user is None else user, LookRequest(**asked), folder)

@@ -136,7 +136,7 @@ def _test(translator: Translator, n_pairs: int) -> None:
 
 def _show(translator: Translator, out: Path) -> None:
     from attendo.errors import AttendoError
-    from attendo.microscope.looking import look
+    from attendo.microscope.run_model import look
     from attendo.microscope.view import View, ask_for
 
     view = View(look(translator, ask_for(translator, SENTENCE), out))

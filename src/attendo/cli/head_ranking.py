@@ -15,8 +15,8 @@ from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
     from attendo.display.i18n import Language, Localized
-    from attendo.microscope.importance import Importance
-    from attendo.microscope.seen import User
+    from attendo.microscope.effects import Importance
+    from attendo.microscope.run_model import User
 
 
 def rank(
@@ -25,8 +25,8 @@ def rank(
     """Switches off every head alone, over the rows of a file, and prints what that does; gives the exit code."""
     from attendo.inference import Translator
     from attendo.inference.batch_files import Progress
-    from attendo.microscope.importance import importance
-    from attendo.microscope.layers import attention_paths
+    from attendo.microscope.effects import importance
+    from attendo.microscope.run_model import attention_paths
 
     if alignments is not None and not isinstance(user, Translator):
         raise typer.BadParameter("--alignments is for translation models; leave it out")
@@ -78,7 +78,7 @@ def _rows(user: User, folder: Path, file: Path) -> list[Any]:
 
 def _links(file: Path, rows: list[Any]) -> list[Any]:
     from attendo.data.corpora import read_lines
-    from attendo.inspecting.alignment_error import parse_links
+    from attendo.inspecting.measures import parse_links
 
     lines = [line for _, line in read_lines(file, keep_empty=True)]
     lengths = [(len(source.split()), len(target.split())) for source, target in rows]

@@ -18,8 +18,8 @@ from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wro
 from attendo.display.i18n import Language
 
 if TYPE_CHECKING:
-    from attendo.microscope.ask import Ask, AskedEdit
-    from attendo.microscope.seen import User
+    from attendo.microscope.protocol import EditRequest, LookRequest
+    from attendo.microscope.run_model import User
     from attendo.models import Model
 
 
@@ -27,20 +27,20 @@ HARD = ("inf", "infinity", "∞", "hard")
 """What says that β is infinite, in letters of any case."""
 
 
-def asked_edits(model: Model, off: list[str], beta: str | None) -> list[AskedEdit]:
+def asked_edits(model: Model, off: list[str], beta: str | None) -> list[EditRequest]:
     """What --off and --beta ask for. BadParameter names an option that asks for what isn't there."""
-    from attendo.microscope.ask import AskedEdit
+    from attendo.microscope.protocol import EditRequest
 
     edits = [_off(model, given) for given in off]
     if beta is not None:
-        edits.append(AskedEdit(kind="beta", path="*", beta=_beta(beta)))
+        edits.append(EditRequest(kind="beta", path="*", beta=_beta(beta)))
     return edits
 
 
-def _off(model: Model, given: str) -> AskedEdit:
+def _off(model: Model, given: str) -> EditRequest:
     """One PATH or PATH:HEAD; a path may be a shell pattern."""
-    from attendo.microscope.ask import AskedEdit
-    from attendo.microscope.layers import attention_layers, effect_paths
+    from attendo.microscope.protocol import EditRequest
+    from attendo.microscope.run_model import attention_layers, effect_paths
 
     path, colon, number = given.partition(":")
     parts, layers = effect_paths(model), attention_layers(model)
@@ -48,7 +48,7 @@ def _off(model: Model, given: str) -> AskedEdit:
     if not matched:
         raise typer.BadParameter(f"--off {given}: there is no such layer; {_nearest(path, parts)}")
     if not colon:
-        return AskedEdit(kind="off", path=path)
+        return EditRequest(kind="off", path=path)
     if path in parts and path not in layers:
         raise typer.BadParameter(f"--off {given}: a feed-forward net has no heads; leave out {colon}{number}")
     head = int(number) if number.isascii() and number.isdigit() else 0
@@ -57,7 +57,7 @@ def _off(model: Model, given: str) -> AskedEdit:
         raise typer.BadParameter(f"--off {given}: feed-forward nets have no heads; leave out {colon}{number}")
     if not 1 <= head <= most:
         raise typer.BadParameter(f"--off {given}: the head behind the colon is 1 to {most}")
-    return AskedEdit(kind="off", path=path, head=head - 1)
+    return EditRequest(kind="off", path=path, head=head - 1)
 
 
 def _nearest(path: str, parts: list[str]) -> str:
@@ -217,16 +217,18 @@ def look(
         return rank(user, folder, over, alignments, as_json, language)
     _check_family(user, {name: given[name] is not None for name in OF_FAMILIES})
     edits = asked_edits(user.model, off or [], beta)
-    from attendo.microscope.looking import look as look_at
+    from attendo.microscope.run_model import look as look_at
     from attendo.microscope.view import View, ask_for
 
-    ask = ask_for(user, text or "", target, beam, MAX_TOKENS if max_tokens is None else max_tokens, edits)
+    request = ask_for(user, text or "", target, beam, MAX_TOKENS if max_tokens is None else max_tokens, edits)
     chosen = (stack, None if layer is None else layer - 1, None if head is None else head - 1)
     if serve:
-        opened = None if chosen == (None, None, None) else View(look_at(user, ask, folder)).opened(*chosen)
-        state = _state_of(ask, ask_for(user, ""), opened)
+        opened = (
+            None if chosen == (None, None, None) else View(look_at(user, request, folder)).opened(*chosen)
+        )
+        state = _state_of(request, ask_for(user, ""), opened)
         return _serve(user, folder, state, PORT if port is None else port, open_, language)
-    view = View(look_at(user, ask, folder))
+    view = View(look_at(user, request, folder))
     steps = None if query is None else view.steps(query - 1, *chosen)
     shows = steps or ("heads" if heads else "map" if out is None else "answer")
     printed = (
@@ -332,15 +334,17 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     return stopped.code or 0
 
 
-def _state_of(ask: Ask, usual: Ask, opened: dict[str, Any] | None) -> str:
+def _state_of(request: LookRequest, usual: LookRequest, opened: dict[str, Any] | None) -> str:
     """The part of the page's address that says what to look at; usual: an ask for which nothing was told."""
     from urllib.parse import quote, urlencode
 
-    state: dict[str, Any] = {"text": ask.text} if ask.text else {}
-    state |= {"search": ask.search} if ask.text or ask.search != usual.search else {}
-    state |= {} if ask.target is None else {"target": ask.target}
-    state |= {} if ask.beam is None else {"beam": ask.beam}
-    state |= {} if ask.max_tokens == MAX_TOKENS else {"max_tokens": ask.max_tokens}
-    state |= {"edits": json.dumps([dataclasses.asdict(edit) for edit in ask.edits])} if ask.edits else {}
+    state: dict[str, Any] = {"text": request.text} if request.text else {}
+    state |= {"search": request.search} if request.text or request.search != usual.search else {}
+    state |= {} if request.target is None else {"target": request.target}
+    state |= {} if request.beam is None else {"beam": request.beam}
+    state |= {} if request.max_tokens == MAX_TOKENS else {"max_tokens": request.max_tokens}
+    state |= (
+        {"edits": json.dumps([dataclasses.asdict(edit) for edit in request.edits])} if request.edits else {}
+    )
     state |= {} if opened is None else {"layer": opened["path"], "head": opened["head"]}
     return f"#{urlencode(state, quote_via=quote)}" if state else ""

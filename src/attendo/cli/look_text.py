@@ -1,22 +1,27 @@
-"""What `attendo look` prints of one text: the text, the answer and a map, or a table of the heads, or JSON."""
+"""What `attendo look` prints of one text: the answer and a map, a table of the heads, the steps of a query, or JSON."""
 
 from __future__ import annotations
 
 import json
+import math
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendo.cli.head_ranking import layer_names
-from attendo.cli.look_steps import steps_lines
 from attendo.cli.reporting import one_line
+from attendo.display.i18n import Language, Localized
 from attendo.display.tables import WIDTH, table_lines
+from attendo.display.width import columns, fitted, isolated, wrapped
+from attendo.display.wrapping import flowed
 
 if TYPE_CHECKING:
-    from attendo.display.i18n import Language, Localized
-    from attendo.microscope.attention_map import AttentionMap
-    from attendo.microscope.steps import Steps
+    from attendo.microscope.attention_map import AttentionMap, Steps
     from attendo.microscope.view import View
+if TYPE_CHECKING:
+    from attendo.microscope.attention_map import KeyStep, Steps
+
 
 Stack = Literal["encoder", "decoder", "cross"]
+
 SHORT = {
     "entropy": "entr",
     "maximum": "max",
@@ -30,13 +35,18 @@ SHORT = {
     "alignment": "align",
 }
 """What stands above a column."""
+
 MOST_LABELS = 4
+
 MOST_TOKENS, LEAST, LONGEST = 5, 0.01, 16
 """Tokens without which a label is tried that are printed, the least change in nats, and the columns of a token."""
+
 UNBROKEN = "\ue000"
 """Stands for a space at which no line is broken."""
+
 MOST_WORK = 1e10
 """Of reading the text without each, in weights times tokens: some tenths of a second."""
+
 MOST_COLUMNS = 4 * WIDTH
 """Of a text in a terminal; the rest is counted."""
 
@@ -50,29 +60,28 @@ def text_lines(
     shows: Literal["map", "heads", "answer"] | Steps,
 ) -> list[str]:
     """Text, answer, what the edits change, and the map, the heads, a query's steps, or no more; in 80 columns."""
-    from attendo.microscope.layers import attention_paths
-    from attendo.microscope.terminal import map_text
+    from attendo.microscope.attention_map import map_text
+    from attendo.microscope.run_model import attention_paths
 
     shown = view.map(stack)
     lines = _marked("  ", _plain(shown.text, language))
     lines += _marked("→ ", _plain(shown.answer, language))
     lines += [f"    {line}" for line in _facts(view, language)]
     lines += [f"    {line}" for line in _without_tokens(view, language)]
-    if view.seen.note:
-        lines += _marked("  ", f"({view.seen.note})")
+    if view.result.note:
+        lines += _marked("  ", f"({view.result.note})")
     if shows == "answer":
         return lines
     if shows == "heads":
         return [*lines, "", *_heads_table(view, stack, layer, head, language)]
     if not isinstance(shows, str):
-        layer = attention_paths(view.seen.model)[shown.stack].index(shows.path)
+        layer = attention_paths(view.result.model)[shown.stack].index(shows.path)
         return [*lines, "", *steps_lines(shows, shown.caption(layer, shows.head, language), language)]
     return [*lines, "", map_text(shown, WIDTH, layer, head, language, _one_head(shown, head, language))]
 
 
 def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
     """How one head is seen, where a map is the mean of several."""
-    from attendo.display.i18n import Localized
 
     if head is not None or shown.weights.shape[1] == 1:
         return ""
@@ -81,7 +90,6 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
 
 def _marked(mark: str, text: str) -> list[str]:
     """A text behind its mark, in lines."""
-    from attendo.display.width import isolated, wrapped
 
     first, *rest = wrapped(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
@@ -89,8 +97,6 @@ def _marked(mark: str, text: str) -> list[str]:
 
 def _plain(text: str, language: Language) -> str:
     """A text for a terminal: single spaces, what commands a screen as its code, and of a long text the beginning."""
-    from attendo.display.i18n import Localized
-    from attendo.display.width import fitted
     from attendo.microscope.attention_map import visible
 
     whole = " ".join(visible(word) for word in one_line(text).split())
@@ -103,8 +109,6 @@ def _plain(text: str, language: Language) -> str:
 
 def _facts(view: View, language: Language) -> list[str]:
     """How probable the answer is, and what the edits have changed."""
-    from attendo.display.i18n import Localized
-    from attendo.display.wrapping import flowed
 
     found, change, lines = view.outcome, view.change, []
     if "labels" in found:
@@ -131,7 +135,6 @@ def _facts(view: View, language: Language) -> list[str]:
 
 def _without(answer: str, probability: str) -> Localized:
     """What the model says as it is."""
-    from attendo.display.i18n import Localized
 
     return Localized(
         f"without the changes: {answer} ({probability})", f"変更なしの場合：{answer}（{probability}）"
@@ -140,8 +143,6 @@ def _without(answer: str, probability: str) -> Localized:
 
 def _changed(what: Localized, answer: str, moved: Localized, language: Language) -> str:
     """What becomes of that answer's probability when the changed model is made to give it; the answer cut to fit."""
-    from attendo.display.i18n import Localized
-    from attendo.display.width import columns, fitted
 
     def said(name: str) -> str:
         en = f"they change the {what.en} of {name} {moved.en}"
@@ -152,16 +153,13 @@ def _changed(what: Localized, answer: str, moved: Localized, language: Language)
 
 def _without_tokens(view: View, language: Language) -> list[str]:
     """By how much a label's log-probability changes without a token, of those that matter most; none if it is slow."""
-    from attendo.display.i18n import Localized
-    from attendo.display.width import fitted
-    from attendo.display.wrapping import flowed
     from attendo.inference import Classifier
-    from attendo.microscope.class_tokens import left_out
+    from attendo.microscope.effects import left_out
 
-    seen = view.seen
-    if not isinstance(seen.user, Classifier):
+    result = view.result
+    if not isinstance(result.user, Classifier):
         return []
-    gained = left_out(seen, seen.user, int(seen.logits.argmax()), MOST_WORK) or []
+    gained = left_out(result, result.user, int(result.logits.argmax()), MOST_WORK) or []
     order = sorted(range(len(gained)), key=lambda i: -abs(gained[i]))
     pieces = view.map().query_pieces
     found = [
@@ -191,7 +189,6 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
 
 def _probability(found: dict[str, Any]) -> Localized:
     """How probable an answer is, and of a masked language model what the answer is."""
-    from attendo.display.i18n import Localized
 
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"
     if "score" in found:
@@ -213,11 +210,9 @@ def _heads_table(
     view: View, stack: Stack | None, layer: int | None, head: int | None, language: Language
 ) -> list[str]:
     """A row for each head; of those of a stack, a layer or a number if these are chosen."""
-    from attendo.display.i18n import Localized
-    from attendo.display.wrapping import flowed
-    from attendo.microscope.layers import attention_paths
+    from attendo.microscope.run_model import attention_paths
 
-    stacks = attention_paths(view.seen.model)
+    stacks = attention_paths(view.result.model)
     names = layer_names(stacks)
     chosen = [
         path
@@ -251,6 +246,125 @@ def _measure(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}" if value < 99.5 else f"{value:.0f}"
 
 
+FIRST = 4
+"""Numbers of q and o that are shown."""
+
+HEADS = (
+    Localized("key", "キー"),
+    Localized("q·k", "q·k"),
+    Localized("score s", "スコア s"),
+    Localized("mask", "マスク"),
+    Localized("β·s", "β·s"),
+    Localized("exp", "exp"),
+    Localized("weight α", "重み α"),
+)
+
+
+def steps_lines(steps: Steps, caption: str, language: Language) -> list[str]:
+    """The table of the keys under the head's caption, the query and q; below it scale, largest score, sum and o."""
+
+    hidden = (4,) if steps.beta == 1 or math.isinf(steps.beta) else ()  # β·s
+    size = len(str(len(steps.keys)))
+    rows = [_row(n, size, key, steps, language) for n, key in enumerate(steps.keys, 1)]
+    total = [Localized("sum", "和").text(language), "", "", "", "", _number(steps.sum)]
+    rows.append([*total, _number(math.fsum(key.weight for key in steps.keys))])
+    heads = [head.text(language) for head in HEADS]
+    shown = [[cell for i, cell in enumerate(row) if i not in hidden] for row in (heads, *rows)]
+    said = [words.text(language) for words in _said(steps)]
+    asks = (_requests(steps), _first("q", steps.q))
+    top = [caption, *(words.text(language) for words in asks)]
+    table = table_lines(shown[0], shown[1:])
+    return [
+        *(part for line in top for part in flowed(line, WIDTH)),
+        "",
+        *table,
+        "",
+        *(part for line in said for part in flowed(line, WIDTH)),
+    ]
+
+
+def _row(n: int, size: int, key: KeyStep, steps: Steps, language: Language) -> list[str]:
+    mask = Localized("masked", "マスク") if key.masked else Localized("kept", "可")
+    return [
+        f" {n:>{size}} {_label(key.piece)}",  # what begins with a digit would stand to the right
+        _number(key.product),
+        _number(key.score),
+        mask.text(language),
+        "-∞" if key.masked else _number(steps.beta * key.score),
+        _number(key.power),
+        _number(key.weight),
+    ]
+
+
+def _requests(steps: Steps) -> Localized:
+    """Which query it is: its number in the map, what it reads, and in cross-attention what it writes."""
+    n, piece = steps.query + 1, _label(steps.piece)
+    if steps.written is None:
+        return Localized(f"Query {n}: {piece}", f"クエリ {n}：{piece}")
+    written = _label(steps.written)
+    return Localized(
+        f"Query {n}: reads {piece}, writes {written}", f"クエリ {n}：入力は {piece}、出力は {written}"
+    )
+
+
+def _said(steps: Steps) -> list[Localized]:
+    """How the columns follow from each other, with this row's numbers."""
+    scale, added = (
+        _number(steps.scale),
+        Localized(" + bias", " + バイアス") if steps.biased else Localized("", ""),
+    )
+    root = f"√{steps.head_dim}"
+    scaled, scale = (
+        (f"q·k / {root}", f"1/{root} = {scale}") if steps.scale_is_root else (f"q·k × {scale}", scale)
+    )
+    top = _number(steps.largest)
+    top = f"({top})" if steps.largest < 0 else top
+    power = Localized(f"exp(s - {top})", f"exp(s - {top})")
+    if math.isinf(steps.beta):
+        power = Localized("1 at the largest score (β = ∞)", "スコアが最大のキーで 1（β = ∞）")
+    elif steps.beta != 1:
+        text = f"exp(β·s - β·{top}), β = {steps.beta:g}"
+        power = Localized(text, text)
+    total = _number(steps.sum)
+    said = [
+        Localized(f"s = {scaled}{added.en}; scale {scale}", f"s = {scaled}{added.ja}。スケール {scale}"),
+        Localized(f"exp = {power.en}", f"exp = {power.ja}"),
+        Localized(f"α = exp / {total}", f"α = exp / {total}"),
+        _first("o = Σ α v", steps.output),
+    ]
+    if steps.off:
+        said.append(
+            Localized("This head is switched off: o is replaced.", "このヘッドはオフで、o は置き換えられる。")
+        )
+    said.append(Localized("All numbers of q, k, v and o: --json", "q、k、v、o のすべての数値：--json"))
+    return said
+
+
+def _first(name: str, vector: tuple[float, ...]) -> Localized:
+    """A vector's first numbers, and how many are left out."""
+    first, left = ", ".join(map(_number, vector[:FIRST])), len(vector) - FIRST
+    more = Localized(f", and {left} more", f"、ほか {left} 個") if left > 0 else Localized("", "")
+    return Localized(f"{name} = {first}{more.en}", f"{name} = {first}{more.ja}")
+
+
+def _number(x: float) -> str:
+    """Four places, as the page has them.
+
+    >>> _number(-0.00001), _number(float("-inf"))
+    ('0.0000', '-∞')
+    """
+    if math.isinf(x):
+        return "∞" if x > 0 else "-∞"
+    text = f"{x:.4f}"
+    return text.replace("-", "") if float(text) == 0 else text
+
+
+def _label(piece: str) -> str:
+    from attendo.microscope.attention_map import visible
+
+    return isolated(fitted(visible(piece), LONGEST))
+
+
 def json_text(
     view: View, stack: Stack | None, layer: int | None, head: int | None, steps: Steps | None = None
 ) -> str:
@@ -262,7 +376,7 @@ def json_text(
         "text": shown.text,
         "outcome": view.outcome,
         "change": view.change,
-        "note": view.seen.note,
+        "note": view.result.note,
         "map": {
             "stack": shown.stack,
             "layer": layer,

@@ -266,6 +266,13 @@ def recording(
             handle.remove()
 
 
+@contextmanager
+def edited(model: nn.Module, edits: Sequence[Edit]) -> Iterator[Any]:
+    """A view of a model with edits, of which nothing is kept, in evaluation mode."""
+    with recording(model, keep=(), edits=edits) as record:
+        yield record.model.eval()
+
+
 @dataclass(frozen=True)
 class _Place:
     """A module that can be recorded. source: whose output is the module's, in a whole pass and in a cached step."""

@@ -1,32 +1,38 @@
-"""The attention of one stack of a look, as a plain value that every view draws."""
+"""The attention of one stack of a look, as a plain value, as text for a terminal, and one query of it step by step."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
+from attendo.display.charts import CELL, shade, shade_legend, standing
 from attendo.display.i18n import Language, Localized
-from attendo.display.width import shown
+from attendo.display.width import columns, fitted, isolated, padded, shown
+from attendo.display.wrapping import flowed
 from attendo.errors import AttendoError
 from attendo.inspecting.measures import entropy
-from attendo.microscope.layers import attention_paths
-from attendo.microscope.looking import outcome
-from attendo.microscope.seen import Seen
-from attendo.microscope.shades import darkest
+from attendo.microscope.answers import darkest, layer_of, outcome
+from attendo.microscope.run_model import LookResult, attention_paths
+from attendo.nn.attention import share_heads
 
 Stack = Literal["encoder", "decoder", "cross"]
+
 NAMES: dict[Stack, Localized] = {
     "encoder": Localized("Self-attention of the encoder", "エンコーダのセルフアテンション"),
     "decoder": Localized("Self-attention of the decoder", "デコーダのセルフアテンション"),
     "cross": Localized("Cross-attention", "クロスアテンション"),
 }
+
 TIE = 1e-5
 """Nats by which mean entropies that are alike may differ."""
+
 MARKS = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 """How white space is seen in a piece."""
 
@@ -106,45 +112,45 @@ class AttentionMap:
         ).text(language)
 
 
-def map_of(seen: Seen, stack: Stack | None = None) -> AttentionMap:
+def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
     """The attention of a stack of a look: of the last the model has if None, which is the cross-attention if any.
 
     Raises AttendoError for a stack that the model doesn't have.
     """
-    paths = attention_paths(seen.model)
+    paths = attention_paths(result.model)
     stack = cast(Stack, [*paths][-1]) if stack is None else stack
     if stack not in paths:
         raise AttendoError(f"this model has no {stack} attention; choose from: {', '.join(paths)}")
-    queries = {"encoder": seen.source, "decoder": seen.target, "cross": seen.wanted}[stack]
-    keys = seen.target if stack == "decoder" else seen.source
+    queries = {"encoder": result.source, "decoder": result.target, "cross": result.wanted}[stack]
+    keys = result.target if stack == "decoder" else result.source
     return AttentionMap(
         stack=stack,
-        query_pieces=pieces_of(seen, queries),
-        key_pieces=pieces_of(seen, keys),
-        weights=np.stack([weights_of(seen, path) for path in paths[stack]]),
-        text=seen.ask.text,
-        answer=answer_text(seen),
+        query_pieces=pieces_of(result, queries),
+        key_pieces=pieces_of(result, keys),
+        weights=np.stack([weights_of(result, path) for path in paths[stack]]),
+        text=result.request.text,
+        answer=answer_text(result),
     )
 
 
-def pieces_of(seen: Seen, ids: tuple[int | None, ...]) -> tuple[str, ...]:
+def pieces_of(result: LookResult, ids: tuple[int | None, ...]) -> tuple[str, ...]:
     """The pieces of token ids, as the tokenizer has them; … stands where an answer was cut off."""
-    return tuple("…" if token is None else seen.piece(token) for token in ids)
+    return tuple("…" if token is None else result.piece(token) for token in ids)
 
 
-def weights_of(seen: Seen, path: str) -> Float[np.ndarray, "heads queries keys"]:
+def weights_of(result: LookResult, path: str) -> Float[np.ndarray, "heads queries keys"]:
     """What was recorded of an attention layer, in float32 or float64."""
-    weights = seen.record[path].weights[0]
+    weights = result.record[path].weights[0]
     return (weights if weights.element_size() == 8 else weights.float()).cpu().numpy()
 
 
-def answer_text(seen: Seen) -> str:
+def answer_text(result: LookResult) -> str:
     """What the model answered, as one text: a translation, what follows a prompt, or a label with its probability.
 
     Of a masked language model it is the text with its hidden tokens found; if none is, the likeliest token at each
     place.
     """
-    found = outcome(seen)
+    found = outcome(result)
     if "labels" in found:
         best = found["labels"][0]
         return f"{best['label']} ({best['probability']:.1%})"
@@ -164,3 +170,235 @@ def visible(piece: str) -> str:
 
 def _visible(c: str) -> str:
     return MARKS.get(c) or (shown(c) if shown(c) != c else "␠" if c.isspace() else c)
+
+
+NARROWEST = 40
+
+MOST_BLOCKS = 4
+"""Of columns, side by side with every key piece named; of more keys, neighbors share a cell."""
+
+EVEN = 1e-5
+"""Of its weight, by which a row's weights that are alike may differ."""
+
+LONGEST = 16
+"""Columns of a label."""
+
+READ = {
+    "encoder": Localized(
+        "Down: the piece that looks. Across: at what. Right: where it looked most.",
+        "縦は見ているトークン、横は見られているトークン、右端は最もよく見ている先。",
+    ),
+    "decoder": Localized(
+        "Down: the piece read last. Across: what was read. Right: where it looked most.",
+        "縦は最後に読んだトークン、横はそれ自身とそれより前、右端は最もよく見ている先。",
+    ),
+    "cross": Localized(
+        "Down: what was written. Across: the source. Right: where it looked most.",
+        "縦は出力されたトークン、横は原文、右端は最もよく見ている先。",
+    ),
+}
+
+
+def map_text(
+    shown: AttentionMap,
+    width: int = 80,
+    layer: int | None = None,
+    head: int | None = None,
+    language: Language = "en",
+    hint: str = "",
+) -> str:
+    """The map as lines of at most `width` columns: query pieces down, key pieces across, read downward.
+
+    Each cell is a shade of the weight, and each row ends with the key piece it looked at most. A text that is too wide
+    comes in blocks of columns; one that is too wide for MOST_BLOCKS of them in one block, in which neighboring keys
+    share a cell, shaded by the largest of their weights. layer: the sharpest if None; head: the mean of all if None,
+    both from 0. hint: said behind the legend of the shades. No color is needed. Raises AttendoError for a width below
+    40 columns.
+    """
+    if width < NARROWEST:
+        raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
+    weights = shown.shown(layer, head)
+    longest = min(LONGEST, width // 5)
+    labels = [fitted(visible(piece), longest) for piece in shown.query_pieces]
+    names = [fitted(visible(piece), longest) for piece in shown.key_pieces]
+    left = max(map(columns, labels))
+    strongest = weights.argmax(-1)
+    even = [_is_even(row[: i + 1] if shown.stack == "decoder" else row) for i, row in enumerate(weights)]
+    tie = Localized("even", "均等").text(language)
+    ends = [
+        f" {tie if level else isolated(names[key])} {row[key]:.0%}" if row[key] > 0 else ""
+        for key, row, level in zip(strongest, weights, even, strict=True)
+    ]
+    room = (width - left - 1 - max(map(columns, ends))) // CELL
+    lines = [
+        line
+        for text in (shown.caption(layer, head, language), READ[shown.stack].text(language))
+        for line in flowed(text, width)
+    ]
+    scale = shown.darkest(layer, head)
+    lines += flowed(shade_legend(language, scale) + hint, width)
+    weights = weights / scale
+    if len(names) > MOST_BLOCKS * room:
+        ends = [
+            f"{end} no. {key + 1}" if end and not level else end
+            for key, end, level in zip(strongest, ends, even, strict=True)
+        ]
+        room = width - left - 1 - max(map(columns, ends))
+        return "\n".join([*lines, *_together(weights, labels, ends, room, width, language)])
+    for start in range(0, len(names), room):
+        block = range(start, min(start + room, len(names)))
+        lines.append("")
+        if len(block) < len(names):
+            lines.append(_part(block, len(names), language))
+        lines += [f"{'':{left}} {line}".rstrip() for line in standing(names[block.start : block.stop])]
+        for label, row, best, end in zip(labels, weights, strongest, ends, strict=True):
+            cells = "".join(shade(float(row[key])) * CELL for key in block)
+            lines.append(f"{padded(label, left)} {cells}{end if best in block else ''}".rstrip())
+    return "\n".join(lines)
+
+
+def _is_even(row: Float[np.ndarray, " keys"]) -> bool:
+    """Whether a query looks at all of several keys alike, so that none is what it looked at most."""
+    return len(row) > 1 and float(np.ptp(row)) <= EVEN * float(row.max())
+
+
+def _part(block: range, n: int, language: Language) -> str:
+    first, last = block.start + 1, block.stop
+    return Localized(f"key pieces {first} to {last} of {n}", f"横のトークン {first}～{last}（全 {n}）").text(
+        language
+    )
+
+
+def _together(
+    weights: Float[np.ndarray, "queries keys"],
+    labels: list[str],
+    ends: list[str],
+    room: int,
+    width: int,
+    language: Language,
+) -> list[str]:
+    """One block in which neighboring keys share a cell of one column."""
+    n, left = weights.shape[1], max(map(columns, labels))
+    each = -(-n // room)
+    said = Localized(
+        f"Each cell: the largest weight of {each} neighboring key pieces, {n} in all.",
+        f"1 つのマスは、隣り合う {each} トークン（全 {n}）の重みの最大値。",
+    )
+    starts = range(0, n, each)
+    largest = np.maximum.reduceat(weights, [*starts], axis=1)
+    cells = ["".join(map(shade, row)) for row in largest.tolist()]
+    rows = zip(labels, cells, ends, strict=True)
+    return [
+        *flowed(said.text(language), width),
+        "",
+        f"{'':{left}} 1{n:>{len(starts) - 1}}",
+        *(f"{padded(label, left)} {line}{end}".rstrip() for label, line, end in rows),
+    ]
+
+
+@dataclass(frozen=True)
+class KeyStep:
+    """What one key comes to.
+
+    k, v: its key and value. product: q·k. score: scaled, plus a bias if the layer has one. power: exp(β · score - the
+    row's largest), 0 where masked. weight: power over the sum of all powers.
+    """
+
+    piece: str
+    k: tuple[float, ...]
+    v: tuple[float, ...]
+    product: float
+    score: float
+    masked: bool
+    power: float
+    weight: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One query's way through a head, as the page's view "Steps" shows it; head and query count from 0.
+
+    piece: what the query reads. written: what it writes, in cross-attention alone. q: the query. beta: the inverse
+    temperature. output: Σ weight · v, as it is before a head that is switched off is replaced.
+    """
+
+    path: str
+    head: int
+    query: int
+    piece: str
+    written: str | None
+    q: tuple[float, ...]
+    head_dim: int
+    scale: float
+    biased: bool
+    beta: float
+    off: bool
+    keys: tuple[KeyStep, ...]
+    output: tuple[float, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest score that is not masked; -inf where all are."""
+        return max((key.score for key in self.keys if not key.masked), default=-math.inf)
+
+    @property
+    def sum(self) -> float:
+        """Of the powers."""
+        return math.fsum(key.power for key in self.keys)
+
+    @property
+    def scale_is_root(self) -> bool:
+        """Whether the scale is 1/√head_dim."""
+        return math.isclose(self.scale, self.head_dim**-0.5)
+
+    def as_json(self) -> dict[str, Any]:
+        """The steps as JSON's own types; null is -∞, and β = "inf" is hard attention."""
+        facts = dataclasses.asdict(self)
+        for key in facts["keys"]:
+            key["score"] = key["score"] if math.isfinite(key["score"]) else None
+        return facts | {"beta": self.beta if math.isfinite(self.beta) else "inf", "sum": self.sum}
+
+
+def steps_of(result: LookResult, path: str, head: int, query: int) -> Steps:
+    """The steps of a query of a head, from what was recorded. Raises AttendoError for a query that isn't there."""
+    layer, record = layer_of(result, path), result.record[path]
+    if not 0 <= query < layer["q_len"]:
+        raise AttendoError(f"there is no query {query + 1}; the map has the rows 1 to {layer['q_len']}")
+    q = record.query[0, head, query]
+    key, value = (share_heads(part, layer["heads"])[0, head] for part in (record.key, record.value))
+    products, scores = (key @ q).tolist(), record.scores[0, head, query].tolist()
+    weights, beta = record.weights[0, head, query], float(layer["beta"][head])
+    reach = query + layer["k_len"] - layer["q_len"] if layer["causal"] else layer["k_len"]
+    masked = [j > reach or score == -math.inf for j, score in enumerate(scores)]
+    top = max((score for score, out in zip(scores, masked, strict=True) if not out), default=0.0)
+    pieces = pieces_of(result, result.ids(layer["keys"]))
+    cross = layer["queries"] != layer["keys"]
+    return Steps(
+        path=path,
+        head=head,
+        query=query,
+        piece=pieces_of(result, result.ids(layer["queries"]))[query],
+        written=pieces_of(result, result.wanted)[query] if cross else None,
+        q=tuple(q.tolist()),
+        head_dim=layer["head_dim"],
+        scale=layer["scale"],
+        biased=bool(layer["slopes"] or layer["biases"]),
+        beta=beta,
+        off=head in layer["off"],
+        keys=tuple(
+            KeyStep(
+                piece, tuple(k), tuple(v), product, score, out, _power(score, top, beta, weight, out), weight
+            )
+            for piece, k, v, product, score, out, weight in zip(
+                pieces, key.tolist(), value.tolist(), products, scores, masked, weights.tolist(), strict=True
+            )
+        ),
+        output=tuple((weights @ value).tolist()),
+    )
+
+
+def _power(score: float, top: float, beta: float, weight: float, masked: bool) -> float:
+    """Hard attention has no exp: 1 at the key that it takes."""
+    if masked:
+        return 0.0
+    return weight if math.isinf(beta) else math.exp(beta * (score - top))

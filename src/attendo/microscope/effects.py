@@ -1,30 +1,41 @@
-"""What a head, a layer or a feed-forward net is worth: the change in log-probability when it is switched off."""
+"""What a head, a layer or a token is worth to an answer: how its log-probability changes without it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attendo.data.batches import pad_rows
+from attendo.data.masking import hidden_tokens
+from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.candidates import log_probs_of
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.searcher import source_batches
 from attendo.errors import AttendoError
-from attendo.inference import Classifier
-from attendo.inspecting.edits import Off, OffByRow
+from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
+from attendo.inspecting.edits import Edit, Off, OffByRow
+from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
 from attendo.inspecting.recording import recording
-from attendo.microscope.seen import Seen
-from attendo.models import EncoderDecoder
+from attendo.microscope.answers import stack_weights
+from attendo.microscope.run_model import LookResult, User, attention_layers
+from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
 from attendo.nn.feedforward import FeedForward
+from attendo.nn.pooling import Pooling
 
 MOST_POSITIONS = 4096
 """Positions that go through the model at a time, over all rows: with 512 of them, 8 heads."""
 
 
-def effects_answer(seen: Seen, path: str) -> dict[str, Any]:
+def effects_answer(result: LookResult, path: str) -> dict[str, Any]:
     """What becomes of the same answer when each head of a layer is switched off alone, and when all of the layer is.
 
     delta: the sum of `deltas`, the change in log-probability (nats) of each token of the answer, teacher-forced; of a
@@ -33,21 +44,21 @@ def effects_answer(seen: Seen, path: str) -> dict[str, Any]:
 
     Raises AttendoError for a path that is neither.
     """
-    module = dict(seen.model.named_modules()).get(path)
+    module = dict(result.model.named_modules()).get(path)
     if not isinstance(module, Attention | FeedForward):
         raise AttendoError(f"{path} is no attention layer or feed-forward net of this model")
-    before = _told(seen, seen.logits[None])
-    layer = _changes(seen, Off(path), 1, before)
+    before = _told(result, result.logits[None])
+    layer = _changes(result, Off(path), 1, before)
     answer: dict[str, Any] = {"path": path, "layer": {"delta": float(layer.sum())}}
     if isinstance(module, FeedForward):
         return answer
-    chunks = _sweep(module.n_heads, sum(tensor.shape[1] for tensor in seen.inputs.values()))
-    heads = [row for off in chunks for row in _changes(seen, OffByRow(path, off), len(off), before)]
+    chunks = _sweep(module.n_heads, sum(tensor.shape[1] for tensor in result.inputs.values()))
+    heads = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
     answer["heads"] = [
         {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()}
         for head, deltas in enumerate(heads)
     ]
-    if isinstance(seen.user, Classifier):
+    if isinstance(result.user, Classifier):
         for head in answer["heads"]:
             head["label_probability"] = float((before[0, 0] + head["delta"]).exp())
     return answer
@@ -63,16 +74,16 @@ def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"
 
 
 def _changes(
-    seen: Seen, edit: Off | OffByRow, n_rows: int, before: Float[Tensor, "1 tokens"]
+    result: LookResult, edit: Off | OffByRow, n_rows: int, before: Float[Tensor, "1 tokens"]
 ) -> Float[Tensor, "rows tokens"]:
     """How the log-probabilities change with an edit more, in so many rows of the same inputs."""
-    inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in seen.inputs.items()}
-    edits = (*seen.edits, edit)
-    with torch.inference_mode(), recording(seen.model, keep=(), edits=edits) as record:
-        with _known_before(record.model, seen, edit.path, n_rows):
+    inputs = {name: tensor.expand(n_rows, *tensor.shape[1:]) for name, tensor in result.inputs.items()}
+    edits = (*result.edits, edit)
+    with torch.inference_mode(), recording(result.model, keep=(), edits=edits) as record:
+        with _known_before(record.model, result, edit.path, n_rows):
             hidden = record.model.hidden(**inputs)
         # the logits of one row at a time: those of all would be the largest tensor by far
-        rows = [_told(seen, record.model.output(row[None])) for row in hidden]
+        rows = [_told(result, record.model.output(row[None])) for row in hidden]
     return torch.cat(rows) - before
 
 
@@ -89,7 +100,7 @@ class _Known(nn.Module):
 
 
 @contextmanager
-def _known_before(view: nn.Module, seen: Seen, path: str, n_rows: int) -> Iterator[None]:
+def _known_before(view: nn.Module, result: LookResult, path: str, n_rows: int) -> Iterator[None]:
     """Within it, nothing before the block of a path is computed: a change there changes only what follows."""
     stack, _, number = path.split(".")[:3]
     known = {f"{stack}.blocks.{n}": f"{stack}.blocks.{int(number) - 1}" for n in range(int(number))}
@@ -98,19 +109,375 @@ def _known_before(view: nn.Module, seen: Seen, path: str, n_rows: int) -> Iterat
     own = {place: view.get_submodule(place) for place in known}
     try:
         for place, last in known.items():
-            view.set_submodule(place, _Known(seen.record[last].output.expand(n_rows, -1, -1)))
+            view.set_submodule(place, _Known(result.record[last].output.expand(n_rows, -1, -1)))
         yield
     finally:
         for place, module in own.items():
             view.set_submodule(place, module)
 
 
-def _told(seen: Seen, logits: Float[Tensor, "1 *positions n"]) -> Float[Tensor, "1 tokens"]:
+def _told(result: LookResult, logits: Float[Tensor, "1 *positions n"]) -> Float[Tensor, "1 tokens"]:
     """The log-probabilities of what the model answered, in float64; without an answer, those of the prompt."""
-    if isinstance(seen.user, Classifier):
-        scaled = logits.double() / seen.user.temperature
-        return scaled.log_softmax(-1)[:, [int(seen.logits.argmax())]]
-    there = [at for at, token in enumerate(seen.wanted) if token is not None]
-    there = [at for at in there if at >= seen.prompt_tokens - 1] or there
-    wanted = torch.tensor([[seen.wanted[at] for at in there]], device=logits.device)
+    if isinstance(result.user, Classifier):
+        scaled = logits.double() / result.user.temperature
+        return scaled.log_softmax(-1)[:, [int(result.logits.argmax())]]
+    there = [at for at, token in enumerate(result.wanted) if token is not None]
+    there = [at for at in there if at >= result.prompt_tokens - 1] or there
+    wanted = torch.tensor([[result.wanted[at] for at in there]], device=logits.device)
     return log_probs_of(logits[:, there], wanted).double()
+
+
+NOTES = (
+    "Four answers to different questions. Without the token: by how much the label's log-probability is higher with it"
+    " than in the text that lacks it (below 0: it speaks against the label); of two that say the same either can be"
+    " spared. Gradient × input: to first order, what each token's embedding adds to the label's log-probability; it"
+    " misleads most where a norm comes first and takes away how long a vector is. Pooled: the share of the text's"
+    " vector that was taken at this position. Rollout: that share, traced back through the attention weights alone (an"
+    " approximation; Abnar & Zuidema 2020).",
+    "四つはそれぞれ別の問いへの答えです。「そのトークンを除いたとき」は、そのトークンがある文でラベルの対数確率が"
+    "どれだけ高いかを示します（負なら、ラベルに不利なトークンです）。同じ働きのトークンが二つあると、どちらも小さく"
+    "なります。勾配×入力は、各トークンの埋め込みがラベルの対数確率に一次近似でどれだけ加えるか（正規化が先にくる"
+    "モデルでは、ベクトルの長さが失われるため当てになりません）、プーリングは、文のベクトルのうちこの位置から取られた"
+    "割合、ロールアウトは、その割合をアテンションの重みだけでさかのぼったもの（近似、Abnar & Zuidema 2020）です。",
+)
+
+MOST_WORK = 2e11
+"""Weights times tokens of all the shorter texts together: some seconds of one core; beyond, none is read."""
+
+TOKENS_AT_ONCE = 8192
+
+
+def tokens_answer(result: LookResult) -> dict[str, Any]:
+    """Each token's part in the label: {label, left_out, gradient_times_input, rollout, pooled, note_en, note_ja}.
+
+    left_out: log p(label) less what it is without the token, in nats; 0 for the specials around a text, which no text
+    lacks; None where that takes too long (Li et al. 2016).
+    gradient_times_input: Σ_d x_d ∂ log p(label) / ∂x_d of what enters the encoder at each position (Denil et al. 2014;
+    Shrikumar et al. 2016), in nats. pooled: sums to 1, see `pooled_shares`. rollout: the same shares traced back to the
+    encoder's input. Raises AttendoError for a model that is no classifier.
+    """
+    if not isinstance(result.user, Classifier):
+        raise AttendoError(
+            "only a classifier gives a text a label; for other models see the effects of their heads"
+        )
+    label = int(result.logits.argmax())
+    states = result.record["encoder"].output[0]
+    shares = pooled_shares(states, result.user.model.config.pooling)
+    traced = shares @ rollout(stack_weights(result, "encoder")).to(shares)
+    return {
+        "label": result.user.labels.names[label],
+        "left_out": left_out(result, result.user, label),
+        "gradient_times_input": _gradient_times_input(result, label, result.user.temperature).tolist(),
+        "rollout": traced.tolist(),
+        "pooled": shares.tolist(),
+        "note_en": NOTES[0],
+        "note_ja": NOTES[1],
+    }
+
+
+def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[Tensor, " len"]:
+    """The share of the pooled vector that comes from each position.
+
+    "max": the share of the d_model largest values that stand there, the first of equals; "mean": 1 / len; "first": all
+    from the first.
+
+    >>> pooled_shares(torch.tensor([[1.0, 5.0, 2.0, 0.0], [3.0, 4.0, 1.0, 0.0]]), "max")
+    tensor([0.7500, 0.2500])
+    """
+    n, d_model = states.shape
+    match kind:
+        case "max":
+            return torch.bincount(states.argmax(0), minlength=n).float() / d_model
+        case "mean":
+            return torch.full((n,), 1 / n)
+        case "first":
+            return torch.eye(n)[0]
+
+
+def left_out(
+    result: LookResult, user: Classifier, label: int, most_work: float | None = None
+) -> list[float] | None:
+    """log p(label | text) - log p(label | text without token i), for each i; None beyond most_work, else MOST_WORK."""
+    ids, (before, behind) = result.inputs["src"][0], user.tokenizer.specials.around_text
+    places = range(len(before), len(ids) - len(behind))
+    weights = sum(p.numel() for p in result.model.get_submodule("encoder").parameters())
+    if weights * len(ids) * len(places) > (MOST_WORK if most_work is None else most_work):
+        return None
+    if len(places) < 2:  # without its only token there is no text
+        return [0.0] * len(ids)
+    shorter = torch.stack([torch.cat([ids[:i], ids[i + 1 :]]) for i in places])
+    with torch.inference_mode(), result.edited() as view:
+        texts = shorter.split(max(1, TOKENS_AT_ONCE // len(ids)))
+        logits = torch.cat([view(src=part) for part in texts])
+    whole, without = ((x / user.temperature).log_softmax(-1)[..., label] for x in (result.logits, logits))
+    return [0.0] * len(before) + (whole - without).tolist() + [0.0] * len(behind)
+
+
+def _gradient_times_input(result: LookResult, label: int, temperature: float) -> Float[Tensor, " len"]:
+    """One backward pass on the view; the parameters get no gradient."""
+    inputs: list[Tensor] = []
+
+    def cut(module: Any, given: Any, output: Tensor) -> Tensor:
+        inputs.append(output.detach().requires_grad_())
+        return inputs[0]
+
+    with torch.enable_grad(), result.edited() as view:
+        assert isinstance(view, EncoderClassifier)
+        view.embedding.register_forward_hook(cut)
+        # what inference has made can take no part in a gradient
+        logits = view(**{name: tensor.clone() for name, tensor in result.inputs.items()})
+        log_prob = (logits[0] / temperature).log_softmax(-1)[label]
+        (gradient,) = torch.autograd.grad(log_prob, inputs)
+    return (gradient * inputs[0]).sum(-1)[0].detach().cpu()
+
+
+NONE = -1
+"""Among the ids that are wanted: nothing is asked at this position."""
+
+HIDDEN = 0.15
+"""Of a masked language model's texts, as in its training; the same tokens at every call."""
+
+OUTPUT_ROWS = 512
+"""Positions whose logits are in memory at a time."""
+
+
+@dataclass(frozen=True)
+class HeadEffect:
+    """What becomes of a row's log-probability without a head: the mean change in nats, and its standard error.
+
+    An effect below 0 says that the model needs the head. alignment_error: of a cross-attention whose links are given,
+    the alignment error rate of what the head looks at most.
+    """
+
+    path: str
+    head: int
+    effect: float
+    standard_error: float
+    alignment_error: float | None = None
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The heads of a model, the most needed first. log_prob: of a row with all heads, the mean; n_cut: rows of which
+    only a part was read, since the model holds no more.
+    """
+
+    heads: tuple[HeadEffect, ...]
+    n_rows: int
+    n_tokens: int
+    n_cut: int
+    log_prob: float
+
+
+@dataclass(frozen=True, eq=False)
+class _Batch:
+    """Rows as a model reads them; wanted: ids `[rows len]`, or the labels `[rows]`; NONE where nothing is asked."""
+
+    inputs: dict[str, Any]
+    wanted: Int[Tensor, "rows *len"]
+    temperature: float = 1.0
+
+    def log_probs(self, model: Model) -> Float[Tensor, " rows"]:
+        """Of all that is wanted in each row, in nats and float64."""
+        asked = self.wanted != NONE
+        hidden, ids, owners = model.hidden(**self.inputs)[asked], self.wanted[asked], asked.nonzero()[:, 0]
+        total = torch.zeros(len(self.wanted), dtype=torch.float64, device=hidden.device)
+        for part, wanted, rows in zip(*(x.split(OUTPUT_ROWS) for x in (hidden, ids, owners)), strict=True):
+            found = log_probs_of(model.output(part) / self.temperature, wanted)
+            total.index_add_(0, rows, found.double())
+        return total
+
+
+def importance(
+    user: User,
+    rows: Sequence[tuple[str, str]] | Sequence[str],
+    *,
+    links: Sequence[GivenLinks] | None = None,
+    batch_tokens: int = 4096,
+    say: Callable[[int, int], None] = lambda done, of: None,
+) -> Importance:
+    """Switches off each head alone and measures the log-probability of the rows: a ranking of the heads.
+
+    rows: (source, target) of a translator, teacher-forced; (text, label) of a classifier; texts of a language model,
+    and of a masked one, of which HIDDEN of the tokens are hidden and to be found. batch_tokens: at most so many, with
+    padding, go through the model at a time, but at least one row. say: is told how many batches are done, and of how
+    many: all the rows go through the model once as it is, and once without each head.
+    links: between words of the pairs, by which the heads of a translator's cross-attention are measured, too.
+
+    Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.2. The effects of heads do not add up:
+    where two do the same, either can be missed. Raises AttendoError for fewer than 2 rows, and for a label that the
+    classifier does not know.
+    """
+    batches, n_cut = _batches(user, rows, batch_tokens)
+    layers = attention_layers(user.model)
+    places = [(path, head) for path, layer in layers.items() for head in range(layer.n_heads)]
+    done = _Done((len(places) + 1) * len(batches), say)
+    errors = {} if links is None else head_alignment_errors(user, rows, links, batch_tokens)
+    plain, heads = _measured(user.model, batches, (), done), []
+    for path, head in places:
+        changes = _measured(user.model, batches, (Off(path, (head,)),), done) - plain
+        error = float(changes.std(correction=1)) / len(changes) ** 0.5
+        found = errors.get((path, head))
+        heads.append(HeadEffect(path, head, float(changes.mean()), error, found))
+    return Importance(
+        heads=tuple(sorted(heads, key=lambda head: head.effect)),
+        n_rows=len(plain),
+        n_tokens=sum(int((batch.wanted != NONE).sum()) for batch in batches),
+        n_cut=n_cut,
+        log_prob=float(plain.mean()),
+    )
+
+
+class _Done:
+    """Counts the batches that are done, and says so."""
+
+    def __init__(self, of: int, say: Callable[[int, int], None]) -> None:
+        self.of, self.say, self.n = of, say, 0
+        say(0, of)
+
+    def one_more(self) -> None:
+        self.n += 1
+        self.say(self.n, self.of)
+
+
+@torch.inference_mode()
+def _measured(
+    model: Model, batches: Sequence[_Batch], edits: Sequence[Edit], done: _Done
+) -> Float[Tensor, " rows"]:
+    found = []
+    with recording(model, keep=(), edits=edits) as record:
+        view = record.model.eval()
+        for batch in batches:
+            found.append(batch.log_probs(view))
+            done.one_more()
+    return torch.cat(found).cpu()
+
+
+def _batches(user: User, rows: Sequence[Any], batch_tokens: int) -> tuple[list[_Batch], int]:
+    if len(rows) < 2:
+        raise AttendoError(
+            f"{len(rows)} usable rows are too few to measure heads on; give a file with 2 or more"
+        )
+    match user:
+        case Translator():
+            return _pairs(user, rows, batch_tokens)
+        case Classifier():
+            return _labelled(user, rows, batch_tokens)
+        case Generator() | Embedder():
+            return _texts(user, rows, batch_tokens)
+
+
+def _grouped(lengths: Sequence[int], batch_tokens: int) -> list[list[int]]:
+    return source_batches(lengths, DecodingConfig(beam=1, batch_tokens=batch_tokens))
+
+
+def _pairs(user: Translator, rows: Sequence[tuple[str, str]], batch_tokens: int) -> tuple[list[_Batch], int]:
+    tokenizer, most = user.tokenizer, user.longest
+    encoded = _sides(tokenizer, rows)
+    n_cut = sum(max(map(len, pair)) > most for pair in zip(*encoded, strict=True))
+    sources, targets = ([ids[:most] for ids in side] for side in encoded)
+    lengths = [len(source) + len(target) + 2 for source, target in zip(sources, targets, strict=True)]
+    batches = []
+    for numbers in _grouped(lengths, batch_tokens):
+        chosen = [targets[number] for number in numbers]
+        read, first = (
+            [tokenizer.specials.source(sources[n]) for n in numbers],
+            len(tokenizer.specials.begin) - 1,
+        )
+        inputs, wanted = teacher_forced(tokenizer, read, chosen, user.device)
+        for row, target in zip(wanted, chosen, strict=True):
+            row[:first] = NONE
+            row[first + len(target) + 1 :] = NONE
+        batches.append(_Batch(inputs, wanted))
+    return batches, n_cut
+
+
+def _sides(tokenizer: Tokenizer, rows: Sequence[Any]) -> list[list[list[int]]]:
+    sources, targets = zip(*rows, strict=True)
+    return [tokenizer.encode_batch(sources), tokenizer.target.encode_batch(targets)]
+
+
+def _labelled(
+    user: Classifier, rows: Sequence[tuple[str, str]], batch_tokens: int
+) -> tuple[list[_Batch], int]:
+    labels = [user.labels.id_of(label, f"row {number}") for number, (_, label) in enumerate(rows, 1)]
+    ids = user.tokenizer.encode_batch([text for text, _ in rows])
+    texts = [user.tokenizer.specials.text(user.long_texts.parts(row)[0]) for row in ids]
+    around = user.tokenizer.specials.n_around_text
+    n_cut = sum(len(row) + around > len(text) for row, text in zip(ids, texts, strict=True))
+    batches = []
+    for numbers in _grouped([len(text) for text in texts], batch_tokens):
+        src, lengths = pad_rows([texts[n] for n in numbers], user.tokenizer.pad_id, user.device)
+        wanted = torch.tensor([labels[n] for n in numbers], device=user.device)
+        batches.append(_Batch({"src": src, "src_lengths": lengths}, wanted, user.temperature))
+    return batches, n_cut
+
+
+def _texts(user: Generator | Embedder, rows: Sequence[str], batch_tokens: int) -> tuple[list[_Batch], int]:
+    tokenizer, most = user.tokenizer, user.model.config.max_len
+    ids = tokenizer.encode_batch(rows)
+    own = tokenizer.specials
+    if isinstance(user, Generator):
+        texts = [own.prompt(row)[:most] for row in ids]
+        n_cut = sum(len(own.prompt(row)) > most for row in ids)
+    else:
+        room = most - own.n_around_text
+        texts = [own.text(row[:room]) for row in ids]
+        n_cut = sum(len(row) > room for row in ids)
+    batches = []
+    for numbers in _grouped([len(text) for text in texts], batch_tokens):
+        chosen = [texts[n] for n in numbers]
+        read, wanted = zip(*map(_asked(user), numbers, chosen), strict=True)
+        token_ids, lengths = pad_rows(read, tokenizer.pad_id, user.device)
+        inputs = {"token_ids": token_ids}
+        if isinstance(user, Embedder):
+            inputs = {"src": token_ids, "src_lengths": lengths}
+        batches.append(_Batch(inputs, pad_rows(wanted, NONE, user.device)[0]))
+    return batches, n_cut
+
+
+def _asked(user: Generator | Embedder) -> Callable[[int, list[int]], tuple[list[int], list[int]]]:
+    """From a row's number and ids to what is read and what is wanted."""
+    if isinstance(user, Generator):
+        return lambda number, ids: (ids, [*ids[1:], NONE])
+
+    def hide(number: int, ids: list[int]) -> tuple[list[int], list[int]]:
+        rng, tokenizer = np.random.default_rng((0, number)), user.tokenizer
+        own = {"mask_id": tokenizer.mask_id, "text_ids": tokenizer.text_ids}
+        read, wanted = hidden_tokens(np.array(ids), HIDDEN, "mask", tokenizer.vocab_size, rng, NONE, **own)
+        return read.tolist(), wanted.tolist()
+
+    return hide
+
+
+@torch.inference_mode()
+def head_alignment_errors(
+    user: User, pairs: Sequence[Any], links: Sequence[GivenLinks], batch_tokens: int = 4096
+) -> dict[tuple[str, int], float]:
+    """The alignment error rate of each cross-attention head, by path and number, over (source, target) pairs.
+
+    A head links a target token with the source token on which it has most weight while that token is predicted, the
+    source's end left out; words are linked where tokens of theirs are. links: given ones, of each pair. Raises
+    AttendoError for a model that is no translator, and where pairs and links are not as many.
+    """
+    if not isinstance(user, Translator):
+        raise AttendoError("only a translator's heads can be measured by alignments; leave them out")
+    tokenizer, most = user.tokenizer, user.longest
+    sides = [[ids[:most] for ids in side] for side in _sides(tokenizer, pairs)]
+    lengths = [len(source) + len(target) + 2 for source, target in zip(*sides, strict=True)]
+    found: dict[tuple[str, int], list[frozenset[Pair]]] = {}
+    for numbers in _grouped(lengths, batch_tokens):
+        sources, targets = ([side[n] for n in numbers] for side in sides)
+        read = [tokenizer.specials.source(ids) for ids in sources]
+        inputs, _ = teacher_forced(tokenizer, read, [ids[:-1] for ids in targets], user.device)
+        with recording(user.model, keep="*cross_attention.weights") as record:
+            record.model.eval().hidden(**inputs)
+        for row, number in enumerate(numbers):
+            spans = [token_spans(tokenizer, side[number], pairs[number][i]) for i, side in enumerate(sides)]
+            for path in record:
+                for head, weights in enumerate(record[path].weights[row]):
+                    looks = looks_of(own_part(tokenizer, weights, len(targets[row]), len(read[row])))
+                    tokens = [(spans[0][at], span) for (at, _), span in zip(looks, spans[1], strict=False)]
+                    own = found.setdefault((path, head), [frozenset()] * len(pairs))
+                    own[number] = word_links(tokens, *pairs[number])
+    return {place: alignment_error_rate(own, links) for place, own in found.items()}

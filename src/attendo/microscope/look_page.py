@@ -10,9 +10,90 @@ from typing import Any
 
 from attendo.display.i18n import Language
 from attendo.display.web import asset, hash_of, one_script
+from attendo.errors import AttendoError
 from attendo.files import json_of
-from attendo.microscope.ask import Ask, canonical
+from attendo.microscope.protocol import LookRequest, canonical
 from attendo.microscope.session import Session, question_of
+
+Widget = Any
+"""An `anywidget.AnyWidget`; that package is an extra."""
+
+BRIDGE = """
+function render({ model, el }) {
+  const view = Math.random().toString(36).slice(2); // randomUUID wants https
+  const frame = document.createElement("iframe");
+  frame.setAttribute("sandbox", "allow-scripts allow-downloads");
+  frame.title = "attendo look";
+  frame.height = String(model.get("height"));
+  Object.assign(frame.style, { width: "100%", border: "0" });
+  frame.srcdoc = model.get("page");
+  const ask = ({ source, data }) => {
+    if (source !== frame.contentWindow || data?.attendo !== 1) return;
+    model.send({ attendo: 1, view, id: data.id, name: data.name, body: data.body });
+  };
+  const tell = (told, buffers) => {
+    if (told?.attendo !== 1 || told.view !== view) return;
+    const { view: mine, ...answer } = told;
+    const bytes = buffers?.[0]; // a DataView, or another view of bytes
+    if (bytes) answer.buffer = bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.byteLength);
+    frame.contentWindow?.postMessage(answer, "*");
+  };
+  window.addEventListener("message", ask);
+  model.on("msg:custom", tell);
+  el.append(frame);
+  return () => {
+    window.removeEventListener("message", ask);
+    model.off("msg:custom", tell);
+  };
+}
+export default { render };
+"""
+
+
+def widget_of(session: Session, request: LookRequest, height: int) -> Widget:
+    """The page of a look as a widget, live as long as Python runs. Raises AttendoError without anywidget."""
+    try:
+        import anywidget
+        import traitlets
+    except ImportError:
+        raise AttendoError('a widget needs anywidget: pip install "attendo[notebook]"') from None
+
+    class LookWidget(anywidget.AnyWidget):
+        _esm = BRIDGE
+        page = traitlets.Unicode().tag(sync=True)
+        height = traitlets.Int().tag(sync=True)
+
+    widget = LookWidget(page=framed_page(request), height=height)
+
+    def on_message(_: Any, told: Any, buffers: Any) -> None:
+        if (reply := reply_to(session, told)) is not None:
+            widget.send(*reply)
+
+    widget.on_msg(on_message)
+    return widget
+
+
+def reply_to(session: Session, told: Any) -> tuple[dict[str, Any], list[bytes]] | None:
+    """What goes back for a message: the answer, and bytes beside it if it is one of those; None if it is none of ours.
+
+    A fault becomes a sentence, as a server would tell it: a notebook shows nobody what a message's handler raises.
+    """
+    if not isinstance(told, dict) or told.get("attendo") != 1:
+        return None
+    back = {name: told.get(name) for name in ("attendo", "view", "id")}
+    name, body = told.get("name"), told.get("body")
+    if not isinstance(name, str) or not isinstance(body, dict):
+        return back | {"error": "a question is {attendo: 1, id, name, body}"}, []
+    try:
+        answer = session.answer(name, body)
+        if not isinstance(answer, bytes):
+            json_of(answer)  # a number that is none would be lost on the way, without a word
+    except AttendoError as error:
+        return back | {"error": str(error)}, []
+    except Exception as error:  # noqa: BLE001  (see above)
+        return back | {"error": f"a fault in attendo: {type(error).__name__}: {error}"}, []
+    return (back, [answer]) if isinstance(answer, bytes) else (back | {"answer": answer}, [])
+
 
 MODULES = (
     *("words", "dom", "colors", "numbers", "source", "state", "late", "misfits", "app", "shown", "views"),
@@ -30,13 +111,13 @@ def live_page(language: Language = "en", model: Mapping[str, Any] | None = None)
     return _page("'self'", "null" if model is None else _data({"live": model}), language)
 
 
-def framed_page(ask: Ask) -> str:
-    """The page inside another, which hands its questions on (`widget`); ask: its first look."""
-    return _page("'none'", _data({"frame": question_of(ask)}), "en")
+def framed_page(request: LookRequest) -> str:
+    """The page inside another, which hands its questions on (`widget`); request: its first look."""
+    return _page("'none'", _data({"frame": question_of(request)}), "en")
 
 
 def saved_page(
-    session: Session, ask: Ask, language: Language = "en", head: Mapping[str, Any] | None = None
+    session: Session, request: LookRequest, language: Language = "en", head: Mapping[str, Any] | None = None
 ) -> str:
     """The page of one look by itself: it opens offline, and asks nothing of anything.
 
@@ -46,7 +127,7 @@ def saved_page(
     """
     answers: dict[str, Any] = {} if head is None else {"opens": {"layer": head["path"], "head": head["head"]}}
     numbers = []
-    for name, body, answer in session.usual_answers(ask, head):
+    for name, body, answer in session.usual_answers(request, head):
         question = f"{name} {canonical(body)}"
         if isinstance(
             answer, bytes

@@ -14,8 +14,8 @@ from attendo.display.i18n import Language, Localized
 from attendo.display.width import fitted
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
+from attendo.microscope.answers import MANY
 from attendo.microscope.attention_map import AttentionMap, visible
-from attendo.microscope.shades import MANY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -22,29 +22,28 @@ from attendo.files import write_atomic
 from attendo.inference import load
 from attendo.inspecting.edits import Edit, Off, Temper
 from attendo.inspecting.measures import entropy
-from attendo.microscope.ask import Ask, AskedEdit
+from attendo.microscope.answers import compared, outcome, stacks_of
 from attendo.microscope.attention_map import (
     AttentionMap,
     Stack,
+    Steps,
     answer_text,
     map_of,
+    map_text,
+    steps_of,
     weights_of,
 )
-from attendo.microscope.layers import attention_layers, attention_paths, stacks_of
 from attendo.microscope.look_page import saved_page
-from attendo.microscope.looking import compared, outcome
-from attendo.microscope.looking import look as look_at
 from attendo.microscope.pictures import map_figure, write_picture
-from attendo.microscope.reading import usual_search
-from attendo.microscope.seen import Seen, User
+from attendo.microscope.protocol import EditRequest, LookRequest
+from attendo.microscope.run_model import LookResult, User, attention_layers, attention_paths, usual_search
+from attendo.microscope.run_model import look as look_at
 from attendo.microscope.session import Session
-from attendo.microscope.steps import Steps, steps_of
-from attendo.microscope.terminal import map_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from attendo.microscope.widget import Widget
+    from attendo.microscope.look_page import Widget
 
 HEIGHT = 760
 """CSS pixels of the page in a notebook."""
@@ -62,32 +61,32 @@ class View:
     "decoder" or "cross", of which the last that the model has is taken if None.
     """
 
-    seen: Seen
+    result: LookResult
 
     @property
     def outcome(self) -> dict[str, Any]:
         """What the model answered: text, log_prob, score of a translation, finished; or a classifier's labels."""
-        return outcome(self.seen)
+        return outcome(self.result)
 
     @property
     def change(self) -> dict[str, Any] | None:
         """What the edits change: the outcome of the model as it is, with deltas of its log-probabilities; else None."""
-        return None if not self.seen.ask.edits else compared(self.seen, self._as_it_is)
+        return None if not self.result.request.edits else compared(self.result, self._as_it_is)
 
     @property
     def paths(self) -> list[str]:
         """The attention layers, in the order of the model."""
-        return list(attention_layers(self.seen.model))
+        return list(attention_layers(self.result.model))
 
     def weights(self, path: str) -> Float[np.ndarray, "heads queries keys"]:
         """The weights of an attention layer by its path. Raises AttendoError for a path that isn't there."""
         if path not in self.paths:
             raise AttendoError(f"there is no attention layer {path!r}; there are: {', '.join(self.paths)}")
-        return weights_of(self.seen, path)
+        return weights_of(self.result, path)
 
     def heads(self) -> list[dict[str, Any]]:
         """A row for each head: path, head, and its measures (entropy, maximum, distance, patterns)."""
-        layers = [layer for stack in stacks_of(self.seen) for layer in stack["layers"]]
+        layers = [layer for stack in stacks_of(self.result) for layer in stack["layers"]]
         return [
             {"path": layer["path"], "head": head}
             | {name: values[head] for name, values in layer["measures"].items()}
@@ -97,7 +96,7 @@ class View:
 
     def map(self, stack: Stack | None = None) -> AttentionMap:
         """The attention of a stack with its pieces, as a plain value."""
-        return map_of(self.seen, stack)
+        return map_of(self.result, stack)
 
     def figure(self, stack: Stack | None = None, layer: int | None = None, head: int | None = None) -> Figure:
         """A heat map by matplotlib: of one head, or the mean over heads; of the sharpest layer if None."""
@@ -129,15 +128,15 @@ class View:
 
     def widget(self, height: int = HEIGHT) -> Widget:
         """The live page for a notebook: Python answers it. Raises AttendoError without anywidget."""
-        from attendo.microscope.widget import widget_of
+        from attendo.microscope.look_page import widget_of
 
-        return widget_of(self.session, self.seen.ask, height)
+        return widget_of(self.session, self.result.request, height)
 
     @cached_property
     def session(self) -> Session:
         """What answers the page's questions about this model."""
-        session = Session(self.seen.user, self.seen.folder)
-        session.remember(self.seen)
+        session = Session(self.result.user, self.result.folder)
+        session.remember(self.result)
         return session
 
     def opened(
@@ -154,7 +153,7 @@ class View:
         layer = shown.sharpest_layer if layer is None else layer
         if head is None:
             head = int(entropy(torch.from_numpy(shown.weights[layer])).argmin())
-        return {"path": attention_paths(self.seen.model)[shown.stack][layer], "head": head}
+        return {"path": attention_paths(self.result.model)[shown.stack][layer], "head": head}
 
     def steps(
         self,
@@ -169,36 +168,38 @@ class View:
         """
         opened = self.opened(self.map(stack).stack, layer, head)
         assert opened is not None, "a stack was chosen"
-        return steps_of(self.seen, opened["path"], opened["head"], query)
+        return steps_of(self.result, opened["path"], opened["head"], query)
 
     def page(self, language: Language = "en", head: Mapping[str, Any] | None = None) -> str:
         """The page, whole in itself; head: what `opened` gives."""
-        return saved_page(self.session, self.seen.ask, language, head)
+        return saved_page(self.session, self.result.request, language, head)
 
     def __str__(self) -> str:
         return map_text(self.map())
 
     def __repr__(self) -> str:
-        text, answer = (fitted(text, LONGEST_TEXT) for text in (self.seen.ask.text, answer_text(self.seen)))
+        text, answer = (
+            fitted(text, LONGEST_TEXT) for text in (self.result.request.text, answer_text(self.result))
+        )
         return f"View({text!r} → {answer!r})"
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the page in a frame of its own, or the map as text where the page is large."""
-        if max(len(self.seen.source), len(self.seen.target)) > MOST_TOKENS:
+        if max(len(self.result.source), len(self.result.target)) > MOST_TOKENS:
             said = (
                 f"The map alone: the page of a text of more than {MOST_TOKENS} tokens is large. .save('page.html')"
                 " writes it, .widget() shows it live."
             )
             return f"<pre>{html.escape(repr(self))}\n\n{html.escape(str(self))}\n\n{said}</pre>"
-        title = html.escape(f"attendo look: {fitted(self.seen.ask.text, LONGEST_TEXT)}")
+        title = html.escape(f"attendo look: {fitted(self.result.request.text, LONGEST_TEXT)}")
         return (
             f'<iframe sandbox="allow-scripts allow-downloads" title="{title}" height="{HEIGHT}" '
             f'style="width: 100%; border: 0" srcdoc="{html.escape(self.page())}"></iframe>'
         )
 
     @cached_property
-    def _as_it_is(self) -> Seen:
-        return look_at(self.seen.user, self.seen.ask.without_edits(), self.seen.folder)
+    def _as_it_is(self) -> LookResult:
+        return look_at(self.result.user, self.result.request.without_edits(), self.result.folder)
 
 
 def look(
@@ -208,7 +209,7 @@ def look(
     target: str | None = None,
     beam: int | None = None,
     max_tokens: int = 20,
-    edits: Sequence[AskedEdit | Edit] = (),
+    edits: Sequence[EditRequest | Edit] = (),
 ) -> View:
     """Runs a model on a text and shows where it looks: any of the families, loaded or as the folder of a run.
 
@@ -227,14 +228,14 @@ def ask_for(
     target: str | None = None,
     beam: int | None = None,
     max_tokens: int = 20,
-    edits: Sequence[AskedEdit | Edit] = (),
-) -> Ask:
+    edits: Sequence[EditRequest | Edit] = (),
+) -> LookRequest:
     """What `look` asks. Raises AttendoError for a number out of its range, and for an edit that can't be told."""
     searched = usual_search(user) if beam is None else "greedy" if beam == 1 else "beam"
     search = "forced" if target is not None else searched
     told = tuple(asked for edit in edits for asked in _asked(edit))
     try:
-        return Ask(
+        return LookRequest(
             text=text,
             search=search,
             beam=beam if search == "beam" else None,
@@ -246,17 +247,17 @@ def ask_for(
         raise AttendoError(str(error)) from None
 
 
-def _asked(edit: AskedEdit | Edit) -> Iterator[AskedEdit]:
+def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
     """An edit as the page tells it: one of each head."""
     match edit:
-        case AskedEdit():
+        case EditRequest():
             yield edit
         case Off(path, heads):
             for head in (None,) if heads is None else heads:
-                yield AskedEdit(kind="off", path=path, head=head)
+                yield EditRequest(kind="off", path=path, head=head)
         case Temper(path, beta, heads):
             for head in (None,) if heads is None else heads:
-                yield AskedEdit(
+                yield EditRequest(
                     kind="beta", path=path, head=head, beta="inf" if beta == float("inf") else beta
                 )
         case _:

@@ -12,8 +12,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch
-from attendo.inspecting.contributions import head_contributions
 from attendo.inspecting.recording import LayerRecord, recording
+from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import Model
 from attendo.nn.attention import Attention, share_heads
 from attendo.nn.blocks import Residual

@@ -47,9 +47,7 @@ class _Asked:
 
 @cache
 def _page(language: Language) -> bytes:
-    from attendo.microscope.look_page import (
-        live_page,  # a server loads the microscope when it is first asked for
-    )
+    from attendo.microscope.look_page import live_page
 
     return live_page(language).encode()
 

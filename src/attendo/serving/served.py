@@ -50,7 +50,7 @@ class Served:
     def session(self) -> Session:
         """It under the microscope; made when it is first asked for."""
         if self._session is None:
-            from attendo.microscope.session import Session  # most servers never load the microscope
+            from attendo.microscope.session import Session
 
             self._session = Session(self.user, self.folder)
         return self._session

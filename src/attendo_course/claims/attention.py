@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo.inspecting.contributions import head_contributions, head_matrices
+from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.nn.attention import Attention, attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
 from attendo_course.claims.claim import Claim, Finding, above, below, equals

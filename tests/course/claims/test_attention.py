@@ -9,7 +9,7 @@ from claim_findings import finding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.inspecting.contributions import head_matrices
+from attendo.inspecting.residual_stream import head_matrices
 from attendo.nn.attention import attention, masked_softmax
 from attendo.nn.masks import Mask, causal
 from attendo.nn.positions import sinusoidal_encoding

@@ -18,7 +18,7 @@ MOST_CHARACTERS, MOST_BEAMS, MOST_TOKENS, MOST_EDITS = 100_000, 16, 1024, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class AskedEdit:
+class EditRequest:
     """One change to a model. path: of an attention layer or feed-forward net, or a shell pattern; head: from 0, or all.
 
     kind "off": switched off, how: "zero" (it adds nothing) or "mean" (it always adds its mean over the positions of
@@ -44,7 +44,7 @@ class AskedEdit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class LookRequest:
     """A text, how the model is to answer it, and what is changed in the model.
 
     search: "greedy", "beam", or "forced", where `target` is the answer: a translation, or what follows the prompt.
@@ -58,7 +58,7 @@ class Ask:
     target: str | None = None
     prefix_ids: tuple[int, ...] = ()
     max_tokens: int = 20
-    edits: tuple[AskedEdit, ...] = ()
+    edits: tuple[EditRequest, ...] = ()
 
     def __post_init__(self) -> None:
         if self.search == "forced" and self.target is None:
@@ -77,23 +77,23 @@ class Ask:
         """Names the answer."""
         return hashlib.sha256(canonical(dataclasses.asdict(self)).encode()).hexdigest()[:16]
 
-    def without_edits(self) -> Ask:
+    def without_edits(self) -> LookRequest:
         """The same of the model as it is."""
         return dataclasses.replace(self, edits=())
 
 
-def ask_of(body: Mapping[str, Any]) -> Ask:
-    """An Ask from a request's body, strictly. Raises AttendoError naming the field and what is right.
+def look_request(body: Mapping[str, Any]) -> LookRequest:
+    """A LookRequest from a request's body, strictly. Raises AttendoError naming the field and what is right.
 
-    >>> ask_of({"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].inverse_temperature
+    >>> look_request({"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].inverse_temperature
     inf
     """
     edits = body.get("edits", [])
     if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
         raise AttendoError("edits is not a list of tables; give [] for none")
     for edit in edits:
-        build(AskedEdit, edit, "edit")  # names an unknown key
-    return build(Ask, body, "look")
+        build(EditRequest, edit, "edit")  # names an unknown key
+    return build(LookRequest, body, "look")
 
 
 def canonical(value: Any) -> str:

@@ -13,7 +13,7 @@ from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.shortlist import Shortlist
 from attendo.inspecting.edits import Edit, Mean, Off, OffByRow, Replace, Temper
 from attendo.inspecting.recording import recording
-from attendo.microscope.searching import changes_of
+from attendo.microscope.run_model import changes_of
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.feedforward import FeedForward

@@ -21,10 +21,16 @@ from attendo.decoding.step import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off
-from attendo.microscope import beam_tree
-from attendo.microscope.ask import AskedEdit
-from attendo.microscope.beam_tree import Searched, covered_scores, searched, tree_answer
-from attendo.microscope.why import lost_at, why_answer
+from attendo.microscope import search_answers
+from attendo.microscope.protocol import EditRequest
+from attendo.microscope.search_answers import (
+    Searched,
+    covered_scores,
+    lost_at,
+    searched,
+    tree_answer,
+    why_answer,
+)
 
 WORDS = tiny_tokenizer("word")
 """Whatever ids a model of noise may say, their text has the same ids again."""
@@ -118,7 +124,7 @@ def test_candidates_without_a_place_hang_on_what_they_would_have_continued(monke
     passed = ((TraceNode(42, -3.0, 0, None, False),), (TraceNode(43, -2.5, 0, None, False),))
     best = Hypothesis((41,), -2.5, -2.0, (-2.0, -0.5), True)
     found = Searched(DecodingConfig(beam=2), best, (41, eos_id), SearchTrace(kept, passed))
-    monkeypatch.setattr(beam_tree, "searched", lambda seen, beam: found)
+    monkeypatch.setattr(search_answers, "searched", lambda seen, beam: found)
     nodes = {node["token"]["id"]: node for node in tree_answer(tiny_look(), 2)["nodes"]}
     assert [node["id"] for node in nodes.values()] == ["0.0", "0.1", "0.2", "1.0", "1.1"]
     assert [token for token, node in nodes.items() if not node["kept"]] == [42, 43]
@@ -142,7 +148,7 @@ def test_scores_have_the_coverage_penalty_of_translate():
 def test_the_tree_is_that_of_the_edited_model():
     user, path = tiny_user(), "decoder.blocks.1.cross_attention"
     plain = tree_answer(tiny_look(user=user), 2)
-    seen = tiny_look(user=user, edits=(AskedEdit(kind="off", path=path),))
+    seen = tiny_look(user=user, edits=(EditRequest(kind="off", path=path),))
     with seen.edited() as view:
         edited = tiny_user()
         edited.model = view
@@ -200,7 +206,7 @@ def test_a_run_that_searches_in_groups_has_a_tree_of_one_beam_too():
 
 def test_the_same_text_in_other_tokens_is_said_to_be_the_same(monkeypatch):
     seen = tiny_look()
-    monkeypatch.setattr("attendo.microscope.why.text_of", lambda seen, best: PAIRS[0][1])
+    monkeypatch.setattr("attendo.microscope.search_answers.text_of", lambda seen, best: PAIRS[0][1])
     answer = why_answer(seen, PAIRS[0][1], 2)
     assert answer["verdict"] != "same" and "the same text" in answer["sentence_en"]
     assert "the same text" not in why_answer(seen, PAIRS[1][1], 2)["sentence_en"]

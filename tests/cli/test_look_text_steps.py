@@ -10,11 +10,11 @@ from looked_models import FAMILIES, looked_model
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 import attendo as library
-from attendo.cli.look_steps import steps_lines
-from attendo.cli.look_text import text_lines
+from attendo.cli.look_text import steps_lines, text_lines
 from attendo.display.width import columns
 from attendo.inspecting.edits import Off, Temper
-from attendo.microscope.layers import attention_layers, layer_of
+from attendo.microscope.answers import layer_of
+from attendo.microscope.run_model import attention_layers
 
 TEXT = "Tomorrow it will rain ."
 
@@ -35,7 +35,7 @@ def test_the_steps_are_what_the_model_computed(tokenizer, family, options):
     view = library.look(looked_model(family, tokenizer, **options), TEXT)
     shown = view.map()
     path = view.steps(1).path
-    layer, record = layer_of(view.seen, path), view.seen.record[path]
+    layer, record = layer_of(view.result, path), view.result.record[path]
     for query in range(len(shown.query_pieces)):
         steps = view.steps(query, layer=layer_number(path), head=1)
         weights = torch.tensor([key.weight for key in steps.keys])

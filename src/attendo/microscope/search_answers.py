@@ -1,4 +1,4 @@
-"""Why not this text? A text of the user's beside the one that the search found: the model's word or the search's."""
+"""A search as the page draws it: the tree of what each step kept, and why a text of the user's was not found."""
 
 from __future__ import annotations
 
@@ -11,19 +11,180 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from attendo.data.segments import Segments
 from attendo.decoding.backends import eager_backend
 from attendo.decoding.beam import length_norm
-from attendo.decoding.trace import SearchTrace
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.step import Hypothesis
+from attendo.decoding.trace import SearchTrace, TraceNode
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
-from attendo.microscope.beam_tree import Searched, covered_scores, prompt_of, searched, text_of
-from attendo.microscope.seen import Seen
+from attendo.inference.alignment import coverage_scores
+from attendo.inference.incremental_decode import Spelling
+from attendo.inference.translations import translation_of
+from attendo.microscope.protocol import MOST_BEAMS
+from attendo.microscope.run_model import LookResult, config_of, search_text, search_translation
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search on the edited model: its options, the best text found, and the whole tree."""
+
+    config: DecodingConfig
+    best: Hypothesis
+    best_ids: tuple[int, ...]
+    trace: SearchTrace
+
+
+def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
+    """The search of this width on the model with the edits, from the source or the prompt that was looked at.
+
+    A translator searches as `translate` does. A language model finds the likeliest text of at most `max_tokens` tokens
+    (of `at_least`, if that is more, as far as its context goes). `best_ids` has the end token, where the text has one.
+    Raises AttendoError for a model that searches for nothing, and for a beam out of range.
+    """
+    if not 1 <= beam <= MOST_BEAMS:
+        raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
+    match result.user:
+        case Translator() as user:
+            config = config_of(user, beam)
+            hypotheses, trace = search_translation(
+                user, result.edits, result.source, result.request.prefix_ids, beam
+            )
+        case Generator() as user:
+            config, prompt = DecodingConfig(beam=beam, length_penalty=0.0), prompt_of(result)
+            limit = max(result.request.max_tokens, at_least)
+            limit = min(limit, user.model.config.max_len + 1 - len(prompt))
+            if not limit:
+                raise AttendoError("max_tokens=0 leaves nothing to search for; ask for 1 at least")
+            hypotheses, trace = search_text(
+                user, result.edits, prompt, result.request.prefix_ids, beam, limit
+            )
+        case _:
+            raise AttendoError(
+                f"a model for {result.family} answers in one pass: it searches for nothing, so there is no tree"
+            )
+    best = hypotheses[0]
+    ended = (result.tokenizer.eos_id,) if best.finished else ()
+    return Searched(config, best, (*best.token_ids, *ended), trace)
+
+
+def prompt_of(result: LookResult) -> tuple[int, ...]:
+    """The ids that a language model goes on from. Raises AttendoError where its context did not hold one of them."""
+    if not result.prompt_tokens:
+        raise AttendoError("the model's context does not hold the prompt any more; look at a shorter text")
+    return result.target[: result.prompt_tokens]
+
+
+def text_of(result: LookResult, found: Hypothesis) -> str:
+    """A hypothesis as text: a whole translation, or what follows the prompt."""
+    if result.family == "translation":
+        whole = Segments((result.request.text,), ("", ""))
+        return translation_of(whole, [([found], "none")], result.tokenizer, 1, None).text
+    spelling = Spelling(result.tokenizer, going_on=result.prompt_tokens > 1)
+    return "".join(map(spelling.add, found.token_ids)) + spelling.end()
+
+
+def tree_answer(result: LookResult, beam: int) -> dict[str, Any]:
+    """The search as a list of nodes, parents before children: {nodes, best_text, best_score, beam}.
+
+    A node: id, parent (None at the root), step (from 0), token, log_prob of the token, sum over its path, score where
+    a text ends (as the search has it, normalized by length), kept, finished, best: on the path of the best text. Nodes
+    that are not kept had no place in their step. All of the model with the edits. Raises AttendoError as `searched`.
+    """
+    found = searched(result, beam)
+    nodes, names = _nodes(result, found), _best_path(found)
+    by_id = {node["id"]: node for node in nodes}
+    for name in names:
+        by_id[name]["best"] = True
+    if names and not found.best.finished:  # it met its limit, and is scored all the same
+        by_id[names[-1]]["score"] = found.best.score
+    return {
+        "nodes": nodes,
+        "best_text": text_of(result, found.best),
+        "best_score": found.best.score,
+        "beam": beam,
+    }
+
+
+def _nodes(result: LookResult, found: Searched) -> list[dict[str, Any]]:
+    nodes: list[dict[str, Any]] = []
+    before: dict[int, dict[str, Any]] = {}
+    passed = found.trace.passed_over or ((),) * len(found.trace.steps)
+    for step, (kept, others) in enumerate(zip(found.trace.steps, passed, strict=True)):
+        here = {}
+        for number, node in enumerate((*kept, *others)):
+            told = _node(result, found, node, (step, number), before.get(node.parent))
+            told["kept"] = number < len(kept)
+            nodes.append(told)
+            if node.beam is not None:
+                here[node.beam] = told
+        before = here
+    _cover(result, found, nodes)
+    return nodes
+
+
+def _node(
+    result: LookResult,
+    found: Searched,
+    node: TraceNode,
+    place: tuple[int, int],
+    parent: dict[str, Any] | None,
+) -> dict[str, Any]:
+    step, number = place
+    total = node.log_prob + (0.0 if parent is None else parent["sum"])
+    norm = length_norm(step + 1, found.config.length_penalty, found.config.length_norm)
+    return {
+        "id": f"{step}.{number}",
+        "parent": None if parent is None else parent["id"],
+        "step": step,
+        "token": result.token(node.token),
+        "log_prob": node.log_prob,
+        "sum": total,
+        "score": total / norm if node.finished else None,
+        "kept": True,
+        "finished": node.finished,
+        "best": False,
+    }
+
+
+def _cover(result: LookResult, found: Searched, nodes: list[dict[str, Any]]) -> None:
+    """Adds the coverage penalty to the scores, where the search has one."""
+    ended = [node for node in nodes if node["finished"]]
+    if not (found.config.coverage_penalty and ended):
+        return
+    paths = [found.trace.path(*map(int, node["id"].split(".")))[0][:-1] for node in ended]
+    for node, covered in zip(ended, covered_scores(result, found, paths), strict=True):
+        node["score"] += covered
+
+
+def covered_scores(result: LookResult, found: Searched, targets: list[tuple[int, ...]]) -> list[float]:
+    """What the coverage penalty adds to the scores of translations without their ends, with the edits."""
+    sources, beta = [result.source] * len(targets), found.config.coverage_penalty
+    with result.edited() as view:
+        return coverage_scores([view], result.tokenizer, sources, targets, beta)
+
+
+def _best_path(found: Searched) -> list[str]:
+    """The ids of the nodes of the best text, from the root on."""
+    steps, last = found.trace.steps, len(found.best_ids) - 1
+    if last < 0:
+        return []
+    ends = (n for n, node in enumerate(steps[last]) if node.finished == found.best.finished)
+    number = next(n for n in ends if found.trace.path(last, n)[0] == found.best_ids)
+    names = [f"{last}.{number}"]
+    for step in range(last - 1, -1, -1):
+        parent = steps[step + 1][number].parent
+        number = next(n for n, node in enumerate(steps[step]) if node.beam == parent)
+        names.append(f"{step}.{number}")
+    return names[::-1]
+
 
 Verdict = Literal["same", "model", "search", "forced"]
 
 
-def why_answer(seen: Seen, target: str, beam: int) -> dict[str, Any]:
+def why_answer(result: LookResult, target: str, beam: int) -> dict[str, Any]:
     """A text of the user's, scored by the same numbers as `translate`, beside the best of a search of this width.
 
     verdict: "same" text; "model", which holds the found one for better; "search", which lost a text that the model
@@ -35,37 +196,37 @@ def why_answer(seen: Seen, target: str, beam: int) -> dict[str, Any]:
     A language model's text has no end of its own: it is compared with as many tokens of the found one. Raises
     AttendoError as `searched`, for a text that is empty or too long.
     """
-    ids = _ids(seen, target)
-    found = searched(seen, beam, at_least=len(ids))
-    logits = _forced(seen, ids)
+    ids = _ids(result, target)
+    found = searched(result, beam, at_least=len(ids))
+    logits = _forced(result, ids)
     log_probs = logits.log_softmax(-1)
     chosen = log_probs.gather(-1, torch.tensor([ids], device=log_probs.device).mT)
     ranks = 1 + (log_probs > chosen).sum(-1)
     best, first = log_probs.max(-1)
     rows = zip(ids, chosen[:, 0].tolist(), ranks.tolist(), best.tolist(), first.tolist(), strict=True)
     tokens = [
-        seen.token(token)
-        | {"log_prob": log_prob, "rank": rank, "best": seen.token(other) | {"log_prob": most}}
+        result.token(token)
+        | {"log_prob": log_prob, "rank": rank, "best": result.token(other) | {"log_prob": most}}
         for token, log_prob, rank, most, other in rows
     ]
-    score = _score(seen, found, ids, [token["log_prob"] for token in tokens])
+    score = _score(result, found, ids, [token["log_prob"] for token in tokens])
     compared = _Compared(
-        of_translation=seen.family == "translation",
+        of_translation=result.family == "translation",
         beam=beam,
         score=score,
-        best_score=_best_score(seen, found, len(ids)),
+        best_score=_best_score(result, found, len(ids)),
         diverges_at=_diverges_at(ids, found.best_ids),
         lost_at=lost_at(found.trace, ids),
         n_steps=len(found.trace.steps),
-        forced=tuple(ids[: len(seen.ask.prefix_ids)]) != seen.ask.prefix_ids,
-        alike=text_of(seen, found.best) == target,
+        forced=tuple(ids[: len(result.request.prefix_ids)]) != result.request.prefix_ids,
+        alike=text_of(result, found.best) == target,
         tokens=tokens,
     )
     return {
         "text": target,
         "tokens": tokens,
         "score": score,
-        "best_text": text_of(seen, found.best),
+        "best_text": text_of(result, found.best),
         "best_score": compared.best_score,
         "diverges_at": compared.diverges_at,
         "lost_at": compared.lost_at,
@@ -92,18 +253,18 @@ def lost_at(trace: SearchTrace, ids: Sequence[int]) -> int | None:
     return None
 
 
-def _ids(seen: Seen, target: str) -> tuple[int, ...]:
+def _ids(result: LookResult, target: str) -> tuple[int, ...]:
     """The target as the model writes it; a translation with its end."""
-    tokenizer = seen.tokenizer
-    match seen.user:
+    tokenizer = result.tokenizer
+    match result.user:
         case Translator() as user:
             ids, most = (*tokenizer.target.encode(target), tokenizer.eos_id), user.longest + 1
         case Generator() as user:
-            prompt = prompt_of(seen)
+            prompt = prompt_of(result)
             ids = tuple(tokenizer.encode_on(target) if len(prompt) > 1 else tokenizer.encode(target))
             most = user.model.config.max_len + 1 - len(prompt)
         case _:
-            raise AttendoError(f"a model for {seen.family} writes no text, so none can be missing")
+            raise AttendoError(f"a model for {result.family} writes no text, so none can be missing")
     if not ids:
         raise AttendoError("the text is empty; type how it should have gone on")
     if len(ids) > most:
@@ -112,27 +273,27 @@ def _ids(seen: Seen, target: str) -> tuple[int, ...]:
 
 
 @torch.inference_mode()
-def _forced(seen: Seen, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
+def _forced(result: LookResult, ids: Sequence[int]) -> Float[Tensor, "n vocab"]:
     """The logits where each of these tokens is predicted from those before it."""
-    tokenizer, device = seen.tokenizer, seen.user.device
-    with seen.edited() as view:
-        if isinstance(seen.user, Translator):
+    tokenizer, device = result.tokenizer, result.user.device
+    with result.edited() as view:
+        if isinstance(result.user, Translator):
             begin = tokenizer.specials.begin
             read = torch.tensor([[*begin, *ids[:-1]]], device=device)
-            return eager_backend(view, tokenizer.pad_id).forced([seen.source], read)[0, len(begin) - 1 :]
-        prompt = prompt_of(seen)
+            return eager_backend(view, tokenizer.pad_id).forced([result.source], read)[0, len(begin) - 1 :]
+        prompt = prompt_of(result)
         return view(torch.tensor([[*prompt, *ids[:-1]]], device=device))[0, len(prompt) - 1 :]
 
 
-def _score(seen: Seen, found: Searched, ids: tuple[int, ...], log_probs: Sequence[float]) -> float:
+def _score(result: LookResult, found: Searched, ids: tuple[int, ...], log_probs: Sequence[float]) -> float:
     config = found.config
     norm = length_norm(len(ids), config.length_penalty, config.length_norm)
-    return sum(log_probs) / norm + covered_scores(seen, found, [ids[:-1]])[0]
+    return sum(log_probs) / norm + covered_scores(result, found, [ids[:-1]])[0]
 
 
-def _best_score(seen: Seen, found: Searched, n_tokens: int) -> float:
+def _best_score(result: LookResult, found: Searched, n_tokens: int) -> float:
     """Of the text found; of a language model's, of as many tokens as the user's text has."""
-    if seen.family == "translation":
+    if result.family == "translation":
         return found.best.score
     return sum(found.best.token_log_probs[:n_tokens])
 

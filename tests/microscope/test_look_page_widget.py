@@ -15,8 +15,8 @@ from looked_models import hostile_tokenizer, looked_model
 
 import attendo
 from attendo.errors import AttendoError
+from attendo.microscope.look_page import BRIDGE, reply_to
 from attendo.microscope.session import Session
-from attendo.microscope.widget import BRIDGE, reply_to
 
 TEXT = "Tomorrow it will rain ."
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

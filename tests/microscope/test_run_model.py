@@ -9,12 +9,10 @@ from looked_models import looked_model
 from attendo.data.masking import MASK, MASK_ID
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inspecting.edits import Off
-from attendo.microscope.ask import Ask, AskedEdit
+from attendo.microscope.answers import compared, next_answer, outcome
 from attendo.microscope.effects import effects_answer
-from attendo.microscope.looking import compared, look, outcome
-from attendo.microscope.reading import masked_ids
-from attendo.microscope.seen import log_probs_of_wanted
-from attendo.microscope.session import next_answer
+from attendo.microscope.protocol import EditRequest, LookRequest
+from attendo.microscope.run_model import log_probs_of_wanted, look, masked_ids
 
 WORDS = ("rain", "snow", "wind", "Oslo", "sun")
 KINDS = ("bpe", "unigram", "word", "uncased", "character", "byte")
@@ -63,7 +61,7 @@ def test_masks_side_by_side_and_within_a_word(tokenizers):
 
 
 def test_the_answer_is_the_text_with_its_hidden_tokens_found(user):
-    seen = look(user, Ask(text=f"rain {MASK} wind {MASK}"))
+    seen = look(user, LookRequest(text=f"rain {MASK} wind {MASK}"))
     with torch.inference_mode():
         logits = user.model(src=torch.tensor([seen.source]))[0]
     (_, rain, _, wind, _), best = seen.source, logits.argmax(-1).tolist()
@@ -75,7 +73,7 @@ def test_the_answer_is_the_text_with_its_hidden_tokens_found(user):
     assert (found["filled"], next_answer(seen, 2)["actual"]["rank"]) == (2, 1)
     assert [seen.token(token)["piece"] for token in seen.source] == ["<s>", "rain", MASK, "wind", MASK]
 
-    off = look(user, Ask(text=seen.ask.text, edits=(AskedEdit(kind="off", path=PATH),)))
+    off = look(user, LookRequest(text=seen.request.text, edits=(EditRequest(kind="off", path=PATH),)))
     assert off.edits == (Off(PATH),)
     change = compared(off, seen)
     expected = log_probs_of_wanted(off.logits, seen.wanted) - seen.log_probs()
@@ -84,7 +82,7 @@ def test_the_answer_is_the_text_with_its_hidden_tokens_found(user):
 
 
 def test_without_a_mask_it_is_the_likeliest_token_at_each_place(user):
-    seen = look(user, Ask(text="rain snow wind"))
+    seen = look(user, LookRequest(text="rain snow wind"))
     found = outcome(seen)
     assert seen.wanted == (None, *seen.source[1:])
     assert found["text"] == user.tokenizer.decode(seen.logits.argmax(-1).tolist()[1:])
@@ -93,11 +91,11 @@ def test_without_a_mask_it_is_the_likeliest_token_at_each_place(user):
 
 def test_an_unknown_word_is_a_hidden_one(user):
     """To the model they are the same."""
-    known, unknown = (look(user, Ask(text=text)) for text in (f"rain {MASK}", "rain hail"))
+    known, unknown = (look(user, LookRequest(text=text)) for text in (f"rain {MASK}", "rain hail"))
     assert known.source == unknown.source
     assert outcome(known) == outcome(unknown)
 
 
 def test_only_a_masked_language_model_has_masks(tokenizers):
-    seen = look(looked_model("language-model", tokenizers["character"]), Ask(text=MASK, max_tokens=1))
+    seen = look(looked_model("language-model", tokenizers["character"]), LookRequest(text=MASK, max_tokens=1))
     assert MASK_ID not in seen.target[: seen.prompt_tokens]

@@ -11,10 +11,10 @@ from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model, te
 
 from attendo.errors import AttendoError
 from attendo.microscope import session as session_module
-from attendo.microscope.ask import Ask, ask_of, canonical
-from attendo.microscope.beam_tree import tree_answer
-from attendo.microscope.layers import attention_paths, effect_paths, tensor_answer
-from attendo.microscope.looking import look, look_answer, outcome
+from attendo.microscope.answers import look_answer, outcome, tensor_answer
+from attendo.microscope.protocol import LookRequest, canonical, look_request
+from attendo.microscope.run_model import attention_paths, effect_paths, look
+from attendo.microscope.search_answers import tree_answer
 from attendo.microscope.session import Session
 from attendo.nn.attention import attention_scores, masked_softmax, share_heads
 from attendo.nn.masks import Mask
@@ -31,7 +31,7 @@ def users(tokenizer):
 
 
 def answered(user, **body):
-    ask = ask_of({"text": text_of(user.tokenizer, 12), **body})
+    ask = look_request({"text": text_of(user.tokenizer, 12), **body})
     seen = look(user, ask)
     return seen, look_answer(seen, look(user, ask.without_edits()) if ask.edits else None, 0.0)
 
@@ -93,7 +93,7 @@ def test_a_page_can_compute_the_weights_from_the_numbers_of_a_layer(tokenizer, f
 def test_a_translation_is_that_of_translate(tokenizer, beam, options):
     user = looked_model("translation", tokenizer, **options)
     seen, told = answered(user, search="beam" if beam > 1 else "greedy", beam=beam)
-    found = user.translate([seen.ask.text], beam=beam, guard=False)[0]
+    found = user.translate([seen.request.text], beam=beam, guard=False)[0]
     assert told["outcome"]["text"] == found.text
     assert told["outcome"]["score"] == pytest.approx(found.score, abs=1e-5)
     assert told["outcome"]["log_prob"] == pytest.approx(found.candidates[0].log_prob, abs=1e-4)
@@ -123,7 +123,7 @@ def test_a_greedy_text_takes_the_likeliest_token_each_time(users):
 def test_a_draft_changes_nothing_but_the_time(users, family, right):
     user = users[family]
     edits = [{"kind": "off", "path": "decoder.blocks.0.self_attention", "head": 0}]
-    ask = ask_of(
+    ask = look_request(
         {"text": text_of(user.tokenizer, 12), "edits": edits, "prefix_ids": user.tokenizer.encode("snow")}
     )
     alone = look(user, ask)
@@ -147,7 +147,7 @@ def test_a_forced_beginning_stays_and_the_rest_is_searched(users):
 def test_labels_are_those_of_classify(users):
     user = users["classification"]
     seen, told = answered(user)
-    found = user.classify([seen.ask.text])[0]
+    found = user.classify([seen.request.text])[0]
     assert {row["label"]: row["probability"] for row in told["outcome"]["labels"]} == pytest.approx(
         found.probabilities
     )
@@ -171,7 +171,7 @@ def test_what_is_switched_off_shows_in_the_answer_and_the_difference_adds_up(use
     layer = next(one for stack in told["stacks"] for one in stack["layers"] if one["path"] == path)
     assert layer["off"] == [1] and set(layer["beta"]) == {"inf"}
     assert set(seen.record[path].weights.unique().tolist()) == {0.0, 1.0}  # hard
-    baseline = look(user, seen.ask.without_edits())
+    baseline = look(user, seen.request.without_edits())
     assert (
         told["baseline"]["text" if family != "classification" else "labels"]
         == outcome(baseline)["text" if family != "classification" else "labels"]
@@ -228,8 +228,8 @@ def test_a_head_can_be_held_at_its_mean(users):
 def test_nothing_is_cut_without_a_word(tokenizer):
     for family in FAMILIES:
         user = looked_model(family, tokenizer, max_len=16)
-        assert "tokens" not in look(user, Ask(text=text_of(tokenizer, 9), max_tokens=4)).note
-        seen = look(user, Ask(text=text_of(tokenizer, 40), max_tokens=4))
+        assert "tokens" not in look(user, LookRequest(text=text_of(tokenizer, 9), max_tokens=4)).note
+        seen = look(user, LookRequest(text=text_of(tokenizer, 40), max_tokens=4))
         assert "of 40 tokens" in seen.note or "the first 29 tokens are left out" in seen.note, (
             family,
             seen.note,
@@ -276,7 +276,7 @@ def test_old_looks_are_looked_at_anew(users, monkeypatch):
     monkeypatch.setattr(session_module, "REMEMBERED", 0)
     session = Session(users["classification"])
     keys = [session.answer("look", {"text": f"rain {'snow ' * n}"})["key"] for n in range(9)]
-    assert len(set(keys)) == 9 and len(session._seen) == 2
+    assert len(set(keys)) == 9 and len(session._results) == 2
     assert isinstance(
         session.answer("tensor", {"key": keys[0], "path": "encoder.blocks.0.self_attention"}), bytes
     )
@@ -285,7 +285,7 @@ def test_old_looks_are_looked_at_anew(users, monkeypatch):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_usual_questions_of_a_look_have_answers(users, family):
     session = Session(users[family])
-    told = list(session.usual_answers(Ask(text=text_of(users[family].tokenizer, 9), max_tokens=3)))
+    told = list(session.usual_answers(LookRequest(text=text_of(users[family].tokenizer, 9), max_tokens=3)))
     names = {name for name, _, _ in told}
     assert {"model", "look", "tensor", "effects", "lens", "rollout", "positions", "matrices", "film"} <= names
     for name, body, answer in told:
@@ -299,7 +299,7 @@ def test_the_usual_questions_of_a_look_have_answers(users, family):
 
 def test_hostile_words_are_tokens_like_others(users):
     user = users["translation"]
-    seen = look(user, Ask(text=" ".join(HOSTILE), search="forced", target=" ".join(HOSTILE)))
+    seen = look(user, LookRequest(text=" ".join(HOSTILE), search="forced", target=" ".join(HOSTILE)))
     assert [seen.token(token)["text"] for token in seen.source[:-1]] == list(HOSTILE)
     pieces = {seen.token(token)["piece"] for token in seen.source}
     assert set(HOSTILE[:6]) <= pieces  # emoji of several code points stay whole
@@ -307,9 +307,9 @@ def test_hostile_words_are_tokens_like_others(users):
 
 
 def test_an_ask_has_the_key_of_what_it_asks():
-    ask = Ask(text="a", prefix_ids=(1, 2))
-    assert ask.key == Ask(text="a", prefix_ids=(1, 2)).key != dataclasses.replace(ask, text="b").key
-    assert ask_of({"text": "a", "prefix_ids": [1, 2]}) == ask
+    ask = LookRequest(text="a", prefix_ids=(1, 2))
+    assert ask.key == LookRequest(text="a", prefix_ids=(1, 2)).key != dataclasses.replace(ask, text="b").key
+    assert look_request({"text": "a", "prefix_ids": [1, 2]}) == ask
 
 
 def test_thumbnails_keep_the_largest_weights(users):

@@ -5,8 +5,8 @@ import torch
 
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off
-from attendo.inspecting.lens import lens_cosines, lens_logits, pooled_lens
 from attendo.inspecting.recording import recording
+from attendo.inspecting.residual_stream import lens_cosines, lens_logits, pooled_lens
 from attendo.models import ModelConfig, build_model
 
 SIZES = {"vocab_size": 11, "d_model": 16, "d_ff": 24, "n_heads": 4}

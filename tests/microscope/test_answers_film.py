@@ -15,9 +15,9 @@ from attendo.errors import AttendoError
 from attendo.files import write_manifest
 from attendo.inspecting.measures import head_measures
 from attendo.inspecting.recording import recording
-from attendo.microscope import session
-from attendo.microscope.ask import AskedEdit
-from attendo.microscope.session import film_answer
+from attendo.microscope import answers
+from attendo.microscope.answers import film_answer
+from attendo.microscope.protocol import EditRequest
 from attendo.training.state import CheckpointConfig, weights_of
 
 PATH = "decoder.blocks.1.cross_attention"
@@ -50,7 +50,7 @@ def test_each_frame_is_the_checkpoints_own_model_and_the_trained_one_comes_last(
     for step, user in users.items():
         _checkpoint(folder, step, user)
     before = {name: tensor.clone() for name, tensor in weights_of(trained.model).items()}
-    edits = (AskedEdit(kind="beta", path="*", beta=2.0),)
+    edits = (EditRequest(kind="beta", path="*", beta=2.0),)
     seen = tiny_look(user=trained, folder=folder, edits=edits)
     answer = film_answer(seen, PATH, 1)
     assert [(frame["step"], frame["final"]) for frame in answer["frames"]] == [
@@ -94,7 +94,7 @@ def test_a_run_without_checkpoints_has_one_frame_and_is_told_how_to_keep_more(tm
 
 
 def test_a_long_run_is_shown_in_a_few_frames_evenly(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "MOST_FRAMES", 3)
+    monkeypatch.setattr(answers, "MOST_FRAMES", 3)
     folder = save_run(tmp_path / "run", tiny_user())
     for step in (1, 2, 3):
         _checkpoint(folder, step, tiny_user(seed=step))

@@ -10,18 +10,21 @@ import torch
 from tiny_looks import FAMILIES, PAIRS, TOKENIZER, tiny_look, tiny_user
 
 from attendo.errors import AttendoError
-from attendo.inspecting.contributions import head_contributions, head_matrices
+from attendo.inspecting.measures import rollout
 from attendo.inspecting.recording import recording
-from attendo.inspecting.rollout import rollout
-from attendo.microscope import class_tokens
-from attendo.microscope.ask import AskedEdit
-from attendo.microscope.beam_tree import tree_answer
-from attendo.microscope.class_tokens import pooled_shares, rollout_answer, tokens_answer
-from attendo.microscope.effects import effects_answer
-from attendo.microscope.layers import layer_of, lens_answer
-from attendo.microscope.position_view import positions_answer
-from attendo.microscope.session import matrices_answer, next_answer
-from attendo.microscope.why import why_answer
+from attendo.inspecting.residual_stream import head_contributions, head_matrices
+from attendo.microscope import effects
+from attendo.microscope.answers import (
+    layer_of,
+    lens_answer,
+    matrices_answer,
+    next_answer,
+    positions_answer,
+    rollout_answer,
+)
+from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
+from attendo.microscope.protocol import EditRequest
+from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.nn.pooling import pool
 
 
@@ -31,7 +34,7 @@ def decoded(text, *shape):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_last_layer_of_the_lens_is_the_models_answer(family):
-    seen = tiny_look(family, edits=(AskedEdit(kind="beta", path="*", beta=2.0),))
+    seen = tiny_look(family, edits=(EditRequest(kind="beta", path="*", beta=2.0),))
     stack = "decoder" if family in ("translation", "language-model") else "encoder"
     answer = lens_answer(seen, stack)
     assert answer["layers"] == ["embedding", "block 1", "block 2"]
@@ -150,7 +153,7 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(pooling):
     """A central difference in float64: what a token adds when its embedding grows by a share of itself."""
     user = tiny_user("classification", pooling=pooling, scale=0.3)
     user.model.double()
-    edits = (AskedEdit(kind="off", path="encoder.blocks.0.self_attention", head=1),)
+    edits = (EditRequest(kind="off", path="encoder.blocks.0.self_attention", head=1),)
     seen = tiny_look("classification", user=user, edits=edits)
     answer, label = tokens_answer(seen), int(seen.logits.argmax())
     assert all(parameter.grad is None for parameter in user.model.parameters())
@@ -175,7 +178,7 @@ def test_gradient_times_input_is_the_slope_along_each_embedding(pooling):
 @pytest.mark.parametrize("edited", [False, True])
 def test_left_out_is_the_label_of_the_text_without_the_token(edited, monkeypatch):
     user = tiny_user("classification", scale=0.3)
-    edits = (AskedEdit(kind="off", path="encoder.blocks.0.self_attention", head=1),) if edited else ()
+    edits = (EditRequest(kind="off", path="encoder.blocks.0.self_attention", head=1),) if edited else ()
     seen = tiny_look("classification", user=user, edits=edits)
     answer, label, ids = tokens_answer(seen), int(seen.logits.argmax()), list(seen.source)
     n_before = len(user.tokenizer.specials.around_text[0])
@@ -185,7 +188,7 @@ def test_left_out_is_the_label_of_the_text_without_the_token(edited, monkeypatch
             logits = view(src=torch.tensor([ids[:place] + ids[place + 1 :]]))[0]
         both = [(x / user.temperature).log_softmax(-1)[label] for x in (seen.logits, logits)]
         assert answer["left_out"][place] == pytest.approx(float(both[0] - both[1]), abs=1e-5)
-    monkeypatch.setattr(class_tokens, "MOST_WORK", 10)
+    monkeypatch.setattr(effects, "MOST_WORK", 10)
     assert tokens_answer(seen)["left_out"] is None
 
 
@@ -230,7 +233,7 @@ def test_matrices_are_those_of_the_formula(options):
     user, path = tiny_user(**options), "decoder.blocks.0.cross_attention"
     layer = user.model.get_submodule(path)
     for head, off in ((None, False), (1, True)):
-        edits = (AskedEdit(kind="off", path=path, head=head),) if off else ()
+        edits = (EditRequest(kind="off", path=path, head=head),) if off else ()
         seen = tiny_look(user=user, edits=edits)
         answer = matrices_answer(seen, path)
         full = head_matrices(layer).detach().double()
@@ -257,7 +260,7 @@ def test_the_texts_of_the_answers_are_the_tokenizers():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_answer_is_json_or_a_plain_sentence(family):
-    seen = tiny_look(family, text="rain", edits=(AskedEdit(kind="beta", path="*", beta="inf"),))
+    seen = tiny_look(family, text="rain", edits=(EditRequest(kind="beta", path="*", beta="inf"),))
     path = next(p for p in seen.record if p.endswith("attention"))
     questions = {
         "effects": lambda: effects_answer(seen, path),

@@ -1,0 +1,669 @@
+"""What the page is told of a look: the answer, its attention layers and their numbers, lens, positions, checkpoints."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import math
+import time
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from safetensors import safe_open
+from torch import Tensor
+
+from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Translator
+from attendo.inspecting.edits import Edit, Mean, Off, Temper
+from attendo.inspecting.measures import cross_rollout, head_measures, rollout
+from attendo.inspecting.recording import recording
+from attendo.inspecting.residual_stream import (
+    contribution_norms,
+    head_ranks,
+    head_singular_values,
+    lens_cosines,
+    lens_logits,
+    pooled_lens,
+    value_norms,
+)
+from attendo.microscope.run_model import LookResult, attention_paths, log_probs_of_wanted
+from attendo.model_config import ModelConfig
+from attendo.models import EncoderClassifier, EncoderDecoder, Model
+from attendo.nn.attention import Attention
+from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
+from attendo.runs.adapters import kept_weights
+from attendo.training.checkpoints import sound_checkpoints
+from attendo.training.state import load_weights
+
+
+def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> dict[str, Any]:
+    """What the page is told of a look; baseline: the same of the model as it is, where something is changed."""
+    return {
+        "key": result.request.key,
+        "family": result.family,
+        "source": _tokens(result, result.source, of_source=True),
+        "target": _tokens(result, result.target, of_source=False),
+        "prompt_tokens": result.prompt_tokens,
+        "stacks": stacks_of(result),
+        "outcome": outcome(result),
+        "baseline": None if baseline is None else compared(result, baseline),
+        "note": result.note,
+        "seconds": round(time.perf_counter() - began, 3),
+    }
+
+
+def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[dict[str, Any]]:
+    """The tokens of a side; those that a token is predicted at tell which."""
+    known = {token: result.token(token) for token in {*ids, *(w for w in result.wanted if w is not None)}}
+    predicts = bool(result.wanted) and of_source == (result.family == "masked-language-model")
+    if not predicts:
+        return [known[token] for token in ids]
+    log_probs = result.log_probs().tolist()
+    wanted = torch.tensor([0 if w is None else w for w in result.wanted], device=result.logits.device)
+    ranks = (result.logits > result.logits.gather(-1, wanted[:, None])).sum(-1).tolist()
+    return [
+        known[token] | {"out": None if w is None else {**known[w], "log_prob": log_prob, "rank": rank + 1}}
+        for token, w, log_prob, rank in zip(ids, result.wanted, log_probs, ranks, strict=True)
+    ]
+
+
+def outcome(result: LookResult) -> dict[str, Any]:
+    """The answer of a model: its text and how probable it is, or a classifier's labels, likeliest first.
+
+    Of a masked language model: the text with its hidden tokens found, whose number is `filled`; where none is hidden,
+    the likeliest token at each place, and the log-probability is that of the text as it is.
+    """
+    if isinstance(result.user, Classifier):
+        return {"labels": _labels(result)}
+    if isinstance(result.user, Embedder):
+        n = result.source.count(result.tokenizer.mask_id)
+        places = zip(result.source, result.wanted, strict=True)
+        ids = [id_ if w is None else w for id_, w in places] if n else result.logits.argmax(-1).tolist()
+        before, behind = result.tokenizer.specials.around_text
+        text = result.tokenizer.decode(ids[len(before) : len(ids) - len(behind)])
+        return {"text": text, "log_prob": float(result.log_probs().sum()), "finished": True, "filled": n}
+    written = [w for w in result.wanted[result.prompt_tokens - 1 :] if w is not None]
+    log_prob = float(result.log_probs()[result.prompt_tokens - 1 :].sum())
+    score = result.score
+    if score is None and isinstance(result.user, Translator):
+        score = normalized(result.user, log_prob, len(written))
+    found = {"text": result.tokenizer.decode(written), "log_prob": log_prob, "finished": result.finished}
+    return found if score is None else found | {"score": score}
+
+
+def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
+    """A translation's score: its log-probability by the length norm of the run's search."""
+    from attendo.decoding.beam import length_norm
+
+    config = translator.decoding
+    return log_prob / length_norm(n_tokens, config.length_penalty, config.length_norm)
+
+
+def _labels(result: LookResult) -> list[dict[str, Any]]:
+    assert isinstance(result.user, Classifier)
+    probabilities = (result.logits.double() / result.user.temperature).softmax(-1).tolist()
+    rows = zip(result.user.labels.names, probabilities, strict=True)
+    return [{"label": name, "probability": p} for name, p in sorted(rows, key=lambda row: -row[1])]
+
+
+def compared(result: LookResult, baseline: LookResult) -> dict[str, Any]:
+    """The answer of the model as it is, and what the edits change in its log-probability, token by token."""
+    before = outcome(baseline)
+    if isinstance(result.user, Classifier):
+        now = {row["label"]: row["probability"] for row in _labels(result)}
+        deltas = {row["label"]: now[row["label"]] - row["probability"] for row in before["labels"]}
+        return before | {"deltas": deltas, "total": deltas[before["labels"][0]["label"]]}
+    logits = result.logits
+    if (result.source, result.target) != (baseline.source, baseline.target):
+        # by the same readable computation as the look at the model as it is: what is equal differs by nothing
+        with torch.no_grad(), recording(result.model, "*.weights", result.edits) as record:
+            logits = record.model.eval()(**baseline.inputs)[0]
+    changed = log_probs_of_wanted(logits, baseline.wanted) - baseline.log_probs()
+    deltas = changed[baseline.prompt_tokens - 1 :].tolist()
+    written = baseline.wanted[baseline.prompt_tokens - 1 :]
+    tokens = [None if token is None else baseline.token(token) for token in written]
+    return before | {"deltas": deltas, "total": sum(deltas), "tokens": tokens}
+
+
+def stacks_of(result: LookResult) -> list[dict[str, Any]]:
+    """Every attention layer of a look, by stack."""
+    return [
+        {"name": name, "layers": [layer_of(result, path) for path in paths]}
+        for name, paths in attention_paths(result.model).items()
+    ]
+
+
+def layer_of(result: LookResult, path: str) -> dict[str, Any]:
+    """One attention layer: its shape, how it is edited, and each head's measures and thumbnail."""
+    attention = result.model.get_submodule(path)
+    assert isinstance(attention, Attention)
+    record = result.record[path]
+    weights = record.weights[0]
+    n_heads, q_len, k_len = weights.shape
+    queries, keys = result.sides(path)
+    cross = queries != keys
+    causal = queries == "target" and not cross
+    positions = attention.positions
+    slopes = positions.slopes.tolist() if type(positions) is Alibi else None
+    return {
+        "path": path,
+        "heads": n_heads,
+        "kv_heads": attention.n_kv_heads,
+        "queries": queries,
+        "keys": keys,
+        "q_len": q_len,
+        "k_len": k_len,
+        "causal": causal,
+        "scale": attention.head_dim**-0.5 if attention.attend.scale is None else attention.attend.scale,
+        "slopes": slopes,
+        "biases": None if slopes or not isinstance(positions, DistanceBias) else _biases(attention, k_len),
+        "head_dim": attention.head_dim,
+        "value_dim": attention.value_dim,
+        "beta": [_told(beta) for beta in _betas(result, path, n_heads, attention.attend.inverse_temperature)],
+        "off": _off(result, path, n_heads),
+        "measures": head_measures(weights, result.ids(queries), result.ids(keys), cross=cross),
+        "thumb": thumbnail(weights, causal=causal),
+    }
+
+
+def _of(edits: tuple[Edit, ...], path: str) -> list[Edit]:
+    return [edit for edit in edits if fnmatchcase(path, edit.path)]
+
+
+def _betas(result: LookResult, path: str, n_heads: int, own: float) -> list[float]:
+    betas = [own] * n_heads
+    for edit in _of(result.edits, path):
+        if isinstance(edit, Temper):
+            for head in range(n_heads) if edit.heads is None else edit.heads:
+                betas[head] = edit.inverse_temperature
+    return betas
+
+
+def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
+    off: set[int] = set()
+    for edit in _of(result.edits, path):
+        if isinstance(edit, Off | Mean):
+            off |= set(range(n_heads) if edit.heads is None else edit.heads)
+    return sorted(off)
+
+
+def _told(beta: float) -> float | str:
+    return "inf" if beta == float("inf") else beta
+
+
+@torch.no_grad()
+def _biases(attention: Attention, n: int) -> list[list[float | None]]:
+    """What each head adds to a score at each distance key - query, from -(n - 1) to n - 1; None for -inf."""
+    device = attention.q_proj.weight.device
+    here, distances = (
+        torch.zeros(1, 1, dtype=torch.long, device=device),
+        torch.arange(1 - n, n, device=device),
+    )
+    assert isinstance(attention.positions, DistanceBias)
+    added = attention.positions(here, distances)[0, :, 0]
+    rows = added.expand(attention.n_heads, -1).tolist()
+    return [[None if number == -math.inf else number for number in row] for row in rows]
+
+
+THUMB = 40
+"""The most cells on a side of a thumbnail."""
+
+
+def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> dict[str, Any]:
+    """Small pictures of heads: the largest weight of each patch, of which 255 is the head's `darkest` or more."""
+    rows, columns = (min(THUMB, n) for n in weights.shape[1:])
+    small = F.adaptive_max_pool2d(weights[None].float(), (rows, columns))[0].cpu()
+    tops = [darkest(head, causal=causal) for head in weights.float().cpu().numpy()]
+    data = (small / torch.tensor(tops)[:, None, None] * 255).round().clamp(max=255).to(torch.uint8).numpy()
+    return {
+        "rows": rows,
+        "columns": columns,
+        "darkest": tops,
+        "data": base64.b64encode(data.tobytes()).decode(),
+    }
+
+
+MANY = 48
+"""Keys beyond which weights are drawn on a scale of their own."""
+
+
+def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False) -> float:
+    """The weight that a picture draws darkest, and those above it too.
+
+    It is 1, or in rows of more than `MANY` keys, where weights are small, the largest; of these at least four times an
+    even share, so that even attention stays pale. causal: the first rows see few keys and don't count.
+
+    >>> darkest(np.eye(3) / 2), darkest(np.full((1, 100), 0.01))
+    (1.0, 0.04)
+    >>> even = np.tril(np.ones((100, 100))) / np.arange(1, 101)[:, None]
+    >>> darkest(even), darkest(even, causal=True)
+    (1.0, 0.04)
+    """
+    n = weights.shape[-1]
+    counted = weights[max(0, MANY - n + len(weights)) :] if causal else weights
+    return 1.0 if n <= MANY else min(1.0, max(float(counted.max()), 4 / n))
+
+
+def float_bytes(numbers: Float[Tensor, "..."]) -> bytes:
+    """A tensor's numbers as bytes.
+
+    >>> import torch
+    >>> float_bytes(torch.tensor([1.0, 0.5])).hex(" ", 4)
+    '0000803f 0000003f'
+    """
+    return np.ascontiguousarray(numbers.detach().float().cpu().numpy(), "<f4").tobytes()
+
+
+def encoded(numbers: Float[Tensor, "..."]) -> str:
+    """The same in base64, for JSON.
+
+    >>> import torch
+    >>> encoded(torch.tensor([1.0]))
+    'AACAPw=='
+    """
+    return base64.b64encode(float_bytes(numbers)).decode()
+
+
+@torch.no_grad()
+def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
+    """query, key, value and ‖v Wᵒ‖ of each head, as float32 in little-endian order: what the page computes from.
+
+    head: those of one alone, with the key and value that it reads. Raises AttendoError where there is none of that
+    number.
+    """
+    attention = result.model.get_submodule(path)
+    assert isinstance(attention, Attention)
+    record = result.record[path]
+    parts = [record.query[0], record.key[0], record.value[0], value_norms(attention, record.value)[0]]
+    if head is not None:
+        if head >= attention.n_heads:
+            raise AttendoError(
+                f"{path} has {attention.n_heads} heads, numbered from 0; there is no head {head}"
+            )
+        shared = head * attention.n_kv_heads // attention.n_heads
+        parts = [part[at] for part, at in zip(parts, (head, shared, shared, head), strict=True)]
+    return b"".join(map(float_bytes, parts))
+
+
+def matrices_answer(result: LookResult, path: str) -> dict[str, Any]:
+    """The rank and Frobenius norm of W^(h) = W_hᵒ W_hᵛ, and ‖contribution‖ of each head at each query, with the edits.
+
+    The contributions of all heads, plus the bias, are the layer's output (Vaswani et al. 2017, section 3.2.2; Bishop &
+    Bishop 2024, exercise 12.5). Raises AttendoError for a path that is no attention layer.
+    """
+    layer = dict(result.model.named_modules()).get(path)
+    if not isinstance(layer, Attention):
+        raise AttendoError(f"{path} is no attention layer of this model")
+    with torch.inference_mode(), recording(result.model, keep=f"{path}.mixed", edits=result.edits) as record:
+        record.model.hidden(**result.inputs)
+        added = contribution_norms(layer, record[path].mixed)[0]
+    return {
+        "path": path,
+        "rank": head_ranks(layer).tolist(),
+        "norms": head_singular_values(layer).norm(dim=-1).tolist(),
+        "contribution": added.tolist(),
+    }
+
+
+def next_answer(result: LookResult, position: int, n: int = 10) -> dict[str, Any]:
+    """The n most probable tokens at a position, with the mass of all up to each, and the entropy in nats.
+
+    position: of the target, whose next token is told; of a masked language model, of the source, whose own token is.
+    actual: the token that stands there, with its rank (1 is the most probable); None where nothing follows. All of the
+    model with the edits, before a search forbids any token. Raises AttendoError for a classifier, which predicts no
+    token, and for a position or n out of range.
+    """
+    if result.family == "classification":
+        raise AttendoError("a classifier predicts a label, not a token; look at its classes instead")
+    if not 0 <= position < len(result.logits):
+        raise AttendoError(f"position {position} is not one of 0 to {len(result.logits) - 1}")
+    if n < 1:
+        raise AttendoError(f"n={n} must be 1 or more")
+    log_probs = result.logits[position].double().log_softmax(-1)
+    probabilities = log_probs.exp()
+    best, ids = probabilities.topk(min(n, len(probabilities)))
+    rows = zip(ids.tolist(), best.tolist(), best.cumsum(0).tolist(), strict=True)
+    wanted, actual = result.wanted[position], None
+    if wanted is not None:
+        rank = 1 + int((log_probs > log_probs[wanted]).sum())
+        actual = result.token(wanted) | {"p": float(probabilities[wanted]), "rank": rank}
+    return {
+        "tokens": [result.token(token) | {"p": p, "cumulative": mass} for token, p, mass in rows],
+        "entropy": float(-(probabilities * log_probs).nan_to_num().sum()),
+        "actual": actual,
+    }
+
+
+SOURCE = "Abnar & Zuidema 2020, Quantifying Attention Flow in Transformers, equation 1"
+
+LABEL = (
+    "approximation: heads count alike, the residual stream for half, values and feed-forward nets not at all"
+)
+
+
+def rollout_answer(result: LookResult, stack: str) -> dict[str, Any]:
+    """How much of each position, behind the last layer, is said to come from each input token `[q_len, k_len]`.
+
+    "encoder", "decoder": through the self-attention of that stack; rows sum to 1. "cross": from the source's tokens to
+    the target's positions, through both stacks; what is left of 1 comes from the target's own tokens. With the edits of
+    weights (a head that is switched off still attends). Raises AttendoError for a stack that the model has not.
+    """
+    layers = stack_weights(result, stack)
+    if stack == "cross":
+        found, _ = cross_rollout(
+            stack_weights(result, "decoder"), layers, rollout(stack_weights(result, "encoder"))
+        )
+    else:
+        found = rollout(layers)
+    q_len, k_len = found.shape
+    return {"q_len": q_len, "k_len": k_len, "data": encoded(found), "label": LABEL, "source": SOURCE}
+
+
+def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q_len k_len"]]:
+    """The weights of each layer of a stack. Raises AttendoError for one that the model has not."""
+    ends = {"encoder": "self_attention", "decoder": "self_attention", "cross": "cross_attention"}
+    start = "decoder" if stack == "cross" else stack
+    paths = [path for path in result.record if path.startswith(start) and path.endswith(ends.get(stack, "/"))]
+    if not paths:
+        raise AttendoError(f"stack={stack!r}: this model has no such attention")
+    return [result.record[path].weights[0] for path in paths]
+
+
+@torch.inference_mode()
+def lens_answer(result: LookResult, stack: str) -> dict[str, Any]:
+    """The first choice of each position by layer, with p, and rank and p of what is the first choice in the end.
+
+    {stack, kind, layers, positions, tokens [layer][position]}; layer 0 is the embedding. kind "vocabulary": tokens that
+    may follow (of a masked model: stand there); "classes": labels, and `pooled` [layer] = {label: p} of the whole text;
+    "nearest embedding", of a translator's encoder, which predicts nothing: the source token whose embedding points most
+    nearly the same way, p being the cosine. Of the last layer it is the model's own answer. nostalgebraist 2020.
+
+    Raises AttendoError for a stack that the model has not.
+    """
+    states = _states(result, stack)
+    last = _values(result, states[-1], stack)
+    final = last.argmax(-1)
+    tokens = [list(_row(result, _values(result, layer, stack), final)) for layer in states]
+    answer: dict[str, Any] = {
+        "stack": stack,
+        "kind": _kind(result, stack),
+        "layers": ["embedding", *(f"block {number}" for number in range(1, len(states)))],
+        "positions": len(final),
+        "tokens": tokens,
+    }
+    if isinstance(result.user, Classifier):
+        answer["pooled"] = [_pooled(result.user, layer) for layer in states]
+    return answer
+
+
+def _kind(result: LookResult, stack: str) -> str:
+    if result.family == "classification":
+        return "classes"
+    return "nearest embedding" if result.family == "translation" and stack == "encoder" else "vocabulary"
+
+
+def _states(result: LookResult, stack: str) -> list[Float[Tensor, "len d_model"]]:
+    """What left the embedding and each block of a stack, with the edits."""
+    model = result.model
+    if stack not in dict(model.named_children()) or stack not in ("encoder", "decoder"):
+        there = [name for name, _ in model.named_children() if name in ("encoder", "decoder")]
+        raise AttendoError(f"stack={stack!r}: the lens of this model is on {' and '.join(there)}")
+    side = ("source_" if stack == "encoder" else "target_") if isinstance(model, EncoderDecoder) else ""
+    blocks = [path for path in result.record if path.startswith(f"{stack}.blocks.") and path.count(".") == 2]
+    return [result.record[path].output[0] for path in (f"{side}embedding", *blocks)]
+
+
+def _values(result: LookResult, states: Float[Tensor, "len d_model"], stack: str) -> Float[Tensor, "len n"]:
+    """Probabilities of the vocabulary or the labels, or cosines."""
+    model = result.model
+    if isinstance(model, EncoderDecoder) and stack == "encoder":
+        return lens_cosines(model, states).double()
+    logits = lens_logits(model, states, "encoder" if stack == "encoder" else "decoder").double()
+    if isinstance(result.user, Classifier):
+        logits = logits / result.user.temperature
+    return logits.softmax(-1)
+
+
+def _row(result: LookResult, values: Float[Tensor, "len n"], final: Tensor) -> Iterator[dict[str, Any]]:
+    best, ids = values.max(-1)
+    of_final = values.gather(-1, final[:, None])
+    ranks = 1 + (values > of_final).sum(-1)
+    columns = zip(ids.tolist(), best.tolist(), ranks.tolist(), of_final[:, 0].tolist(), strict=True)
+    shown = {token: _shown(result, token) for token in set(ids.tolist())}
+    for token, p, rank, p_of_final in columns:
+        yield shown[token] | {"p": p, "rank_of_final": rank, "p_of_final": p_of_final}
+
+
+def _shown(result: LookResult, token: int) -> dict[str, Any]:
+    if not isinstance(result.user, Classifier):
+        return result.token(token)
+    label = result.user.labels.names[token]
+    return {"id": token, "piece": label, "text": label}
+
+
+def _pooled(user: Classifier, states: Float[Tensor, "len d_model"]) -> dict[str, float]:
+    assert isinstance(user.model, EncoderClassifier)
+    logits = pooled_lens(user.model, states[None])[0].double() / user.temperature
+    return dict(zip(user.labels.names, logits.softmax(-1).tolist(), strict=True))
+
+
+_OWN = (
+    "The model was given a part of its own, by which each head adds to its scores something for the distance: shown is,"
+    " of the open layer, what each head (column) adds for keys at each distance (row) before the query, and the open"
+    " head's whole matrix.",
+    "このモデルには利用者の部品が入っており、各ヘッドが距離に応じた値をスコアに足します。図は開いている層のもので、"
+    "クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
+)
+
+_BIASES = {"alibi": Alibi, "relative": RelativeBias}
+
+AT_LEAST = 64
+"""Positions that are shown, where the model has so many: a short text shows no pattern."""
+
+
+def positions_answer(result: LookResult, side: Literal["source", "target"]) -> dict[str, Any]:
+    """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
+
+    Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
+    ALiBi and relative, and a bias that its user put in, add to scores: the layers of a look have what (`layer_of`), so
+    there is no matrix here, and n is the length of the text. name: of the class that was put in. trained: the most
+    tokens that the model was made for. Raises AttendoError for a side that the model has not.
+    """
+    embedding, tokens = _side(result, side)
+    config, within = result.model.config, _within(result, side)
+    biased = isinstance(within, DistanceBias)
+    n = len(tokens) if biased else max(len(tokens), min(AT_LEAST, config.max_len))
+    rows, dots = _matrices(config, embedding, within, n)
+    own = biased and type(within) is not _BIASES.get(config.positions)
+    notes = _OWN if own else _notes(config)
+    return {
+        "kind": "own" if own else config.positions,
+        "name": type(within).__name__ if own else "",
+        "n": n,
+        "d": config.n_heads if biased else rows.shape[1],
+        "trained": config.max_len,
+        "data": encoded(rows),
+        "dots": encoded(dots),
+        "note_en": notes[0],
+        "note_ja": notes[1],
+    }
+
+
+def _side(result: LookResult, side: Literal["source", "target"]) -> tuple[InputEmbedding, tuple[int, ...]]:
+    names = {"source": result.source, "target": result.target}
+    if side not in names or not names[side]:
+        there = " and ".join(name for name, ids in names.items() if ids)
+        raise AttendoError(f"side={side!r}: this model has the {there} only")
+    name = f"{side}_embedding" if result.family == "translation" else "embedding"
+    embedding = result.model.get_submodule(name)
+    assert isinstance(embedding, InputEmbedding)
+    return embedding, names[side]
+
+
+def _matrices(
+    config: ModelConfig, embedding: InputEmbedding, within: Any, n: int
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n n"]]:
+    places = torch.arange(n)
+    if isinstance(within, DistanceBias):
+        return torch.zeros(0, 0), torch.zeros(0, 0)
+    match config.positions:
+        case "rotary":
+            assert isinstance(within, Rotary)
+            half = config.head_width // 2
+            units = torch.tensor([1.0, 0.0]).repeat(n, half)[None, None]
+            rows = within(units, places[None])[0, 0]
+            return rows, rows @ rows.mT / half
+        case "none":
+            return torch.zeros(n, 0), torch.zeros(n, n)
+        case _:
+            assert embedding.positions is not None
+            rows = embedding.positions(places.to(embedding.tokens.weight.device), n).detach().float().cpu()
+            return rows, rows @ rows.mT
+
+
+def _within(result: LookResult, side: Literal["source", "target"]) -> Any:
+    """The positions that are part of the first layer of self-attention that reads this side, if any has some."""
+    layers = (
+        module
+        for path, module in result.model.named_modules()
+        if isinstance(module, Attention) and result.sides(path) == (side, side)
+    )
+    return next((layer.positions for layer in layers if layer.positions is not None), None)
+
+
+def _notes(config: ModelConfig) -> tuple[str, str]:
+    match config.positions:
+        case "sinusoidal":
+            in_pairs = config.d_model % 2 == 0 and config.position_order != "cossin"
+            return (
+                "Each position has its own row of sines and cosines, added to the embedding; a product of two rows"
+                f" depends on their distance {'alone' if in_pairs else 'mainly: one phase lacks its partner'}.",
+                "各位置に正弦と余弦からなるベクトルがあり、それを埋め込みに足します。二つの位置のベクトルの内積は"
+                f"{'距離だけで決まります' if in_pairs else 'ほぼ距離で決まります（対のない位相が一つあります）'}。",
+            )
+        case "learned":
+            return (
+                f"Each position has a trained vector, added to the embedding; there are {config.max_len} of them,"
+                " and no text can be longer.",
+                f"各位置に学習したベクトルがあり、それを埋め込みに足します。全部で {config.max_len} 個あり、"
+                "それより長い文は読めません。",
+            )
+        case "ramp" | "inverse":
+            formula = "p / max_len" if config.positions == "ramp" else "1 / p"
+            return (
+                f"One number, {formula}, is added to every entry of the embedding.",
+                f"一つの数 {formula} を、埋め込みのすべての成分に足します。",
+            )
+        case "rotary":
+            return (
+                "Queries and keys are turned, pair by pair, by an angle that grows with the position: shown are cos"
+                " and sin, and the product of a unit vector turned to two positions, which depends on their distance"
+                " alone.",
+                "クエリとキーの成分を二つずつ、位置に比例した角度だけ回します。図は cos と sin、および二つの位置に"
+                "回した単位ベクトルの内積で、内積は距離だけで決まります。",
+            )
+        case "alibi":
+            return (
+                "Nothing is added to the embedding; each head lowers its scores with the distance, by a slope of its"
+                " own: shown is what is added at each distance (row) in each head (column), and the open head's"
+                " whole matrix.",
+                "埋め込みには何も足しません。各ヘッドが固有の傾きで、距離に応じてスコアを下げます。"
+                "図は距離（行）ごと、ヘッド（列）ごとの値と、開いているヘッドの行列全体です。",
+            )
+        case "relative":
+            return (
+                "Nothing is added to the embedding; each head adds to its scores a trained number for the distance, far"
+                " distances sharing one: shown is what each head (column) adds for keys at each distance (row) before"
+                " the query, and the open head's whole matrix.",
+                "埋め込みには何も足しません。各ヘッドが、距離ごとに学習した数をスコアに足します（遠い距離どうしは一つの数を"
+                "共有します）。図は、クエリより前のキーまでの距離（行）ごと、ヘッド（列）ごとの値と、"
+                "開いているヘッドの行列全体です。",
+            )
+        case "none":
+            return (
+                "The model is told no positions; only a causal mask can tell it an order.",
+                "このモデルに位置は与えられません。順序を伝えうるのは因果マスクだけです。",
+            )
+
+
+MOST_FRAMES = 24
+"""Of a long run, so many checkpoints are shown, evenly chosen, the first and the last among them."""
+
+HOW_TO_KEEP_MORE = "--set checkpoint.keep_last=20 --set checkpoint.every_steps=200"
+
+
+def film_answer(result: LookResult, path: str, head: int) -> dict[str, Any]:
+    """A head's weights over the same tokens (teacher-forced) by checkpoint, the trained model last.
+
+    A frame: step, weights `[q_len, k_len]` as base64 float32, the head's measures, and final, True for the trained
+    model, which may be an average or the best of all. A damaged checkpoint is passed over and named in `note`, which
+    also says how to keep more. The edits hold in every frame. Raises AttendoError for a head that the model has
+    not, and for a model that came from no run folder.
+    """
+    layer = dict(result.model.named_modules()).get(path)
+    if not isinstance(layer, Attention) or not 0 <= head < layer.n_heads:
+        raise AttendoError(f"{path} with head {head} is no attention head of this model")
+    if result.folder is None:
+        raise AttendoError(
+            "the model is in memory alone; a film needs the run folder that keeps its checkpoints"
+        )
+    newest, notes = sound_checkpoints(result.folder / "checkpoints", most=1_000_000)
+    chosen = _evenly(newest[::-1], MOST_FRAMES - 1)
+    if len(chosen) < len(newest):
+        notes.append(f"{len(chosen)} of {len(newest)} checkpoints are shown")
+    if not newest:
+        notes.append(f"this run has kept no checkpoints; train with {HOW_TO_KEEP_MORE} to keep more")
+    frames = [
+        _frame(result, path, weights) | {"step": step, "final": final}
+        for step, final, weights in _weights(result, path, head, chosen)
+    ]
+    q_len, k_len = result.record[path].weights.shape[2:]
+    return {"frames": frames, "q_len": q_len, "k_len": k_len, "note": "; ".join(notes)}
+
+
+def _evenly(paths: list[Path], most: int) -> list[Path]:
+    """At most so many of them, the first and the last among them.
+
+    >>> [path.name for path in _evenly([Path(name) for name in "abcde"], 3)]
+    ['a', 'c', 'e']
+    """
+    if len(paths) <= most:
+        return paths
+    return [paths[round(i * (len(paths) - 1) / (most - 1))] for i in range(most)]
+
+
+def _weights(
+    result: LookResult, path: str, head: int, checkpoints: list[Path]
+) -> Iterator[tuple[int, bool, Float[Tensor, "q_len k_len"]]]:
+    assert result.folder is not None
+    model = copy.deepcopy(result.model) if checkpoints else result.model
+    for folder in checkpoints:
+        load_weights(model, kept_weights(result.folder, folder), str(folder))
+        yield int(folder.name.removeprefix("step-")), False, _seen_by(model, result, path, head)
+    yield _trained_steps(result.folder), True, result.record[path].weights[0, head]
+
+
+@torch.inference_mode()
+def _seen_by(model: Model, result: LookResult, path: str, head: int) -> Float[Tensor, "q_len k_len"]:
+    with recording(model, keep=f"{path}.weights", edits=result.edits) as record:
+        record.model.hidden(**result.inputs)
+    return record[path].weights[0, head]
+
+
+def _trained_steps(folder: Path) -> int:
+    """The step that the trained weights name."""
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return int((file.metadata() or {}).get("step", 0))
+
+
+def _frame(result: LookResult, path: str, weights: Float[Tensor, "q_len k_len"]) -> dict[str, Any]:
+    queries, keys = result.sides(path)
+    measures = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
+    return {"weights": encoded(weights), "measures": {name: values[0] for name, values in measures.items()}}

@@ -1,0 +1,575 @@
+"""Run a model on a text with edits: what it reads, what it answers, and what was recorded on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from attendo.bundle import TaskName
+from attendo.data.masking import MASK
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
+from attendo.decoding.beam import DecodingConfig, traced_beam_search
+from attendo.decoding.candidates import log_probs_of
+from attendo.decoding.native.compiled import Change
+from attendo.decoding.repetition import runs_away
+from attendo.decoding.searcher import SearchBackend, Searcher
+from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.decoding.trace import SearchTrace
+from attendo.errors import AttendoError
+from attendo.inference import Classifier, Embedder, Generator, Translator
+from attendo.inference.alignment import attending_step
+from attendo.inference.generation import special_ids
+from attendo.inspecting.edits import Edit, LayerEdits, Mean, Off, OffByRow, Replace, Temper, resolve
+from attendo.inspecting.recording import Recording, edited, recording
+from attendo.microscope.protocol import EditRequest, LookRequest, Search
+from attendo.models import Model
+from attendo.nn.attention import Attention
+from attendo.nn.feedforward import FeedForward
+
+User = Translator | Classifier | Generator | Embedder
+
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True, eq=False)
+class LookResult:
+    """What is known after one look.
+
+    model: as it is, never changed; its views are in evaluation mode. edits: those of the request, for `recording`.
+    inputs: of the model's forward, one row without padding. source: ids that an encoder reads; target: ids that a decoder
+    reads, the begin id first, of which the first `prompt_tokens` were given; wanted: what each of those positions
+    predicts, None where nothing follows. score: of a search, normalized as it does; finished: whether the answer came
+    to its end. record: of the edited model; kept are scores, weights, query, key and value of each attention layer,
+    and every output. logits: of its last state. note: a sentence on what was left out, or "".
+    """
+
+    user: User
+    model: Model
+    tokenizer: Tokenizer
+    family: TaskName
+    request: LookRequest
+    edits: tuple[Edit, ...]
+    inputs: dict[str, Tensor]
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    wanted: tuple[int | None, ...]
+    prompt_tokens: int
+    score: float | None
+    finished: bool
+    record: Recording[Any]
+    logits: Float[Tensor, "*positions n"]
+    folder: Path | None = None
+    note: str = ""
+
+    def token(self, token_id: int) -> dict[str, Any]:
+        """A token as the page shows it: its id, its piece, and what it spells alone."""
+        piece = self.piece(token_id)
+        shown: dict[str, Any] = {
+            "id": token_id,
+            "piece": piece,
+            "text": self.tokenizer.decode([token_id]),
+        }
+        unknown = token_id == self.tokenizer.unk_id and piece != MASK
+        return shown | ({"unknown": True} if unknown else {})
+
+    def piece(self, token_id: int) -> str:
+        """A token's piece; to a masked language model an unknown token and a hidden one are the same, MASK."""
+        hidden = token_id == self.tokenizer.mask_id and self.family == "masked-language-model"
+        return MASK if hidden else self.tokenizer.pieces([token_id])[0]
+
+    def sides(self, path: str) -> tuple[Side, Side]:
+        """Whose tokens are the queries of an attention layer, and whose its keys."""
+        if not path.startswith("decoder"):
+            return "source", "source"
+        return "target", "source" if path.endswith("cross_attention") else "target"
+
+    def ids(self, side: Side) -> tuple[int, ...]:
+        """The tokens of a side."""
+        return self.source if side == "source" else self.target
+
+    @cached_property
+    def n_bytes(self) -> int:
+        """Of what was recorded."""
+        calls = [self.record[path] for path in self.record]
+        return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
+
+    def edited(self) -> AbstractContextManager[Any]:
+        """A view of the model with the edits."""
+        return edited(self.model, self.edits)
+
+    def log_probs(self) -> Float[Tensor, " positions"]:
+        """Of what each position predicts, in nats; 0 where nothing follows."""
+        return log_probs_of_wanted(self.logits, self.wanted)
+
+
+def log_probs_of_wanted(
+    logits: Float[Tensor, "positions vocab"], wanted: Sequence[int | None]
+) -> Float[Tensor, " positions"]:
+    """The log-probability of each position's token, in nats; 0 where there is none.
+
+    >>> log_probs_of_wanted(torch.zeros(2, 4), (3, None))
+    tensor([-1.3863,  0.0000])
+    """
+    ids = torch.tensor([0 if token is None else token for token in wanted], device=logits.device)
+    there = torch.tensor([token is not None for token in wanted], device=logits.device)
+    return torch.where(there, log_probs_of(logits, ids), 0.0)
+
+
+def attention_layers(model: Model) -> dict[str, Attention]:
+    """A model's attention layers by path, in its order."""
+    return {path: module for path, module in model.named_modules() if isinstance(module, Attention)}
+
+
+def attention_paths(model: Model) -> dict[str, list[str]]:
+    """The paths of a model's attention layers by stack: encoder, decoder, cross."""
+    found: dict[str, list[str]] = {}
+    for path in attention_layers(model):
+        stack = "cross" if path.endswith("cross_attention") else path.partition(".")[0]
+        found.setdefault(stack, []).append(path)
+    return found
+
+
+def effect_paths(model: Model) -> list[str]:
+    """What can be switched off: attention layers and feed-forward nets, in the order of the model."""
+    ends = ("self_attention", "cross_attention", "feed_forward")
+    return [path for path, _ in model.named_modules() if path.endswith(ends)]
+
+
+KEPT = ("*.scores", "*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.output")
+
+
+def look(
+    user: User, request: LookRequest, folder: Path | None = None, baseline: LookResult | None = None
+) -> LookResult:
+    """One look: the answer is searched on the model with the edits, then one pass over it is recorded.
+
+    baseline: the look at the model as it is, where there is one; it is taken anew when an edit needs it. Its answer
+    makes a greedy search quicker. Raises AttendoError for a text of nothing, and for an edit of what isn't there.
+    """
+    model, family = user.model, user.task
+    if baseline is None and any(edit.how == "mean" for edit in request.edits):
+        baseline = look(user, request.without_edits(), folder)
+    edits = tuple(_edit(user, edit, baseline) for edit in request.edits)
+    draft = () if baseline is None else baseline.target[baseline.prompt_tokens :]
+    with one_thread_less():
+        reading = read(user, request, edits, draft)
+    inputs = reading.inputs(family, user.device)
+    with torch.no_grad(), recording(model, keep=KEPT, edits=edits) as record:
+        logits = record.model.eval()(**inputs)[0]
+    return LookResult(
+        user=user,
+        model=model,
+        tokenizer=user.tokenizer,
+        family=family,
+        request=request,
+        edits=edits,
+        inputs=inputs,
+        record=record,
+        logits=logits,
+        folder=folder,
+        **vars(reading),
+    )
+
+
+@contextmanager
+def one_thread_less() -> Iterator[None]:
+    """Leaves a core to the browser that draws: the threads of a search wait for each other at each of its short steps,
+    so one that has lost its core to a browser holds up all."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, threads - 1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _edit(user: User, asked: EditRequest, baseline: LookResult | None) -> Edit:
+    """The change that is asked for; a mean is that over the positions of the text, in the model as it is."""
+    heads = None if asked.head is None else (asked.head,)
+    if asked.kind == "beta":
+        return Temper(asked.path, asked.inverse_temperature, heads)
+    if asked.how == "zero":
+        return Off(asked.path, heads)
+    if asked.path not in effect_paths(user.model):
+        raise AttendoError(f'{asked.path} is no layer that has a mean; take how "zero", or a whole path')
+    assert baseline is not None
+    found = baseline.record[asked.path]
+    of_heads = asked.path in attention_layers(user.model)
+    return Mean(asked.path, found.mixed[0].mean(1) if of_heads else found.output[0].mean(0), heads)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """The ids of a look, as `LookResult` has them, and what its search says of the answer."""
+
+    source: tuple[int, ...]
+    target: tuple[int, ...]
+    wanted: tuple[int | None, ...]
+    prompt_tokens: int = 1
+    score: float | None = None
+    finished: bool = True
+    note: str = ""
+
+    def inputs(self, family: TaskName, device: torch.device) -> dict[str, Tensor]:
+        """The inputs of the model's forward: one row, no padding."""
+        names = {
+            "translation": {"src": self.source, "tgt": self.target},
+            "language-model": {"token_ids": self.target},
+        }
+        chosen = names.get(family, {"src": self.source})
+        return {name: torch.tensor([list(ids)], device=device) for name, ids in chosen.items()}
+
+
+def usual_beam(user: User) -> int:
+    """The width of a search for its answer unless another is asked for; 1 where nothing is searched for."""
+    match user:
+        case Translator():
+            return user.decoding.beam
+        case Generator():
+            return 4
+        case _:
+            return 1
+
+
+def usual_search(user: User) -> Search:
+    """How an answer is found unless told otherwise: a translator's by its own beam, where that is more than 1."""
+    return "beam" if isinstance(user, Translator) and usual_beam(user) > 1 else "greedy"
+
+
+def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
+    """What is read and answered: by a search with the edits, unless the request forces the answer.
+
+    draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError for a text without a
+    token, and for a prefix that isn't one.
+    """
+    for token in request.prefix_ids:
+        if not 0 <= token < user.model.config.vocab_size:
+            raise AttendoError(f"prefix_ids has {token}; ids are 0 to {user.model.config.vocab_size - 1}")
+    match user:
+        case Translator():
+            return _translation(user, request, edits, draft)
+        case Generator():
+            return _continuation(user, request, edits, draft)
+        case Classifier():
+            ids = user.tokenizer.encode(request.text)
+            part = list(user.long_texts.parts(ids)[0])
+            note = _note(len(ids), len(part), "what the classifier reads of it at once")
+        case Embedder():
+            ids = masked_ids(user.tokenizer, request.text)
+            part = ids[: user.model.config.max_len - user.tokenizer.specials.n_around_text]
+            note = _note(len(ids), len(part), "what the model reads at once")
+    _some(part, request.text)
+    source = tuple(user.tokenizer.specials.text(part))
+    wanted = _of_places(user, edits, source) if isinstance(user, Embedder) else ()
+    return Reading(source, (), wanted, note=note)
+
+
+def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text for a masked language model: each MASK in it is the token that hid others in training.
+
+    The space before a hidden word is part of it, as in training; not so where a space is a token of its own.
+    """
+    *before, last = text.split(MASK)
+    if tokenizer.kind not in ("character", "byte"):
+        before = [part.removesuffix(" ") for part in before]
+    first, *others = [*before, last]
+    behind = [id_ for part in others for id_ in (tokenizer.mask_id, *tokenizer.encode_on(part))]
+    return [*tokenizer.encode(first), *behind]
+
+
+def _of_places(user: Embedder, edits: Sequence[Edit], source: tuple[int, ...]) -> tuple[int | None, ...]:
+    """What a masked model is asked for: its first choice where a token is hidden; without any, each token of the text.
+
+    The specials around it are never asked for.
+    """
+    mask_id, (before, behind) = user.tokenizer.mask_id, user.tokenizer.specials.around_text
+    if mask_id not in source:
+        last = len(source) - len(behind)
+        return (*[None] * len(before), *source[len(before) : last], *[None] * len(behind))
+    with torch.no_grad(), edited(user.model, edits) as view:
+        likeliest = view(src=torch.tensor([source], device=user.device))[0].argmax(-1).tolist()
+    return tuple(best if id_ == mask_id else None for id_, best in zip(source, likeliest, strict=True))
+
+
+def _translation(
+    user: Translator, request: LookRequest, edits: Sequence[Edit], draft: Sequence[int]
+) -> Reading:
+    tokenizer = user.tokenizer
+    ids = tokenizer.encode(request.text)
+    _some(ids, request.text)
+    part = ids[: user.longest]
+    note = _note(len(ids), len(part), "what the model reads at once")
+    source = tuple(tokenizer.specials.source(part))
+    if request.search == "forced":
+        whole = tokenizer.target.encode(request.target or "")
+        found = whole[: user.longest]
+        note = note or _note(len(whole), len(found), "what the model writes at once", "of the target")
+        score, finished = None, len(found) == len(whole)
+    else:
+        best = _found_translation(user, request, source, edits, draft)
+        found, finished = list(best.token_ids)[: user.longest], best.finished
+        score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
+        if runs_away(source, best):
+            note = (
+                note
+                or "the text repeats itself; attendo translate searches such a one again, without repetition"
+            )
+    begin = tokenizer.specials.begin
+    target = (*begin, *found)
+    last = tokenizer.eos_id if finished or request.search == "forced" else None
+    return Reading(source, target, (*begin[1:], *found, last), len(begin), score, finished, note)
+
+
+def _found_translation(
+    user: Translator,
+    request: LookRequest,
+    source: tuple[int, ...],
+    edits: Sequence[Edit],
+    draft: Sequence[int],
+) -> Hypothesis:
+    """By the engine where nothing is changed, else with the edits; a greedy one by the draft."""
+    beam = 1 if request.search == "greedy" else request.beam
+    config = config_of(user, beam)
+    if not request.edits and not request.prefix_ids:
+        ((best, *_),) = user.search([list(source)], config)
+        return best
+    plain = not (config.min_length or config.no_repeat_ngram or config.coverage_penalty)
+    if config.beam > 1 or not plain:
+        return search_translation(user, edits, source, request.prefix_ids, beam)[0][0]
+    limit = config.max_length(len(source), user.longest + 1)
+    prefix = request.prefix_ids[: limit - 1]
+    with torch.no_grad(), edited(user.model, edits) as view:
+        cache = view.start(
+            torch.tensor([source], device=user.device),
+            capacity=limit + AHEAD + len(user.tokenizer.specials.begin) - 1,
+        )
+        begin = (*user.tokenizer.specials.begin, *prefix)
+        found, finished = greedy_by_draft(
+            view.step, cache, begin, draft, limit - len(prefix), user.special_ids
+        )
+    return Hypothesis((*prefix, *found), 0.0, 0.0, (), finished)
+
+
+def _continuation(
+    user: Generator, request: LookRequest, edits: Sequence[Edit], draft: Sequence[int]
+) -> Reading:
+    tokenizer, most = user.tokenizer, user.model.config.max_len
+    ids = tokenizer.specials.prompt(tokenizer.encode(request.text))
+    if request.search == "forced":
+        behind = (tokenizer.encode_on if request.text else tokenizer.encode)(request.target or "")
+        prompt, found, finished = ids, behind, False
+    else:
+        n_tokens = min(request.max_tokens, most - 1)
+        prompt = ids[-(most - n_tokens) :]
+        found, finished = (
+            _found_text(user, request, edits, prompt, n_tokens, draft) if n_tokens else ([], False)
+        )
+    whole = [*prompt, *found]
+    kept = whole[-most:]
+    left_out = len(ids) + len(found) - len(kept)
+    note = (
+        f"the first {left_out:,} tokens are left out: the model's context holds {most:,}" if left_out else ""
+    )
+    last = tokenizer.eos_id if finished else None
+    prompt_tokens = max(1, len(prompt) - (len(whole) - len(kept)))
+    return Reading((), tuple(kept), (*kept[1:], last), prompt_tokens, None, finished, note)
+
+
+def _found_text(
+    user: Generator,
+    request: LookRequest,
+    edits: Sequence[Edit],
+    prompt: list[int],
+    n_tokens: int,
+    draft: Sequence[int],
+) -> tuple[list[int], bool]:
+    if request.search == "beam":
+        best = search_text(
+            user, edits, prompt, request.prefix_ids, request.beam or usual_beam(user), n_tokens
+        )[0][0]
+        return list(best.token_ids), best.finished
+    prefix = request.prefix_ids[: n_tokens - 1]
+    with torch.no_grad(), edited(user.model, edits) as view:
+        cache = view.start(1, len(prompt) + n_tokens + AHEAD)
+        begin = (*prompt, *prefix)
+        known = special_ids(user.tokenizer)
+        found, finished = greedy_by_draft(view.step, cache, begin, draft, n_tokens - len(prefix), known)
+    return [*prefix, *found], finished
+
+
+def _some(ids: Sequence[int], text: str) -> None:
+    if not ids or not text.strip():
+        raise AttendoError("there is nothing to look at in an empty text; give a sentence")
+
+
+def _note(n: int, kept: int, reason: str, of: str = "of the text") -> str:
+    return "" if n == kept else f"{kept:,} of {n:,} tokens {of} are looked at, {reason}"
+
+
+PASSED_OVER = 3
+"""Candidates without a place that a step's trace keeps, the likeliest."""
+
+Found = tuple[list[Hypothesis], SearchTrace]
+"""What a search found, the best first, and its whole tree."""
+
+FormT = TypeVar("FormT", SearchBackend, DecoderBackend)
+
+
+def config_of(translator: Translator, beam: int | None) -> DecodingConfig:
+    """How `translate` searches with such a beam, the run's own if None; a beam of 1 has no groups."""
+    if beam != 1:
+        return translator.config(beam=beam)
+    return dataclasses.replace(translator.decoding, beam=1, n_best=1, beam_groups=1)
+
+
+def search_translation(
+    translator: Translator,
+    edits: Sequence[Edit],
+    source: Sequence[int],
+    prefix: Sequence[int],
+    beam: int | None,
+) -> Found:
+    """Searches as `translate` does, with edits of its model: a source's ids, with their end.
+
+    prefix: the ids that the translation begins with. beam: the run's own if None.
+    """
+    config, (first, *others) = config_of(translator, beam), translator.members()
+    looks = config.coverage_penalty > 0  # at attention, which modules alone tell
+    with torch.no_grad(), ExitStack() as until_found:
+        backend = None if looks or others else _changed(first, translator.model, edits)
+        if backend is None:
+            view = until_found.enter_context(edited(translator.model, edits))
+            backend = eager_backend(view, translator.tokenizer.pad_id)
+            backend = dataclasses.replace(backend, attending=attending_step(view) if looks else None)
+        backend = backend.with_decoder_prefix(translator.tokenizer.specials.begin)
+        searcher = Searcher(backend, translator.special_ids, translator.longest + 1)
+        return searcher.traced(source, config, prefix, PASSED_OVER)
+
+
+def search_text(
+    generator: Generator,
+    edits: Sequence[Edit],
+    prompt: Sequence[int],
+    prefix: Sequence[int],
+    beam: int,
+    max_tokens: int,
+) -> Found:
+    """Searches for the likeliest text of at most so many tokens behind a prompt's ids, the begin id among them.
+
+    Hypotheses rank by their log-probability. prefix: the ids that the text begins with.
+    """
+    known = special_ids(generator.tokenizer)
+    config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
+    with torch.no_grad(), ExitStack() as until_found:
+        changed = _changed(generator.reader(), generator.model, edits)
+        model = changed or eager_decoder(until_found.enter_context(edited(generator.model, edits)))
+        cache = model.start(beam, len(prompt) + max_tokens)
+        if len(prompt) > 1:  # the search itself feeds the last of them
+            model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
+        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, never=known.never)
+        hypotheses, traces = traced_beam_search(
+            model.step,
+            cache,
+            [max_tokens],
+            config,
+            special,
+            generator.device,
+            prefixes=[prefix[: max_tokens - 1]] if prefix else None,
+            n_passed_over=PASSED_OVER,
+        )
+    return hypotheses[0], traces[0]
+
+
+def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
+    """The compiled form of a model with these edits, of the same weights; None where that cannot be."""
+    changes = None if form.changed is None else changes_of(model, edits)
+    return None if form.changed is None or changes is None else form.changed(changes)
+
+
+def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
+    """What the edits change in each layer, by its path. None where a compiled model cannot be told them: attention that
+    is hard, weights that are given, and what differs from row to row of a batch."""
+    layers: dict[nn.Module, list[str]] = {}  # one that stands at several places is edited at all of them
+    for path, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Attention | FeedForward):
+            layers.setdefault(module, []).append(path)
+    heads = {
+        paths[0]: layer.n_heads if isinstance(layer, Attention) else None for layer, paths in layers.items()
+    }
+    own, found = resolve(edits, heads), dict[str, Change]()
+    for layer, paths in layers.items():
+        if paths[0] in own:
+            change = _change(layer, own[paths[0]], model.config.d_model)
+            if change is None:
+                return None
+            found |= dict.fromkeys(paths, change)
+    return found
+
+
+def _change(layer: nn.Module, own: LayerEdits, width: int) -> Change | None:
+    if any(isinstance(edit, OffByRow | Replace) for edit in own.edits):
+        return None
+    if own.on_output:
+        return Change(output=own.output(torch.zeros(width)))
+    assert isinstance(layer, Attention)
+    betas = torch.full((layer.n_heads,), layer.attend.inverse_temperature, dtype=torch.double)
+    for edit in own.edits:
+        if isinstance(edit, Temper):
+            betas[slice(None) if edit.heads is None else list(edit.heads)] = edit.inverse_temperature
+    if betas.max() > torch.finfo(torch.float).max:
+        return None
+    # what the edits do to mixed values is a gain and a sum, which those of zeros and of ones tell
+    means = own.mixed(torch.zeros(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
+    sums = own.mixed(torch.ones(1, layer.n_heads, 1, layer.value_dim))[0, :, 0]
+    return Change(betas, (sums - means)[:, 0], means)
+
+
+AHEAD = 16
+"""Tokens of a draft that are tried at once: a step of so many costs hardly more than a step of one."""
+
+
+def greedy_by_draft(
+    step: Callable[[Tensor, Any], Tensor],
+    cache: Any,
+    begin: Sequence[int],
+    draft: Sequence[int],
+    limit: int,
+    special: SpecialIds,
+) -> tuple[list[int], bool]:
+    """The greedy text of at most `limit` tokens behind `begin`, its end not among them, and whether it came to an end.
+
+    step: logits of all positions fed. draft: tokens that the text may well have; they are tried many at a time, and
+    what is found does not depend on them (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
+    Decoding", for the greedy case). The cache holds what stands before `begin`.
+    """
+    found: list[int] = []
+    device, fed, at = cache.lengths.device, list(begin), 0
+    while len(found) < limit:
+        guess = list(draft[at : at + min(AHEAD, limit - len(found) - 1)])
+        logits = step(torch.tensor([[*fed, *guess]], device=device), cache)[0, len(fed) - 1 :]
+        logits[:, list(special.never)] = -torch.inf
+        best = logits.argmax(-1).tolist()
+        right = next((n for n, token in enumerate(guess) if token != best[n]), len(guess))
+        cache.advance(right - len(guess))  # the guesses behind the first wrong one were never there
+        for token in best[: right + 1]:
+            if token == special.eos_id:
+                return found, True
+            found.append(token)
+        fed, at = best[right : right + 1], _going_on(draft, at + right, best[right])
+    return found, False
+
+
+def _going_on(draft: Sequence[int], at: int, token: int) -> int:
+    """Where a draft goes on once `token` stands in place of its token `at`: behind the next such one, if it is near."""
+    near = list(draft[at : at + AHEAD])
+    return at + near.index(token) + 1 if token in near else at + 1
