@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tiny_log import ENTRIES, NASTY, log_folder
 
 from attendo.errors import AttendoError
-from attendo.microscope.curves_page import axis_of, report_page, short_names, tick_texts
+from attendo.microscope.curves import axis_of, report_page, short_names, tick_texts, write_picture
 from attendo.runs.learning_curves import (
+    Event,
     differing_settings,
     events,
     facts_of,
@@ -189,3 +190,10 @@ def test_damaged_files_are_named(tmp_path, name, content, said):
     (folder / name).write_bytes(content)
     with pytest.raises(AttendoError, match=said):
         read_run(folder)
+
+
+def test_the_picture_takes_any_note(tmp_path, monkeypatch):
+    event = Event(0, "advice", 40.0, 40, "\x1b[31m\x00 & <b>")
+    monkeypatch.setattr("attendo.microscope.curves.events", lambda runs, across: [event])
+    write_picture([read_run(log_folder(tmp_path / "run"))], tmp_path / "curves.png")
+    assert (tmp_path / "curves.png").stat().st_size > 10_000

@@ -32,8 +32,7 @@ def report(
     """
     from attendo.errors import AttendoError
     from attendo.files import write_atomic
-    from attendo.microscope.curves_page import report_page
-    from attendo.microscope.curves_picture import write_picture
+    from attendo.microscope.curves import report_page, write_picture
     from attendo.runs.learning_curves import Across, read_run
 
     by = next((known for known in get_args(Across) if known == across), None)

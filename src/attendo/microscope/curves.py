@@ -1,20 +1,31 @@
-"""The report of runs as one self-contained page: curves, facts, events; no script, and nothing is fetched."""
+"""The report of runs as one self-contained page: curves, facts, events; no script, and nothing is fetched.
+
+The same drawings are also one picture: matplotlib draws what their SVG and the page's style say.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
+import io
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
-from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
 
 from attendo.display.i18n import Language, Localized, labelled
+from attendo.display.web import asset, hash_of
+from attendo.display.width import columns
+from attendo.errors import AttendoError
+from attendo.files import write_atomic
 from attendo.runs.learning_curves import (
     ACROSS,
     FACTS,
     MEASURES,
+    TRAINING,
+    VALIDATION,
     Across,
     Curve,
     Event,
@@ -26,6 +37,9 @@ from attendo.runs.learning_curves import (
     panels,
     read_number,
 )
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 @dataclass(frozen=True)
@@ -156,14 +170,14 @@ class _Frame:
         ticks = self.up.ticks()
         for tick, text in zip(ticks, tick_texts(ticks), strict=True):
             y = self.y(tick)
-            yield f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
+            yield _path("grid", [(LEFT, y), (WIDTH - RIGHT, y)])
             yield f'<text class="tick" x="{LEFT - 7}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
         ticks = self.across.ticks(8)
         for tick, text in zip(ticks, tick_texts(ticks), strict=True):
             x = self.x(tick)
-            yield f'<path class="grid" d="M{x:.1f} {bottom}v5"/>'
+            yield _path("grid", [(x, bottom), (x, bottom + 5)])
             yield f'<text class="tick" x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{text}</text>'
-        yield f'<path class="axis" d="M{LEFT} {bottom}H{WIDTH - RIGHT}"/>'
+        yield _path("axis", [(LEFT, bottom), (WIDTH - RIGHT, bottom)])
         middle = (LEFT + WIDTH - RIGHT) / 2
         yield f'<text class="tick" x="{middle}" y="{HEIGHT - 6}" text-anchor="middle">{escape(across)}</text>'
 
@@ -176,9 +190,7 @@ def color_of(run: int) -> str:
 def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iterator[str]:
     places = [(frame.x(x), frame.y(y)) for x, y in zip(curve.xs.tolist(), curve.ys.tolist(), strict=True)]
     color = "valid" if alone and curve.style == "dots" else color_of(curve.run)
-    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    name = escape(curve.what.text(language))
-    yield f'<path class="{curve.style} {color}" d="{path}"><title>{name}</title></path>'
+    yield _path(f"{curve.style} {color}", places, escape(curve.what.text(language)))
     if curve.style == "dots" or len(places) == 1:
         for (x, y), at, value in zip(places, curve.xs.tolist(), curve.ys.tolist(), strict=True):
             text = f"{at:,.6g}: {value:,.5g}"
@@ -186,22 +198,35 @@ def _curve(curve: Curve, frame: _Frame, language: Language, alone: bool) -> Iter
 
 
 def _behind(event: Event, frame: _Frame, language: Language) -> Iterator[str]:
-    """What stands behind the curves: a line where the decay begins, and marks along the foot."""
+    """What stands behind the curves: a line where the decay begins, and marks along the foot and the top."""
     x, bottom = frame.x(event.x), HEIGHT - BOTTOM
     word = escape(EVENT_WORDS[event.kind].text(language))
     note = f": {escape(event.note)}" if event.note else ""
-    title = f"<title>{event.step:,}: {word}{note}</title>"
-    match event.kind:
-        case "decay":
-            yield f'<path class="decay {color_of(event.run)}" d="M{x:.1f} {TOP}V{bottom}">{title}</path>'
-        case "checkpoint":
-            yield f'<path class="checkpoint" d="M{x:.1f} {bottom}v-5">{title}</path>'
-        case "skipped":
-            yield f'<path class="skipped" d="M{x:.1f} {bottom - 9}l4.5 8h-9z">{title}</path>'
-        case "advice":
-            yield f'<path class="advice" d="M{x:.1f} {TOP}l5 5l-5 5l-5 -5z">{title}</path>'
-        case "best":
-            pass
+    title = f"{event.step:,}: {word}{note}"
+    if event.kind == "decay":
+        yield _path(f"decay {color_of(event.run)}", [(x, TOP), (x, bottom)], title)
+    elif event.kind in _SHAPES:
+        y = {"checkpoint": bottom - 5, "skipped": bottom - 9, "advice": TOP}[event.kind]
+        yield _mark(event.kind, x, y, title)
+
+
+_SHAPES: dict[str, list[tuple[float, float]]] = {
+    "checkpoint": [(0, 0), (0, 5)],
+    "skipped": [(0, 0), (4.5, 8), (-4.5, 8), (0, 0)],
+    "advice": [(0, 0), (5, 5), (0, 10), (-5, 5), (0, 0)],
+}
+"""Marks of events, from their upper end on."""
+
+
+def _mark(kind: str, x: float, y: float, title: str = "") -> str:
+    return _path(kind, [(x + dx, y + dy) for dx, dy in _SHAPES[kind]], title)
+
+
+def _path(classes: str, points: Sequence[tuple[float, float]], title: str = "") -> str:
+    """A line through points; title: what a pointer that rests on it is told, as HTML."""
+    path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+    end = f"><title>{title}</title></path>" if title else "/>"
+    return f'<path class="{classes}" d="{path}"{end}'
 
 
 def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]:
@@ -214,6 +239,7 @@ def _best(panel: Panel, events: Sequence[Event], frame: _Frame) -> Iterator[str]
                     yield f'<circle class="best" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="6"/>'
 
 
+STYLE = "microscope/assets/curves.css"
 TITLE = Localized("Learning curves", "学習曲線")
 _FACTS = Localized("Runs", "実行")
 _DIFFERING = Localized("Settings that differ between the runs", "実行の間で異なる設定")
@@ -224,42 +250,32 @@ _SMOOTH = Localized(
     "Faint: means of 20 steps; bold: smoothed. Label smoothing and dropout raise the loss of training.",
     "薄い線は 20 ステップの平均、太い線はその平滑化。学習の損失はラベル平滑化とドロップアウトの分だけ高い。",
 )
-_LEGEND = (
-    ('<path class="line {color}" d="M0 6H28"/>', Localized("training", "学習")),
-    (
-        '<path class="dots {valid}" d="M0 6H28"/><circle class="dot {valid}" cx="14" cy="6" r="2.6"/>',
-        Localized("validation", "検証"),
-    ),
-)
-_MARKS = {
-    "best": '<circle class="best" cx="14" cy="6" r="5"/>',
-    "decay": '<path class="decay {color}" d="M14 -2V14"/>',
-    "checkpoint": '<path class="checkpoint" d="M14 3v6"/>',
-    "skipped": '<path class="skipped" d="M14 1l4.5 8h-9z"/>',
-    "advice": '<path class="advice" d="M14 1l5 5l-5 5l-5 -5z"/>',
-}
+_DOT = '<circle class="dot {}" cx="14" cy="6" r="2.6"/>'
+_RING = '<circle class="best" cx="14" cy="6" r="5"/>'
 
 
 def report_page(runs: Sequence[RunRecord], across: Across = "step", language: Language = "en") -> str:
     """The page. Whatever the files hold, it stands there as text: nothing of it is read as HTML."""
-    style = (files("attendo.microscope") / "assets" / "curves.css").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    style = asset(STYLE)
     names = short_names(runs)
     title = labelled(TITLE, ", ".join(names), language)
-    shown, happened = panels(runs, across), events(runs, across)
-    if len(runs) > 1:  # of several runs they would say nothing but clutter
-        happened = [event for event in happened if event.kind != "checkpoint"]
+    shown, happened = panels(runs, across), _drawn_events(runs, across)
     parts = [
         "<!doctype html>",
         f'<html lang="{language}">',
         '<head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">',
         '<meta http-equiv="Content-Security-Policy"'
-        f" content=\"default-src 'none'; style-src 'sha256-{digest}'\">",
+        f" content=\"default-src 'none'; style-src '{hash_of(style)}'\">",
         f"<title>{escape(title)}</title>",
         f"<style>{style}</style></head>",
         f"<body><main><h1>{escape(title)}</h1>",
         *(f'<p class="note">{escape(run.word)}</p>' for run in runs if run.word),
-        *_legend(names, happened, language),
+        '<ul class="legend">',
+        *(
+            f"<li>{_key(drawing)}{escape(words)}</li>"
+            for drawing, words in _legend(names, happened, language)
+        ),
+        "</ul>",
         f'<p class="note">{_SMOOTH.text(language)}</p>',
         '<div class="panels">',
         *_figures(shown, happened, across, language),
@@ -285,24 +301,29 @@ def axis_across(shown: Sequence[Panel]) -> Axis:
     return Axis(0.0, last * 1.01 or 1.0)
 
 
-def _legend(names: Sequence[str], happened: Sequence[Event], language: Language) -> Iterator[str]:
-    """What the colors and marks are; of several runs, which is which."""
-    yield '<ul class="legend">'
+def _drawn_events(runs: Sequence[RunRecord], across: Across) -> list[Event]:
+    """What happened; of several runs without their checkpoints, which would be clutter."""
+    return [event for event in events(runs, across) if len(runs) == 1 or event.kind != "checkpoint"]
+
+
+def _legend(names: Sequence[str], happened: Sequence[Event], language: Language) -> Iterator[tuple[str, str]]:
+    """What the colors and marks are, as drawings and words; of several runs, which is which."""
+    across = [(0, 6), (28, 6)]
     if len(names) > 1:
-        for run, name in enumerate(names):
-            yield _key(f'<path class="line {color_of(run)}" d="M0 6H28"/>', name)
+        yield from ((_path(f"line {color_of(run)}", across), name) for run, name in enumerate(names))
     color, valid = ("run-0", "valid") if len(names) == 1 else ("run-5", "run-5")
-    for drawing, words in _LEGEND:
-        yield _key(drawing.format(color=color, valid=valid), words.text(language))
+    yield _path(f"line {color}", across), TRAINING.text(language)
+    yield _path(f"dots {valid}", across) + _DOT.format(valid), VALIDATION.text(language)
     there = {event.kind for event in happened}
-    for kind, drawing in _MARKS.items():
+    for kind, words in EVENT_WORDS.items():
         if kind in there:
-            yield _key(drawing.format(color=color), EVENT_WORDS[kind].text(language))
-    yield "</ul>"
+            down = _path(f"decay {color}", [(14, -2), (14, 14)])
+            drawing = {"best": _RING, "decay": down}.get(kind) or _mark(kind, 14, 1)
+            yield drawing, words.text(language)
 
 
-def _key(drawing: str, text: str) -> str:
-    return f'<li><svg viewBox="0 0 28 12" aria-hidden="true">{drawing}</svg>{escape(text)}</li>'
+def _key(drawing: str) -> str:
+    return f'<svg viewBox="0 0 28 12" aria-hidden="true">{drawing}</svg>'
 
 
 def _figures(
@@ -369,3 +390,128 @@ def _evaluations(runs: Sequence[RunRecord], names: Sequence[str], language: Lang
 def _row(cell: str, texts: Sequence[str], around: str = "") -> str:
     row = "<tr>" + "".join(f"<{cell}>{escape(text)}</{cell}>" for text in texts) + "</tr>"
     return f"<{around}>{row}</{around}>" if around else row
+
+
+COLUMNS, PANEL_WIDTH, PANEL_HEIGHT, LEGEND_LINE = 2, WIDTH + 14, HEIGHT + 28, 24
+PIXELS_AN_INCH, DOTS_PER_INCH = 100, 130
+
+
+def write_picture(
+    runs: Sequence[RunRecord], path: Path, across: Across = "step", language: Language = "en"
+) -> Language:
+    """Draws all panels into a PNG and gives the language of its words.
+
+    That is English where no font installed here has the Japanese characters. Raises AttendoError without matplotlib.
+    """
+    try:
+        import matplotlib
+    except ImportError:
+        raise AttendoError('the picture needs matplotlib: pip install "attendo[plots]"') from None
+    from attendo.display.fonts import fonts_for
+
+    shown, names = panels(runs, across), short_names(runs)
+    words = [*(panel.title for panel in shown), *EVENT_WORDS.values(), ACROSS[across], TRAINING, VALIDATION]
+    wanted = set("".join(word.text(language) for word in words))
+    fonts, drawable = fonts_for("".join(sorted(wanted.union(*names))))
+    if not wanted <= drawable:
+        language = "en"
+    names = ["".join(c if c in drawable else "?" for c in name) for name in names]
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams["font.family"] = fonts
+        # a note is told to a pointer alone, and may hold what XML can't
+        happened = [replace(event, note="") for event in _drawn_events(runs, across)]
+        write_atomic(path, _picture(shown, happened, names, across, language))
+    return language
+
+
+def _picture(
+    shown: Sequence[Panel],
+    happened: Sequence[Event],
+    names: Sequence[str],
+    across: Across,
+    language: Language,
+) -> bytes:
+    """The legend above the panels, two of them in a row."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    keys, x, y = [], LEFT, 14
+    for drawing, words in _legend(names, happened, language):
+        width = 60 + 7 * columns(words)
+        if x > LEFT and x + width > COLUMNS * PANEL_WIDTH:
+            x, y = LEFT, y + LEGEND_LINE
+        keys.append((x, y, drawing, words))
+        x += width
+    top = y + LEGEND_LINE
+    size = (COLUMNS * PANEL_WIDTH, top + math.ceil(len(shown) / COLUMNS) * PANEL_HEIGHT)
+    figure = Figure((size[0] / PIXELS_AN_INCH, size[1] / PIXELS_AN_INCH), facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
+    axes.set_axis_off()
+    pen = _Pen(axes, asset(STYLE))
+    for x, y, drawing, words in keys:
+        pen.draw(_key(drawing), x, y - 6)
+        pen.write(words, x + 36, y + 4)
+    axis, foot = axis_across(shown), ACROSS[across].text(language)
+    for number, panel in enumerate(shown):
+        x, y = number % COLUMNS * PANEL_WIDTH, top + number // COLUMNS * PANEL_HEIGHT
+        pen.write(panel.title.text(language), x + LEFT, y + 16, fontsize=11)
+        pen.draw(panel_svg(panel, happened, axis, foot, language), x, y + 22)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    return file.getvalue()
+
+
+class _Pen:
+    """Draws SVG on matplotlib's axes, in the light colors of the page's style: as far as this page needs both."""
+
+    def __init__(self, axes: Axes, css: str) -> None:
+        colors: dict[str, str] = dict(re.findall(r"(--[\w-]+): (#\w+)", css.partition("@media")[0]))
+        css = re.sub(r"var\((--[\w-]+)\)", lambda match: colors.get(match[1], ""), css)
+        self.axes, self.ink = axes, colors["--ink"]
+        self.rules = {
+            name: dict(re.findall(r"([\w-]+): ([^;]+);", body))
+            for name, body in re.findall(r"(?:^|\} )(?:svg path)?\.([\w-]+) \{(.*?)(?=\})", css, re.M)
+        }
+
+    def write(self, text: str, x: float, y: float, **how: Any) -> None:
+        """Writes a text on the line y."""
+        style = {
+            "color": self.ink,
+            "fontsize": 8.5,
+            "parse_math": False,
+        }  # "$" in a folder's name is a dollar
+        self.axes.text(x, y, text, **(style | how))
+
+    def draw(self, svg: str, x: float, y: float) -> None:
+        """Draws the paths, circles and texts of a drawing whose upper left corner is at (x, y)."""
+        from matplotlib.patches import Circle, Polygon
+
+        for order, element in enumerate(ElementTree.fromstring(svg)):
+            style: dict[str, str] = {}
+            for name in element.get("class", "").split():
+                style |= self.rules[name]
+            match element.tag:
+                case "text":
+                    side = "right" if element.get("text-anchor") == "end" else "center"
+                    place = x + float(element.get("x", 0)), y + float(element.get("y", 0))
+                    self.write(element.text or "", *place, color=style["fill"], ha=side)
+                    continue
+                case "circle":
+                    center = x + float(element.get("cx", 0)), y + float(element.get("cy", 0))
+                    shape = Circle(center, float(element.get("r", 0)))
+                case _:
+                    points = [point.split() for point in element.get("d", "")[1:].split("L")]
+                    shape = Polygon([(x + float(a), y + float(b)) for a, b in points], closed=False)
+            width = float(style.get("stroke-width", 1))
+            dashes = [float(n) / width for n in style.get("stroke-dasharray", "").split()]
+            shape.set(
+                edgecolor=style.get("stroke", "none"),
+                facecolor=style.get("fill", "none"),
+                linewidth=width * 72 / PIXELS_AN_INCH,
+                linestyle=(0, dashes) if dashes else "-",
+                alpha=float(style.get("opacity", 1)),
+                zorder=order,
+            )
+            self.axes.add_patch(shape)
