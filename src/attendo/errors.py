@@ -29,12 +29,12 @@ def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     """What to say, and to do, where nothing can listen on a port; host: where that can be chosen, too.
 
     >>> print(port_refused(OSError(errno.EADDRINUSE, "Address already in use"), 8000))
-    port 8000 is in use; choose another by --port, or --port 0 for any free one
+    port 8000 is in use; choose another by `port`, or `port` 0 for any free one
     """
     if error.errno == errno.EADDRINUSE:
-        return AttendoError(f"port {port} is in use; choose another by --port, or --port 0 for any free one")
+        return AttendoError(f"port {port} is in use; choose another by `port`, or `port` 0 for any free one")
     # create_server adds to the words which address it tried
     why = (error.strerror or str(error)).partition(" (while attempting")[0]
     if host:
-        return AttendoError(f"{host}, port {port} can't be had ({why}); choose others by --host and --port")
-    return AttendoError(f"port {port} can't be had ({why}); choose another by --port")
+        return AttendoError(f"{host}, port {port} can't be had ({why}); choose others by `host` and `port`")
+    return AttendoError(f"port {port} can't be had ({why}); choose another by `port`")

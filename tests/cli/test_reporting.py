@@ -1,10 +1,20 @@
 """What a command shows of a run while it trains."""
 
-import pytest
+import ast
+import re
+from pathlib import Path
 
-from attendo.cli.reporting import Screen
+import pytest
+import typer
+
+from attendo.cli import build_app, print_error
+from attendo.cli.reporting import FLAGS, Screen, say
+from attendo.errors import AttendoError
 from attendo.training.run import Report
 from attendo.training.state import Progress
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"`([a-z_]+)`")
 
 
 @pytest.mark.parametrize(
@@ -23,3 +33,38 @@ def test_the_time_left_is_told_once_it_rests_on_enough(monkeypatch, capsys, step
         if " left" in line:
             told.append(step)
     assert told == list(range(told_from, 111))
+
+
+def named_in_messages():
+    """The arguments that texts below the command line name in backticks, docstrings left out."""
+    for file in sorted((ROOT / "src" / "attendo").rglob("*.py")):
+        if "cli" in file.parts:
+            continue
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [
+            node.value for node in nodes if isinstance(node, ast.Constant) and id(node) not in docstrings
+        ]
+        yield from (name for text in texts if isinstance(text, str) for name in NAMED.findall(text))
+
+
+def test_each_argument_that_a_message_names_is_an_option_of_a_command():
+    commands = typer.main.get_command(build_app()).commands
+    commands = [*commands.values(), *commands["train"].commands.values()]
+    options = {option for command in commands for parameter in command.params for option in parameter.opts}
+    assert set(FLAGS.values()) <= options
+    assert {*named_in_messages()} - {"begin", "labels"} <= FLAGS.keys()  # those two are of onnx.json
+
+
+@pytest.mark.parametrize("print_text", [say, lambda text: print_error(AttendoError(text))])
+def test_arguments_are_printed_as_options(capsys, print_text):
+    print_text("`labels`: give `valid`, or `training.seed=3`; `attendo doctor`")
+    assert "`labels`: give --valid, or --set training.seed=3; `attendo doctor`\n" in capsys.readouterr().err
+
+
+def test_advice_is_cut_to_lines_with_its_options(capsys):
+    note = f"{'the loss is high ' * 4}; `training.learning_rate=0.001` helps"
+    Screen().show(Report("advice", Progress(), note=note))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == "    --set training.learning_rate=0.001 helps"
+    assert max(map(len, lines)) <= 79

@@ -82,7 +82,7 @@ def test_strict_stops_at_the_first_bad_row_with_place_reason_and_remedy(tmp_path
     message = refusal(path, strict=True)
     assert message.startswith(f"{path}:2: {reason}")
     assert "; " in message
-    assert message.endswith("leave out --strict to skip such rows")
+    assert message.endswith("leave out `strict` to skip such rows")
 
 
 def test_a_line_of_the_cap_is_read_and_one_byte_more_is_not(tmp_path):
@@ -148,7 +148,7 @@ def test_files_that_cannot_be_read(tmp_path):
     message = refusal(write(tmp_path / "one.tsv", "hello\nworld\n"))
     assert "none of 2 rows can be used: 2 wrong number of columns: lines 1, 2" in message
     assert "1 column where 2 are expected" in message
-    assert "--columns" in message
+    assert "`columns`" in message
 
 
 def test_a_file_in_another_encoding_is_refused_and_says_so(tmp_path):
@@ -210,7 +210,7 @@ def test_a_last_line_without_a_line_feed_counts(tmp_path):
 def test_parallel_files_refuse_columns_and_tables(tmp_path):
     pair = write(tmp_path / "a.txt", "x\n"), write(tmp_path / "b.csv", "x\n")
     assert "plain text" in refusal(*pair)
-    with pytest.raises(AttendoError, match="leave out --columns"):
+    with pytest.raises(AttendoError, match="leave out `columns`"):
         PairSource(pair, columns=("1", "2"))
     with pytest.raises(AttendoError, match="not from 0"):
         PairSource(())

@@ -302,7 +302,7 @@ def test_dropping_everything_or_from_a_changed_file_is_an_error(tmp_path):
     source = source_of(tmp_path / "a.tsv", [("same", "same")] * 5)
     report = examine(source, drop=parse_drop("untranslated"))
     account = Account(source.name)
-    with pytest.raises(AttendoError, match=r"none of 5 rows can be used: 5 untranslated copy.*--drop"):
+    with pytest.raises(AttendoError, match=r"none of 5 rows can be used: 5 untranslated copy.*`drop`"):
         list(filtered(read_pairs(source, account=account), report, account))
     longer = source_of(tmp_path / "a.tsv", [("one", "eins")] * 9)
     with pytest.raises(AttendoError, match=r"a\.tsv:6: the file changed"):
@@ -313,19 +313,19 @@ def test_parse_drop():
     assert parse_drop("leaks,duplicates, swapped") == {"leaks", "duplicates", "swapped"}
     every = {check.name for check in CHECKS} - {"spaced"}
     assert parse_drop(",".join(every)) == every
-    with pytest.raises(AttendoError, match="--drop duplicate: no such check; did you mean duplicates"):
+    with pytest.raises(AttendoError, match="`drop` duplicate: no such check; did you mean duplicates"):
         parse_drop("duplicate")
     with pytest.raises(AttendoError, match="known are duplicates, near-duplicates, leaks"):
         parse_drop("xyz")
 
 
 def test_text_cut_into_words_is_no_row_to_drop():
-    with pytest.raises(AttendoError, match="--drop spaced: most rows would go; take the spaces out"):
+    with pytest.raises(AttendoError, match="`drop` spaced: most rows would go; take the spaces out"):
         parse_drop("spaced")
 
 
 def test_leaks_need_another_file(tmp_path):
-    with pytest.raises(AttendoError, match="--drop leaks: there is no other file"):
+    with pytest.raises(AttendoError, match="`drop` leaks: there is no other file"):
         examine(source_of(tmp_path / "a.tsv", [("one", "eins")]), drop=parse_drop("leaks"))
 
 
@@ -343,7 +343,7 @@ def test_the_report_in_words_and_as_json(tmp_path, monkeypatch):
     assert "152 rows read, 151 used, 1 skipped" in text
     assert "1  no target, line 152" in text
     assert "101  duplicates" in text
-    assert "lines 2, 52, 53, …  (--drop duplicates)" in text
+    assert "lines 2, 52, 53, …  (`drop` duplicates)" in text
     assert "7  leaks" in text
     assert report.summary() == (
         "a.tsv: 152 rows read, 151 used, 1 skipped (1 no target: line 152); 101 duplicates, 7 leaks"
@@ -354,7 +354,7 @@ def test_the_report_in_words_and_as_json(tmp_path, monkeypatch):
         "count": 101,
         "lines": [2, 52, 53],
         "not_checked": "",
-        "fix": "--drop duplicates",
+        "fix": "`drop` duplicates",
     }
     assert set(value["findings"]) == {check.name for check in CHECKS}
 

@@ -103,11 +103,11 @@ def test_counts_are_in_the_order_of_the_names():
         (
             [f"sentence {i}" for i in range(30)],
             "f.tsv: 30 different labels in 30 rows ('sentence 0', 'sentence 1', 'sentence 2', 'sentence 3', "
-            "'sentence 4', …): this is no column of labels; choose with --columns label=…,text=…",
+            "'sentence 4', …): this is no column of labels; choose with `columns` label=…,text=…",
         ),
         (
             ["label", *"aabbab"],
-            "f.tsv:1: no other row has the label 'label'; if the line is a header, give --header",
+            "f.tsv:1: no other row has the label 'label'; if the line is a header, give `header`",
         ),
     ],
 )

@@ -71,9 +71,9 @@ def test_two_parallel_files_are_one_corpus(tmp_path):
 
 def test_one_of_two_parallel_files_is_no_table(tmp_path):
     names = [str(write(tmp_path / name, "rain\n")) for name in ("a.en", "a.ja")]
-    with pytest.raises(AttendoError, match="give both: --train-source F --train-target F"):
+    with pytest.raises(AttendoError, match="give both: `train_source` F `train_target` F"):
         _ = corpus(names[0]).report
-    with pytest.raises(AttendoError, match="give both: --valid-source F --valid-target F"):
+    with pytest.raises(AttendoError, match="give both: `valid_source` F `valid_target` F"):
         _ = corpus(*names, valid=(names[1],)).report
 
 
@@ -87,7 +87,7 @@ def test_the_embedded_corpus_needs_no_file_and_turns_round():
 
 
 def test_too_few_rows_to_split_ask_for_a_validation_file(tmp_path):
-    with pytest.raises(AttendoError, match="--valid"):
+    with pytest.raises(AttendoError, match="`valid`"):
         _ = corpus(pairs_file(tmp_path, 3)).n_pairs
 
 
@@ -106,17 +106,19 @@ def test_languages_that_the_scripts_speak_against_are_named(tmp_path):
     assert warned(*names, source="ja", target="en", reverse=True) == []
     assert warned(*names, source="kl", target=None) == []  # Greenlandic, whose script is not in the table
     assert warned(tmp_path / "pairs.tsv", source="ja", target=None) == [
-        "warning: --from ja, but the source is Latin: give --reverse"
+        "warning: `source_language` ja, but the source is Latin: give `reverse`"
     ]
-    assert warned(*names, source="en", target="ru")[0].endswith("look at the data, or mend --to")
+    assert warned(*names, source="en", target="ru")[0].endswith("look at the data, or mend `target_language`")
     swapped = {"source": "ja", "target": "en"}
-    said = "--from ja, but the source is Latin: swap the files, or give --reverse"
+    said = "`source_language` ja, but the source is Latin: swap the files, or give `reverse`"
     assert warned(*names, **swapped) == [f"warning: {said}"]  # what an older run goes on with
     lines = []
     with pytest.raises(AttendoError, match=f"^{said}$"):  # what a new one begins by
         _ = corpus(*names, said=lines, source_language="ja", target_language="en").size
     assert len(lines) == 1 and "warning" not in lines[0]
-    with pytest.raises(AttendoError, match=r"leave out --reverse, or swap --from and --to$"):
+    with pytest.raises(
+        AttendoError, match=r"leave out `reverse`, or swap `source_language` and `target_language`$"
+    ):
         _ = corpus(*names, source_language="en", target_language="ja", reverse=True).size
 
 
@@ -139,16 +141,19 @@ def test_languages_of_one_script_in_the_wrong_order_end_a_new_run(tmp_path, sour
     file = in_two_languages(tmp_path, source, target)
     right, wrong = (
         {"source_language": source, "target_language": target},
-        f"^--from {target}, but the source is ",
+        f"^`source_language` {target}, but the source is ",
     )
     assert corpus(file, **right).size[0] > 0
     turned = {"source_language": target, "target_language": source}
-    with pytest.raises(AttendoError, match=f"{wrong}.*: give --reverse$"):
+    with pytest.raises(AttendoError, match=f"{wrong}.*: give `reverse`$"):
         _ = corpus(file, **turned).size
     assert corpus(file, reverse=True, **turned).size[0] > 0
     said = []
     _ = corpus(file, said=said, **right | {"source_language": "it"}).size
-    assert said[1].startswith("warning: --from it, but the source is ") and "look at the data" in said[1]
+    assert (
+        said[1].startswith("warning: `source_language` it, but the source is ")
+        and "look at the data" in said[1]
+    )
 
 
 @pytest.mark.parametrize(
@@ -167,7 +172,9 @@ def test_what_is_in_no_language_raises_no_alarm(tmp_path, row):
 )
 def test_what_is_no_language_code_begins_no_run(tmp_path, code, likely):
     file = pairs_file(tmp_path, 60)
-    with pytest.raises(AttendoError, match=rf"^--to {code}: no such language code \(BCP 47\); {likely}"):
+    with pytest.raises(
+        AttendoError, match=rf"^`target_language` {code}: no such language code \(BCP 47\); {likely}"
+    ):
         _ = corpus(file, target_language=code).size
     assert corpus(file, target_language=code).n_pairs  # an older run goes on
 
@@ -224,7 +231,7 @@ def test_test_rows_may_stand_in_two_parallel_files(tmp_path):
     options = {"valid": valid, "drop": "leaks"}
     assert corpus(file, against=sides, columns="1,2", **options).n_pairs == 57
     assert corpus(*sides, against=(str(file),), **options).data.compared()[0].columns is None
-    with pytest.raises(AttendoError, match="give both: --against SOURCE --against TARGET"):
+    with pytest.raises(AttendoError, match="give both: `against` SOURCE `against` TARGET"):
         _ = corpus(file, against=sides[:1]).report
     with pytest.raises(AttendoError, match="not from 3"):
         corpus(file, against=(*sides, sides[0])).data.check()
@@ -232,7 +239,7 @@ def test_test_rows_may_stand_in_two_parallel_files(tmp_path):
 
 def test_dropping_leaks_says_what_to_compare_with(tmp_path):
     file = str(pairs_file(tmp_path, 3))
-    with pytest.raises(AttendoError, match=r"give one with --against or --valid$"):
+    with pytest.raises(AttendoError, match=r"give one with `against` or `valid`$"):
         PairData(train=(file,), drop="leaks").check()
-    with pytest.raises(AttendoError, match="--against SOURCE --against TARGET, or --valid-source and"):
+    with pytest.raises(AttendoError, match="`against` SOURCE `against` TARGET, or `valid_source` and"):
         PairData(train=(file, file), drop="leaks").check()

@@ -183,7 +183,7 @@ def test_labelled_texts_in_many_files(tmp_path):
 def test_headers_that_were_read_as_rows_are_found_in_many_files(tmp_path):
     text = "label\ttext\n" + "".join(f"{'ab'[i % 2]}\ttext {i}\n" for i in range(40))
     folder = shards(tmp_path, {"1.tsv": text, "2.tsv": text})
-    with pytest.raises(AttendoError, match=rf"{folder}/1\.tsv:1: .*'label'; .* give --header"):
+    with pytest.raises(AttendoError, match=rf"{folder}/1\.tsv:1: .*'label'; .* give `header`"):
         _ = LabelledCorpus(LabelledData(train=(str(folder),)), silent).counts
     counts = LabelledCorpus(LabelledData(train=(str(folder),), header=True, valid=("v",)), silent).counts
     assert counts == {"a": 40, "b": 40}

@@ -154,17 +154,17 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
 def test_a_column_of_texts_is_chosen_with_column(tmp_path: Path) -> None:
     tsv = written(tmp_path / "a.tsv", "1\tone\n2\ttwo\n")
     with pytest.raises(
-        AttendoError, match=r"none of 2 rows .* expected\); mend the row, or choose with --column$"
+        AttendoError, match=r"none of 2 rows .* expected\); mend the row, or choose with `column`$"
     ):
         documents(tsv)
     with pytest.raises(
-        AttendoError, match=r"a\.tsv:1: .*; mend the row, or choose with --column, or leave out"
+        AttendoError, match=r"a\.tsv:1: .*; mend the row, or choose with `column`, or leave out"
     ):
         documents(tsv, strict=True)
     csv = written(tmp_path / "b.csv", "id,words\n1,one\n")
-    with pytest.raises(AttendoError, match=r"has 2 columns \('id', 'words'\); choose with --column NAME$"):
+    with pytest.raises(AttendoError, match=r"has 2 columns \('id', 'words'\); choose with `column` NAME$"):
         documents(csv)
-    with pytest.raises(AttendoError, match="mend --column, or use numbers"):
+    with pytest.raises(AttendoError, match="mend `column`, or use numbers"):
         documents(csv, column="text")
 
 
@@ -255,7 +255,7 @@ def test_both_parts_together_are_all_of_the_text(texts: list[str], width: int) -
 
 
 def test_what_is_split_off_is_said() -> None:
-    with pytest.raises(AttendoError, match=r"the text: 3 characters are too few .*--valid"):
+    with pytest.raises(AttendoError, match=r"the text: 3 characters are too few .*`valid`"):
         split_texts([Chunk("abc", True)], "the text")
     with pytest.raises(AttendoError, match="share one source"):
         split_texts([Chunk("abc", True)] * 20, "the text")

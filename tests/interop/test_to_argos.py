@@ -68,7 +68,7 @@ def test_it_translates_as_argos_translate_calls_it(exported):
 @pytest.mark.parametrize(
     ("languages", "given", "said"),
     [
-        ({}, None, "names no source language, and Argos Translate asks for it; give --languages en,de"),
+        ({}, None, "names no source language, and Argos Translate asks for it; give `languages` en,de"),
         ({"source": "en", "target": None}, None, "names no target language"),
         ({}, ("en", "../x"), "'../x' is no code of a language"),
     ],

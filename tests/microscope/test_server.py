@@ -155,7 +155,7 @@ def test_many_may_ask_at_once(server):
 
 
 def test_a_port_in_use_is_named(server):
-    with pytest.raises(AttendoError, match=f"port {server.server_address[1]} .* another by --port"):
+    with pytest.raises(AttendoError, match=f"port {server.server_address[1]} .* another by `port`"):
         LookServer(server.session, server.server_address[1])
     with socket.create_connection(server.server_address) as open_line:
         open_line.sendall(b"nonsense\r\n\r\n")

@@ -197,7 +197,7 @@ def test_an_mbart_reads_and_writes_a_language(tmp_path: Path, name: str) -> None
     config = tiny.config_of("mbart", len(oracle), decoder_start_token_id=german)
     found = read_tokenizer(tmp_path, config, source_language="de_DE", target_language="en_XX")
     assert found.specials.begin == (english,)
-    refused(tmp_path, config, "choose what is translated from by --from")
+    refused(tmp_path, config, "choose what is translated from by `source_language`")
     with pytest.raises(AttendoError, match="no language 'qq_XX'"):
         read_tokenizer(tmp_path, config, source_language="qq_XX")
 
@@ -232,9 +232,7 @@ def test_a_marian_has_two_sides(folders: dict[str, Folder], tmp_path: Path) -> N
     }
     assert read_tokenizer(folder.saved, config).specials.begin == (tokenizer.pad_id,)
     tiny.marian(tmp_path, ("deu", "fra"))
-    with pytest.raises(
-        AttendoError, match=r"several languages; choose one by --to \(target_language\): deu, fra"
-    ):
+    with pytest.raises(AttendoError, match=r"several languages; choose one by `target_language`: deu, fra"):
         read_tokenizer(tmp_path, folder.config)
     found = read_tokenizer(tmp_path, folder.config, target_language="deu")
     [code] = found.specials.around_source[0]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from attendo.cli.reporting import with_flags
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {
     language: (ROOT / "docs" / language / "messages.md").read_text(encoding="utf-8")
@@ -32,12 +34,12 @@ def text_of(node):
 
 @cache
 def source():
-    """Every text of the source but its docstrings, a line each."""
+    """Every text of the source but its docstrings, a line each, with the options as the command line prints them."""
     trees = [ast.parse(file.read_bytes()) for file in sorted((ROOT / "src" / "attendo").rglob("*.py"))]
     nodes = [node for tree in trees for node in ast.walk(tree)]
     docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     found = {text_of(node) for node in nodes if id(node) not in docstrings}
-    return "\n".join(text.replace("\n", " ") for text in found if text is not None)
+    return "\n".join(with_flags(text.replace("\n", " ")) for text in found if text is not None)
 
 
 @pytest.mark.parametrize("message", quoted(PAGES["en"]))

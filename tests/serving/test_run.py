@@ -134,7 +134,7 @@ def test_a_folder_that_is_no_model_ends_it(tmp_path):
 def test_a_port_in_use():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        said = f"^port {port} is in use; choose another by --port, or --port 0 for any free one$"
+        said = f"^port {port} is in use; choose another by `port`, or `port` 0 for any free one$"
         with pytest.raises(AttendoError, match=said):
             run.serve(State(NoModels()), port=port)
 

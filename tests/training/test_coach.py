@@ -17,6 +17,7 @@ from coach_curves import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendo.cli.reporting import with_flags
 from attendo.training.coach import (
     Advice,
     Coach,
@@ -56,12 +57,12 @@ def test_a_rate_that_is_far_too_high_is_seen_after_400_steps():
     heard = [(report.progress.step, a) for report in steps(HOT) for a in coach.hear(report)]
     [(step, advice)] = heard
     assert (step, advice.rule) == (400, "no_fall")
-    assert "5.33" in advice.seen and "--set training.learning_rate=0.0002 " in advice.remedy
+    assert "5.33" in advice.seen and "`training.learning_rate=0.0002`" in advice.remedy
 
 
 def test_a_rate_that_is_far_too_low_gets_another_remedy():
     advice = no_fall([8.3] * 20, 8.35, 8.4, 1000, 100, 1e-7)
-    assert advice is not None and "learning_rate=0.001 " in advice.remedy
+    assert advice is not None and "learning_rate=0.001`" in advice.remedy
 
 
 def test_no_fall_waits_for_the_warm_up_and_takes_any_fall_for_learning():
@@ -350,6 +351,6 @@ def test_each_advice_fits_three_lines_of_79_columns(large, steps, rate):
     ]
     for advice in found:
         assert isinstance(advice, Advice)
-        lines = advice_lines(advice.note)
+        lines = advice_lines(with_flags(advice.note))
         assert len(lines) <= 3 and max(map(len, lines)) <= 79
         assert not any(line.rstrip().endswith(("--set", "attendo")) for line in lines)

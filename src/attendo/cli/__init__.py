@@ -34,7 +34,7 @@ from attendo.cli import (
     translate,
     verify_resume,
 )
-from attendo.cli.reporting import escaping, say
+from attendo.cli.reporting import escaping, say, with_flags
 
 COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("demo", demo.demo, "See it all work, in a few minutes."),
@@ -159,7 +159,7 @@ def print_error(error: Exception) -> int:
         case _:
             text = f"{type(error).__name__}: {error}; this is a fault in attendo: run it again with --debug, report it"
             code = 1
-    print("error:", " ".join(text.split()), file=sys.stderr)
+    print("error:", " ".join(with_flags(text).split()), file=sys.stderr)
     return code
 
 

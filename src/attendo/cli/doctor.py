@@ -10,6 +10,7 @@ import typer
 
 from attendo.cli.evaluate import ONE_NAME
 from attendo.cli.options import OneJson
+from attendo.cli.reporting import with_flags
 from attendo.display.width import shown
 
 if TYPE_CHECKING:
@@ -49,11 +50,12 @@ def doctor(
     """
     examined = _labelled if _names_label(columns) else _pairs
     report = examined(files, against, columns, header)
-    print(
+    text = (
         json.dumps(report.as_json(), ensure_ascii=False, indent=1)
         if as_json
         else shown("\n".join(report.lines()))
     )
+    print(with_flags(text))
     return 1 if report.found else 0
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from io import BufferedReader
 from pathlib import Path
 from textwrap import wrap
@@ -151,11 +153,35 @@ def unescaped(commands: str) -> None:
     sys.stderr.flush()
 
 
+OPTIONS = (
+    "against", "columns", "column", "cpu_minutes", "drop", "header", "host", "init_from", "keep", "languages", "layer",
+    "minutes", "more_steps", "out", "pooling", "port", "quantization", "reverse", "strict", "threads", "train",
+    "train_source", "train_target", "valid", "valid_source", "valid_target",
+)  # fmt: skip
+"""The arguments that messages of the library name and that are options of the same name."""
+
+FLAGS = {name: "--" + name.replace("_", "-") for name in OPTIONS}
+FLAGS |= {"source_language": "--from", "target_language": "--to", "target": "--to"}
+
+
+def with_flags(message: str) -> str:
+    """A message of the library in terms of the command line: its arguments as options, its settings after --set.
+
+    The library names arguments and settings in backticks, as Python spells them.
+
+    >>> with_flags("give `init_from` DIR, or `training.patience=3`; `attendo doctor` checks the data")
+    'give --init-from DIR, or --set training.patience=3; `attendo doctor` checks the data'
+    """
+    message = re.sub(r"`([a-z_]+\.[a-z_]+=[^`\s]*)`", r"--set \1", message)
+    return re.sub(r"`([a-z_]+)`", lambda name: FLAGS.get(name[1], name[0]), message)
+
+
 def say(line: str) -> None:
     """One line for a person, kept apart from results; a terminal has it in its width, a log as it is.
 
     What is to be typed stays whole, so that it can be copied.
     """
+    line = with_flags(line)
     whole = len(line) <= WIDTH or "attendo " in line or not sys.stderr.isatty()
     parts = (
         [line]
@@ -241,7 +267,8 @@ class Screen:
 
         if report.kind == "step":
             self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss
-        if lines := report_lines(report):
+        # options are longer than the names of arguments: they are put in before lines are cut to a width
+        if lines := report_lines(replace(report, note=with_flags(report.note))):
             self.clear()
             for line in lines:
                 say(line)

@@ -73,7 +73,7 @@ class Account:
     read: int = 0
     used: int = 0
     skipped: dict[str, Skipped] = field(default_factory=dict)
-    option: str = "--columns"
+    option: str = "`columns`"
     parts: list[FilePart] = field(default_factory=list)
 
     def begin(self, file: str, start: int) -> None:
@@ -111,7 +111,7 @@ class Account:
             detail = f" ({fault.detail})" if fault.detail else ""
             raise AttendoError(
                 f"{self.place(number)}: {fault.reason}{detail}; {self._remedy(fault.reason)}, "
-                "or leave out --strict to skip such rows"
+                "or leave out `strict` to skip such rows"
             )
         entry = self.skipped.setdefault(fault.reason, Skipped(detail=fault.detail))
         entry.count += 1
@@ -119,7 +119,7 @@ class Account:
             entry.lines.append(number)
 
     def drop(self, number: int, reason: str) -> None:
-        """Move one row, already counted as used, to the skipped ones (`--drop`)."""
+        """Move one row, already counted as used, to the skipped ones (`drop`)."""
         self.used -= 1
         self.skip(number, Fault(reason))
 
@@ -151,7 +151,7 @@ class Account:
         return f"{files}{plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
 
     def as_json(self) -> dict[str, Any]:
-        """The account as plain values, for `--json` and the run folder."""
+        """The account as plain values, for JSON output and the run folder."""
         skipped = {
             reason: {"count": entry.count, "lines": self.places_json(entry.lines)}
             for reason, entry in self.skipped.items()
@@ -166,7 +166,7 @@ class Account:
         return [*map(self.place, numbers)] if len(self.parts) > 1 else numbers
 
     def _remedy(self, reason: str) -> str:
-        return REMEDIES.get(reason, "leave out --drop, or drop less").format(option=self.option)
+        return REMEDIES.get(reason, "leave out `drop`, or drop less").format(option=self.option)
 
     def _reasons(self) -> str:
         return ", ".join(

@@ -24,7 +24,7 @@ Columns = tuple[str, ...]
 """Which columns to read, one per role: each a name, or a 1-based number in decimal digits."""
 
 PAIR = ("source", "target")
-AGAINST = "--against SOURCE --against TARGET"
+AGAINST = "`against` SOURCE `against` TARGET"
 """How a user writes two parallel files to compare with."""
 
 
@@ -64,7 +64,7 @@ class PairSource:
             )
         if len(self.files) == 2 and (self.columns or self.header):
             raise AttendoError(
-                f"{self.name}: two parallel files have no columns; leave out --columns and --header"
+                f"{self.name}: two parallel files have no columns; leave out `columns` and `header`"
             )
 
     @property
@@ -111,7 +111,7 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """The value of --columns as one column per role: `role=name` in any order, or names or numbers in order.
+    """The value of `columns` as one column per role: `role=name` in any order, or names or numbers in order.
 
     Raises AttendoError naming the value and the right form.
 
@@ -130,28 +130,28 @@ def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
     elif not named and len(parts) == len(roles):
         columns = tuple(parts)
     else:
-        raise AttendoError(f"--columns {text!r} is not of the form {forms}")
+        raise AttendoError(f"`columns` {text!r} is not of the form {forms}")
     if not all(columns) or any(column.isdecimal() and int(column) == 0 for column in columns):
-        raise AttendoError(f"--columns {text!r}: columns are names, or numbers from 1; write {forms}")
+        raise AttendoError(f"`columns` {text!r}: columns are names, or numbers from 1; write {forms}")
     if len(set(columns)) < len(columns):
-        raise AttendoError(f"--columns {text!r} names one column twice; write {forms}")
+        raise AttendoError(f"`columns` {text!r} names one column twice; write {forms}")
     return columns
 
 
 def parse_kept(text: str, taken: Sequence[str]) -> Columns:
-    """The value of --keep as columns: names, or numbers from 1; taken: names that they must not have.
+    """The value of `keep` as columns: names, or numbers from 1; taken: names that they must not have.
 
     >>> parse_kept("id, opened", ("label",))
     ('id', 'opened')
     """
     columns = tuple(part.strip() for part in text.split(","))
     if not all(columns) or "0" in columns:
-        raise AttendoError(f"--keep {text!r}: columns are names, or numbers from 1; write id,opened or 1,2")
+        raise AttendoError(f"`keep` {text!r}: columns are names, or numbers from 1; write id,opened or 1,2")
     if len(set(columns)) < len(columns):
-        raise AttendoError(f"--keep {text!r} names one column twice; leave one of them out")
+        raise AttendoError(f"`keep` {text!r} names one column twice; leave one of them out")
     if clash := set(columns) & set(taken):
         raise AttendoError(
-            f"--keep {text!r}: the output has a column {min(clash)!r} of its own; give this one by its number"
+            f"`keep` {text!r}: the output has a column {min(clash)!r} of its own; give this one by its number"
         )
     return columns
 
@@ -223,7 +223,7 @@ def read_lines(
     if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
         rows = _raw_rows(path, wanted)
     elif column is not None or header:
-        raise AttendoError(f"{path}: a text file has no columns; leave out --columns and --header")
+        raise AttendoError(f"{path}: a text file has no columns; leave out `columns` and `header`")
     else:
         rows = _whole_lines(path, keep_empty)
     blank = ("",) if keep_skipped else None
@@ -240,8 +240,8 @@ def read_with_kept(
     called so. Raises AttendoError as `read_rows` does.
     """
     if suffix(path) not in TABLES:
-        raise AttendoError(f"{path}: a text file has no columns; leave out --keep")
-    wanted = Wanted(("text",), (column or "text", *kept), header, f"{account.option} or --keep")
+        raise AttendoError(f"{path}: a text file has no columns; leave out `keep`")
+    wanted = Wanted(("text",), (column or "text", *kept), header, f"{account.option} or `keep`")
     rows = _raw_rows(path, wanted)
     yield from _accounted(
         [(str(path), rows)], wanted, False, account, blank=("",) * (1 + len(kept)), n_kept=len(kept)

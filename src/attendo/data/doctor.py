@@ -51,7 +51,7 @@ _BATCH_ROWS, _BATCH_CHARACTERS = 2_048, 1 << 18
 
 
 def parse_drop(text: str) -> frozenset[str]:
-    """The value of --drop as check names; AttendoError for an unknown one, with the nearest right one.
+    """The value of `drop` as check names; AttendoError for an unknown one, with the nearest right one.
 
     >>> sorted(parse_drop("leaks,duplicates"))
     ['duplicates', 'leaks']
@@ -61,11 +61,11 @@ def parse_drop(text: str) -> frozenset[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:
         if name in instead:
-            raise AttendoError(f"--drop {name}: most rows would go; {instead[name]}")
+            raise AttendoError(f"`drop` {name}: most rows would go; {instead[name]}")
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-            raise AttendoError(f"--drop {name}: no such check; {hint}")
+            raise AttendoError(f"`drop` {name}: no such check; {hint}")
     return frozenset(names)
 
 
@@ -87,7 +87,7 @@ def examine(
     others = [other for other in (against, validation) if other is not None]
     if "leaks" in drop and not others:
         raise AttendoError(
-            "--drop leaks: there is no other file to compare with; name one (doctor: --against F)"
+            "`drop` leaks: there is no other file to compare with; name one (doctor: `against` F)"
         )
     sample = even_sample(read_pairs(source, strict), SAMPLE_ROWS)
     profile = _learned_profile(sample)

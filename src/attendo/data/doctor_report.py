@@ -14,7 +14,7 @@ from attendo.display.formats import plural
 
 @dataclass(frozen=True)
 class Check:
-    """One thing the doctor looks for: its name for `--drop`, the reason of a dropped row, and words.
+    """One thing the doctor looks for: its name for `drop`, the reason of a dropped row, and words.
 
     instead: what to do where it is in nearly all rows, so that none can be left out.
     """
@@ -27,7 +27,7 @@ class Check:
     @property
     def fix(self) -> str:
         """What to do about rows that are found."""
-        return self.instead or f"--drop {self.name}"
+        return self.instead or f"`drop` {self.name}"
 
 
 CHECKS = (
@@ -116,7 +116,7 @@ class Side:
 
 @dataclass(frozen=True)
 class LikeLabels:
-    """The side of pairs that looks like labels, how many different texts it has, and the --columns for labels."""
+    """The side of pairs that looks like labels, how many different texts it has, and the `columns` for labels."""
 
     side: str
     n_different: int
@@ -125,7 +125,7 @@ class LikeLabels:
     def line(self) -> str:
         """For the terminal."""
         return (
-            f"  {self.side}: only {self.n_different} different; if these are labels, --columns {self.columns}"
+            f"  {self.side}: only {self.n_different} different; if these are labels, `columns` {self.columns}"
         )
 
 
@@ -194,7 +194,7 @@ class Report:
             if finding.count and finding.check.instead:
                 out.append(f"             ({finding.check.instead})")
         if sum(finding.count > 0 and not finding.check.instead for finding in self.findings) > 1:
-            out.append("  names after --drop can be joined by commas")
+            out.append("  names after `drop` can be joined by commas")
         return out
 
     def as_json(self) -> dict[str, Any]:

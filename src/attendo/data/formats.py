@@ -36,7 +36,7 @@ class Wanted(NamedTuple):
     roles: Fields
     columns: Fields | None = None
     header: bool = False
-    option: str = "--columns"
+    option: str = "`columns`"
     instead: str = ""
 
 

@@ -60,7 +60,7 @@ def held_out(
     if n_rows < FEWEST_ROWS:
         raise AttendoError(
             f"{name}: {n_rows} usable rows are too few to split off validation rows, "
-            f"which takes {FEWEST_ROWS}; give more rows, or a validation file with --valid"
+            f"which takes {FEWEST_ROWS}; give more rows, or a validation file with `valid`"
         )
     wanted = min(max(LEAST, int(round(n_rows * share, 6))), MOST, n_rows // 5)
     wanted = wanted if n_new == n_rows else min(wanted, n_new // 2)
@@ -75,7 +75,7 @@ def held_out(
     if len(rows_of) < 2:
         raise AttendoError(
             f"{name}: all of its {n_rows:,} rows share one source, so no validation rows can be split off; "
-            "give a validation file with --valid"
+            "give a validation file with `valid`"
         )
     if not taken:
         fewest = min(rows_of, key=lambda key: (rows_of[key], key))

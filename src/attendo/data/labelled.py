@@ -95,7 +95,7 @@ def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None
     if len(counts) > min(MOST_LABELS, max(2, n_rows / 2)):
         raise AttendoError(
             f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}): this is"
-            " no column of labels; choose with --columns label=…,text=…"
+            " no column of labels; choose with `columns` label=…,text=…"
         )
     n_files = 1 if account is None else max(1, len(account.parts))
     others = [count for label, count in counts.items() if label != in_line_1]
@@ -103,7 +103,7 @@ def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None
         found = "no other row has" if n_files == 1 else f"as few rows as files, {n_files:,}, have"
         raise AttendoError(
             f"{(account or Account(name)).place(1)}: {found} the label"
-            f" {shown(in_line_1)}; if the line is a header, give --header; if not, delete it: a class needs more than"
+            f" {shown(in_line_1)}; if the line is a header, give `header`; if not, delete it: a class needs more than"
             " one text"
         )
     return dict(sorted(counts.items()))
@@ -132,7 +132,7 @@ class LabelSet:
         if name not in self._ids:
             raise AttendoError(
                 f"{where}: the label {shown(name)} was not seen in training; known are {_listed(self.names)}: correct"
-                " the row or delete it, choose other --columns, or train again with such rows"
+                " the row or delete it, choose other `columns`, or train again with such rows"
             )
         return self._ids[name]
 

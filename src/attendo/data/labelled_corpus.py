@@ -237,7 +237,7 @@ class LabelledCorpus:
         )
         if empty := [label for label, count in counts.items() if not count]:
             raise AttendoError(
-                f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with --valid"
+                f"{self._source.name}: all rows of {empty[0]!r} are for validation; give a file with `valid`"
             )
         shown = [f"{label} {count:,}" for label, count in counts.items()]
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")

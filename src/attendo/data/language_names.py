@@ -38,9 +38,9 @@ def name_of(code: str) -> str:
 def require_code(option: str, code: str | None) -> None:
     """Raise AttendoError, naming the likely code, unless `code` is a language code or None.
 
-    >>> require_code("--to", "jp")
+    >>> require_code("`target_language`", "jp")
     Traceback (most recent call last):
-    attendo.errors.AttendoError: --to jp: no such language code (BCP 47); did you mean ja?
+    attendo.errors.AttendoError: `target_language` jp: no such language code (BCP 47); did you mean ja?
     """
     if code is None:
         return

@@ -151,7 +151,7 @@ class PairCorpus:
             left_out[KNOWN] = lambda pair: pair[0] in self.trained
         found = validation_rows(self._all_validation, most, "pair", self.say, left_out)
         if not found[0]:
-            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give --valid")
+            raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give `valid`")
         return found
 
     def texts(self) -> Iterator[str]:

@@ -42,15 +42,15 @@ class PairData:
 
     def __post_init__(self):
         if not self.train:
-            raise ValueError("train names no file; give --train F, or --train-source F --train-target F")
+            raise ValueError("train names no file; give `train` F, or `train_source` F `train_target` F")
 
     def training_source(self) -> PairSource:
         """Where the training pairs are read from."""
-        return self._source(self.train, "--train-source F --train-target F")
+        return self._source(self.train, "`train_source` F `train_target` F")
 
     def validation_source(self) -> PairSource | None:
         """Where the validation pairs are read from, if files were given."""
-        return self._source(self.valid, "--valid-source F --valid-target F") if self.valid else None
+        return self._source(self.valid, "`valid_source` F `valid_target` F") if self.valid else None
 
     def test_source(self) -> PairSource | None:
         """Where the test rows are read from that the training rows are compared with, if files were given."""
@@ -74,7 +74,7 @@ class PairData:
             reverse=self.reverse and columns is None,
         )
         if len(files) == 2 and (columns or header):
-            raise AttendoError("two parallel files have no columns; leave out --columns and --header")
+            raise AttendoError("two parallel files have no columns; leave out `columns` and `header`")
         return data._source(tuple(map(str, files)), "SOURCE TARGET")
 
     @property
@@ -84,8 +84,8 @@ class PairData:
 
     def require_languages(self) -> None:
         """Raises AttendoError where the code of a language is none."""
-        require_code("--from", self.source_language)
-        require_code("--to", self.target_language)
+        require_code("`source_language`", self.source_language)
+        require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
         """A line where the training rows are not in their languages, "" where nothing speaks against.
@@ -94,13 +94,13 @@ class PairData:
         """
         if (found := misfit(self.languages, seen)) is None:
             return "", False
-        option = "--from" if found.side == "source" else "--to"
+        option = "`source_language`" if found.side == "source" else "`target_language`"
         if not found.swapped:
             remedy = f"look at the data, or mend {option}"
         elif self.reverse:
-            remedy = "leave out --reverse, or swap --from and --to"
+            remedy = "leave out `reverse`, or swap `source_language` and `target_language`"
         else:
-            remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give --reverse"
+            remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give `reverse`"
         return f"{option} {found.language}, but the {found.side} is {found.what}: {remedy}", found.is_sure
 
     def drops(self) -> frozenset[str]:
@@ -117,17 +117,17 @@ class PairData:
         if self.embedded:
             if self.valid or self.drop or self.against:
                 raise AttendoError(
-                    f"--train {FORECASTS} brings its own validation rows; leave out --valid, --against and --drop"
+                    f"`train` {FORECASTS} brings its own validation rows; leave out `valid`, `against` and `drop`"
                 )
             return
         compared = self.compared()
         for file in (file for source in [self.training_source(), *compared] for file in source.paths()):
             require_file(file)
         if "leaks" in self.drops() and not compared:
-            ways = f"{AGAINST}, or --valid-source and --valid-target"
+            ways = f"{AGAINST}, or `valid_source` and `valid_target`"
             raise AttendoError(
-                "--drop leaks: there is no other file to compare with; give one with "
-                + (ways if len(self.train) == 2 else "--against or --valid")
+                "`drop` leaks: there is no other file to compare with; give one with "
+                + (ways if len(self.train) == 2 else "`against` or `valid`")
             )
 
     def _source(self, files: tuple[str, ...], both: str) -> PairSource:

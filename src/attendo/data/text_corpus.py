@@ -81,7 +81,7 @@ def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
     if not any(length * TAIL_SHARE >= 1 for length in lengths):
         raise AttendoError(
             f"{name}: {sum(lengths):,} characters are too few to split off a part for validation; "
-            "give more text, or a validation file with --valid"
+            "give more text, or a validation file with `valid`"
         )
     return TextSplit(None, tuple(lengths))
 
@@ -146,7 +146,7 @@ class TextData:
     def check(self) -> None:
         """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
         if self.embedded and self.valid:
-            raise AttendoError(f"--train {STDLIB} brings its own validation files; leave out --valid")
+            raise AttendoError(f"`train` {STDLIB} brings its own validation files; leave out `valid`")
         for part in ("train", "valid"):
             source = self.source(part)
             for file in () if source is None or self.embedded else source.paths():

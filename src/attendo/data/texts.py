@@ -117,7 +117,7 @@ class Reading:
         return f"{text}, {plural(n_left_out, 'file')} left out ({self._reasons()})" if n_left_out else text
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values, for `--json` and the run folder."""
+        """The same as plain values, for JSON output and the run folder."""
         accounts = [account.as_json() for account in self.accounts]
         return {
             "name": self.name,
@@ -212,7 +212,7 @@ _Pieces = Iterator[str | None]
 def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _Pieces:
     rows = has_rows(path)
     if rows or source.documents == "line":
-        account = Account(str(path), option="--column")
+        account = Account(str(path), option="`column`")
         reading.accounts.append(account)
         column, header = (source.column, source.header) if rows else (None, False)
         for _, text in read_lines(path, column, header, strict, account):

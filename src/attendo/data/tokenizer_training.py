@@ -80,7 +80,7 @@ def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
         case "imported":
             raise AttendoError(
                 "[tokenizer] kind='imported' is that of a model from elsewhere and can't be learned; start from such a"
-                " model with --init-from, or choose another kind"
+                " model with `init_from`, or choose another kind"
             )
     document = tokenizer_document(config.kind, model)
     return LearnedTokenizer(json.dumps(document, ensure_ascii=False, indent=1) + "\n")

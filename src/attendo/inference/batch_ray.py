@@ -121,7 +121,7 @@ def _n_workers(ray: Any, cluster: Cluster) -> int:
     if not fit:
         wanted = " and ".join(f"{n} {kind}" for kind, n in needs.items())
         raise AttendoError(
-            f"no machine of the Ray cluster has {wanted} for a worker; ask for fewer --threads"
+            f"no machine of the Ray cluster has {wanted} for a worker; ask for fewer `threads`"
         )
     return fit
 

@@ -109,7 +109,7 @@ class Embedder:
         require_list(texts)
         pooling = self.embedding.pooling if pooling is None else pooling
         if pooling not in get_args(Pooling):
-            raise AttendoError(f"--pooling {pooling!r} is none of {', '.join(get_args(Pooling))}")
+            raise AttendoError(f"`pooling` {pooling!r} is none of {', '.join(get_args(Pooling))}")
         split = [self._parts(text) for text in texts]
         parts = [part for own in split for part in own]
         lengths = np.array([len(part) for part in parts], np.int64)
@@ -184,7 +184,7 @@ class Embedder:
         if layer is None:
             return self._stack
         if not 0 <= layer <= self.n_layers:
-            raise AttendoError(f"--layer {layer}: the model has layers 0 (the embedding) to {self.n_layers}")
+            raise AttendoError(f"`layer` {layer}: the model has layers 0 (the embedding) to {self.n_layers}")
         if layer == 0:
             return "source_embedding" if isinstance(self.model, EncoderDecoder) else "embedding"
         return f"{self._stack}.blocks.{layer - 1}"

@@ -138,21 +138,21 @@ def _write(
         case "ctranslate2":
             from attendo.interop.to_ctranslate2 import write
 
-            _refuse(target, "--languages", options.languages)
+            _refuse(target, "`languages`", options.languages)
             write(folder, bundle, model, out, options.quantization)
         case "argos":
             from attendo.interop.to_argos import write
 
             write(folder, bundle, model, out, options.quantization, options.languages)
         case _:
-            _refuse(target, "--languages", options.languages)
-            _refuse(target, "--quantization", None if options.quantization == "float32" else True)
+            _refuse(target, "`languages`", options.languages)
+            _refuse(target, "`quantization`", None if options.quantization == "float32" else True)
             _module(target).write(folder, bundle, model, out)
 
 
 def _refuse(target: Target, name: str, value: object) -> None:
     if value is not None:
-        raise AttendoError(f"{name} means nothing with --to {target}; leave it out")
+        raise AttendoError(f"{name} means nothing with `target` {target}; leave it out")
 
 
 def _require_near(report: dict[str, Any], options: ExportOptions) -> None:

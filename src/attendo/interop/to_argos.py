@@ -102,11 +102,11 @@ def opened(out: Path) -> ArgosPackage:
 
     >>> opened(Path("none"))
     Traceback (most recent call last):
-    attendo.errors.AttendoError: none holds no .argosmodel; export one with --to argos
+    attendo.errors.AttendoError: none holds no .argosmodel; export one with `target` argos
     """
     files = sorted(out.glob("*.argosmodel"))
     if not files:
-        raise AttendoError(f"{out} holds no .argosmodel; export one with --to argos")
+        raise AttendoError(f"{out} holds no .argosmodel; export one with `target` argos")
     processor, translator = required("sentencepiece"), required("ctranslate2")
     with tempfile.TemporaryDirectory() as place, zipfile.ZipFile(files[0]) as package:
         package.extractall(place)
@@ -167,11 +167,11 @@ def _languages(folder: Path, bundle: Bundle, given: tuple[str, str] | None) -> t
     if not source or not target:
         raise AttendoError(
             f"{folder / 'card.json'} names no {'target' if source else 'source'} language, and Argos Translate asks for"
-            " it; give --languages en,de, or train with --from en --to de"
+            " it; give `languages` en,de, or train with `source_language` en `target_language` de"
         )
     for code in (source, target):
         if not (code.isascii() and code.replace("-", "").isalnum()):
-            raise AttendoError(f"{code!r} is no code of a language; give --languages as in en,pt-BR")
+            raise AttendoError(f"{code!r} is no code of a language; give `languages` as in en,pt-BR")
     return source, target
 
 

@@ -596,7 +596,7 @@ def _notes(config: ModelConfig) -> tuple[str, str]:
 MOST_FRAMES = 24
 """Of a long run, so many checkpoints are shown, evenly chosen, the first and the last among them."""
 
-HOW_TO_KEEP_MORE = "--set checkpoint.keep_last=20 --set checkpoint.every_steps=200"
+HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
 def film_answer(result: LookResult, path: str, head: int) -> dict[str, Any]:

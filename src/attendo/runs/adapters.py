@@ -45,7 +45,7 @@ def save_adapter(
 def with_adapter(folder: Path, file: Path) -> Model:
     """The model of the run that an adapter began with, and the adapter merged in: to the bit what its own run has.
 
-    Only where both are models of one shape; else start from the run with `--init-from`. Raises AttendoError where the
+    Only where both are models of one shape; else start from the run with `init_from`. Raises AttendoError where the
     file is none, is damaged, or was learned on other weights.
     """
     model = load_model(folder, load_bundle(folder))

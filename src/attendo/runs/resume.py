@@ -73,7 +73,7 @@ def resumed_run(
     trained = TrainingRun(folder, run, bundle)
     if trained.has_ended:
         longer = more_time(run)
-        say(f"{folder} has ended ({run.progress.ended}); train further with --more-steps N{longer}")
+        say(f"{folder} has ended ({run.progress.ended}); train further with `more_steps` N{longer}")
         return trained
     if ranks.is_first:
         trained.log.resume(run.progress, path.name)
@@ -190,7 +190,7 @@ def prolong(run: Run, changes: dict[str, Any]) -> None:
     done, total = run.progress.step, total_steps(run)
     spent = run.progress.wall_seconds if run.training.minutes is not None else run.progress.cpu_seconds
     if total is not None and total <= done:
-        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or --more-steps N")
+        raise AttendoError(f"the run has made {done:,} steps already; give more than that, or `more_steps` N")
     if run.training.seconds is not None and run.training.seconds <= spent:
         raise AttendoError(f"the run has spent {spent / 60:.1f} minutes already; give more than that, in all")
     forget_end(run)

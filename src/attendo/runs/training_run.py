@@ -308,7 +308,7 @@ def require_start(tables: Tables, init_from: Path | None) -> None:
     """Raises AttendoError where adapters are wanted of a model that was not trained before."""
     if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
         raise AttendoError(
-            f"lora.rank={rank} adapts a model that was trained before; give it with --init-from DIR"
+            f"lora.rank={rank} adapts a model that was trained before; give it with `init_from` DIR"
         )
 
 
@@ -349,15 +349,15 @@ def require_no_run(folder: Path) -> None:
             return  # a run that never began: its description is replaced
         if not can_go_on:
             raise AttendoError(
-                f"{folder} already holds a model, and no checkpoint to go on from; give another --out, or remove it"
+                f"{folder} already holds a model, and no checkpoint to go on from; give another `out`, or remove it"
             )
         raise AttendoError(
-            f"{folder} already holds a run; give another --out, or go on with `attendo resume {folder}`"
+            f"{folder} already holds a run; give another `out`, or go on with `attendo resume {folder}`"
         )
     if folder.exists() and not folder.is_dir():
-        raise AttendoError(f"{folder} is a file; give --out a folder that is new or empty")
+        raise AttendoError(f"{folder} is a file; give `out` a folder that is new or empty")
     if folder.is_dir() and any(folder.iterdir()):
-        raise AttendoError(f"{folder} is not empty; give --out a folder that is new or empty")
+        raise AttendoError(f"{folder} is not empty; give `out` a folder that is new or empty")
 
 
 def versions() -> dict[str, str]:

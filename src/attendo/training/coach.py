@@ -172,7 +172,7 @@ def dead_heads(
         "dead_heads",
         f"{len(both)} of {n_heads} heads {'do' if more else 'does'} nothing: {both[0]}{more}",
         f"a lower rate or a longer warm-up keeps them: {much_lower(learning_rate)},"
-        f" --set training.warmup_steps={max(100, 2 * warmup)}",
+        f" `training.warmup_steps={max(100, 2 * warmup)}`",
     )
 
 
@@ -231,9 +231,9 @@ def much_lower(learning_rate: float) -> str:
     """The setting of a tenth of the rate.
 
     >>> much_lower(0.14)
-    '--set training.learning_rate=0.014'
+    '`training.learning_rate=0.014`'
     """
-    return f"--set training.learning_rate={learning_rate / 10:.2g}"
+    return f"`training.learning_rate={learning_rate / 10:.2g}`"
 
 
 # ---- losses of training
@@ -268,7 +268,7 @@ def loss_jump(
     return Advice(
         "loss_jump",
         f"the loss leapt from {middle:.2f} to {now:.2f} before step {step:,}",
-        f"if it does not come back, take half the rate: --set training.learning_rate={learning_rate / 2:.2g}",
+        f"if it does not come back, take half the rate: `training.learning_rate={learning_rate / 2:.2g}`",
     )
 
 
@@ -292,7 +292,7 @@ def no_fall(
     suspect = now >= STILL_UNTRAINED * untrained or peak >= HIGH_RATE
     if now < ((1 - FALL) if suspect else RISE) * early:
         return None
-    other = much_lower(peak) if peak >= 1e-4 else "--set training.learning_rate=0.001"
+    other = much_lower(peak) if peak >= 1e-4 else "`training.learning_rate=0.001`"
     return Advice(
         "no_fall",
         f"after {step:,} steps the loss is {now:.2f}, and was {early:.2f} by step 100",
@@ -313,7 +313,7 @@ def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | 
     return Advice(
         "long_warmup",
         f"the rate warms up for {warmup:,} steps, and the run ends after {end:,}",
-        f"so it never reaches {learning_rate:.2g}: --set training.warmup_steps={max(1, end // 10)}, or train longer",
+        f"so it never reaches {learning_rate:.2g}: `training.warmup_steps={max(1, end // 10)}`, or train longer",
     )
 
 
@@ -340,8 +340,8 @@ def small_batch(
     return Advice(
         "small_batch",
         f"the loss has been about {now:.2f} for {LONG_BLOCKS * BLOCK} steps, and an update sees {tokens:.0f} tokens",
-        f"larger batches get further: --set training.batch_tokens={batch_tokens * times}, or"
-        f" --set training.accumulation={accumulation * times}",
+        f"larger batches get further: `training.batch_tokens={batch_tokens * times}`, or"
+        f" `training.accumulation={accumulation * times}`",
     )
 
 
@@ -382,12 +382,12 @@ def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | No
         return None
     if now.training_loss > 0.95 * best.training_loss:
         return None
-    more = f", or --set model.dropout={min(0.5, dropout + 0.1):.1g}" if dropout < 0.5 else ""
+    more = f", or `model.dropout={min(0.5, dropout + 0.1):.1g}`" if dropout < 0.5 else ""
     return Advice(
         "overfitting",
         f"since step {best.step:,} validation loss rose from {best.validation_loss:.3g} to {now.validation_loss:.3g},"
         f" training loss fell from {best.training_loss:.3g} to {now.training_loss:.3g}",
-        f"rows are learned by heart: give more{more}; --set training.patience=3 ends a run there",
+        f"rows are learned by heart: give more{more}; `training.patience=3` ends a run there",
     )
 
 

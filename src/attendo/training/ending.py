@@ -77,7 +77,7 @@ def more_time(run: Run) -> str:
     config = run.training
     if config.seconds is None:
         return ""
-    option = "--minutes" if config.minutes is not None else "--cpu-minutes"
+    option = "`minutes`" if config.minutes is not None else "`cpu_minutes`"
     return f", or {option} {2 * config.seconds / 60:g} in all"
 
 

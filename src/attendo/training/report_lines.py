@@ -99,7 +99,7 @@ def kept_lines(report: Report) -> list[str]:
         [reached] = measured({report.evaluation.deciding: counting})
         lines += [
             f"counting words does better, {reached}: give it more rows,",
-            "    or a start that has read other texts (masked-language-model, --init-from)",
+            "    or a start that has read other texts (masked-language-model, `init_from`)",
         ]
     return lines
 

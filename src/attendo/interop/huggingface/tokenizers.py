@@ -267,7 +267,7 @@ def _one_sided(
     is_chosen = facts.has_document and len(around[0]) + len(around[1]) == 2
     if several and source_language is None and not is_chosen:
         raise AttendoError(
-            f"{facts.folder}: choose what is translated from by --from (source_language), for instance en_XX"
+            f"{facts.folder}: choose what is translated from by `source_language`, for instance en_XX"
         )
     languages = (
         (source_language, target_language) if several else (None, None)
@@ -400,7 +400,7 @@ def _two_sided(facts: TokenizerFacts, target_language: str | None) -> ImportedTo
     codes = {name[2:-2]: i for name, i in ids.items() if name.startswith(">>") and name.endswith("<<")}
     if codes and target_language not in codes:
         raise AttendoError(
-            f"{folder} translates into several languages; choose one by --to (target_language):"
+            f"{folder} translates into several languages; choose one by `target_language`:"
             f" {', '.join(sorted(codes)[:12])}{' …' * (len(codes) > 12)}"
         )
     sides = []
