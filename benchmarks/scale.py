@@ -62,8 +62,7 @@ def memory_case(train, size, tokens, precision, *recomputed):
 
     from attendo.models import ModelConfig
     from attendo.runs.auto_config import measured_pace
-    from attendo.training.costs import on_paper
-    from attendo.training.memory import Formats, cells_of, training_memory
+    from attendo.training.costs import Formats, cells_of, on_paper, training_memory
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")

@@ -8,8 +8,15 @@ is measured.
 
 from attendo.models import ModelConfig
 from attendo.runs.planning import job_of
-from attendo.training.costs import Load, multiplications, on_paper, training_flops
-from attendo.training.memory import Cells, Formats, training_memory
+from attendo.training.costs import (
+    Cells,
+    Formats,
+    Load,
+    multiplications,
+    on_paper,
+    training_flops,
+    training_memory,
+)
 from attendo.training.scaling import (
     ACCELERATORS,
     MFU,

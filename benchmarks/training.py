@@ -265,7 +265,7 @@ def main():
         return
     import torch
 
-    from attendo.training.precision import fastest_precision, fastest_products
+    from attendo.training.acceleration import fastest_precision, fastest_products
 
     torch.set_num_threads(options.threads)
     device = torch.device("cpu")

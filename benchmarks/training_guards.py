@@ -67,10 +67,10 @@ def bare_blocks(trained, steps):
 
     import torch
 
+    from attendo.training.acceleration import autocast
     from attendo.training.loop import grouped
     from attendo.training.losses import batch_loss
     from attendo.training.optimizer import Horizon, build_optimizer, learning_rate
-    from attendo.training.precision import autocast
 
     run = trained.run
     config, model = run.training, copy.deepcopy(run.model)

@@ -33,7 +33,7 @@ def sgemm_rates(clock, repeats):
     """FLOP per second of 2048³ products in float32: by torch's own library, and by oneDNN."""
     import torch
 
-    from attendo.training.products import has_onednn, onednn_product
+    from attendo.training.acceleration import has_onednn, onednn_product
 
     a, b = torch.ones(SIDE, SIDE), torch.ones(SIDE, SIDE)
     products = {"torch": torch.mm} | ({"onednn": onednn_product} if has_onednn() else {})

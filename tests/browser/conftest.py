@@ -16,7 +16,7 @@ from attendo.files import write_manifest
 from attendo.microscope.look_page import saved_page
 from attendo.microscope.session import Session
 from attendo.microscope.view import ask_for
-from attendo.training.state import weights_of
+from attendo.training.checkpoints import weights_of
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

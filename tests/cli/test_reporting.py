@@ -10,8 +10,8 @@ import typer
 from attendo.cli import build_app, print_error
 from attendo.cli.reporting import FLAGS, Screen, say
 from attendo.errors import AttendoError
+from attendo.training.checkpoints import Progress
 from attendo.training.run import Report
-from attendo.training.state import Progress
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"`([a-z_]+)`")

@@ -13,12 +13,11 @@ from cut_runs import state
 from ranks import RanksFailed, in_ranks
 from tiny_task import TinyTask, tiny_model
 
-from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
+from attendo.training.checkpoints import CheckpointConfig, load_checkpoint, newest_checkpoint, seed_all
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run
-from attendo.training.state import CheckpointConfig, seed_all
 
 full = pytest.mark.full
 
@@ -97,7 +96,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, parallel, before, 
 def shown(run):
     """The curve of a run, and the weights that would be kept at its end."""
     losses, *rest = curve(run)
-    with run.shown():
+    with run.evaluation_weights():
         return [losses, [p.detach().sum().item() for p in run.model.parameters()], *rest]
 
 

@@ -120,7 +120,7 @@ def test_a_signal_during_an_evaluation(tmp_path, unbroken, number):
 
 def slow_batches(run, mark):
     """Each batch of the second step and all others takes a fifth of a second."""
-    loss, engine = run.run.engine.loss, run.run.engine
+    loss, executor = run.run.executor.loss, run.run.executor
 
     def slowly(*arguments):
         if run.run.progress.step:
@@ -128,7 +128,7 @@ def slow_batches(run, mark):
             time.sleep(0.2)
         return loss(*arguments)
 
-    engine.loss = slowly
+    executor.loss = slowly
     return follow(run)
 
 

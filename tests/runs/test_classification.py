@@ -18,11 +18,11 @@ from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig
 from attendo.runs.classification import N_SAMPLES, ClassificationTask
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.losses import batch_loss
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run
-from attendo.training.state import CheckpointConfig
 
 WORDS = ["sun", "cloud", "rain", "snow", "wind", "fog", "hail", "ice", "dew", "mist"]
 LABELS = LabelSet(("dry", "wet"))

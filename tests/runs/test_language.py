@@ -12,10 +12,10 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
 from attendo.runs.language import LanguageModelTask
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run
-from attendo.training.state import CheckpointConfig
 
 TRAIN = ["abcabcabcabc" * 20, "cabcab" * 10, "猫"]
 VALID = ["bcabca" * 20, "abc"]

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from attendo.errors import AttendoError
 from attendo.runs.tracking import LOG_EVERY, MetricsLog, last_entry, read_log
+from attendo.training.checkpoints import Progress
 from attendo.training.optimizer import Horizon
 from attendo.training.run import Evaluation, Report
-from attendo.training.state import Progress
 
 
 def reports(n_steps, every, skipped=(), stops=()):

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
+from attendo.training.checkpoints import Progress
 from attendo.training.optimizer import Horizon
 from attendo.training.run import Evaluation, Report
-from attendo.training.state import Progress
 
 
 def numbers(text: str) -> list[float]:

@@ -37,7 +37,7 @@ def stopped_at(run, n):
 
 def _in_batch(run, n, act):
     """Acts just before the loss of the n-th batch is computed; those that are only tried count too."""
-    engine, loss, left = run.run.engine, run.run.engine.loss, [n]
+    executor, loss, left = run.run.executor, run.run.executor.loss, [n]
 
     def watched(*arguments):
         left[0] -= 1
@@ -45,13 +45,13 @@ def _in_batch(run, n, act):
             act()
         return loss(*arguments)
 
-    engine.loss = watched
+    executor.loss = watched
     try:
         finished(run)
     except Killed:
         pass
     finally:
-        engine.loss = loss
+        executor.loss = loss
     return left[0] <= 0
 
 

@@ -8,7 +8,7 @@ from itertools import count
 
 from safetensors import SafetensorError
 
-from attendo.training import sharding
+from attendo.training import distributed
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"}
 
@@ -57,8 +57,8 @@ def at_call(first, last, act, folder, note=lambda number: None):
         save_file(tensors, path, header)
         os.truncate(path, path.stat().st_size // 2)
 
-    write, save_file = os.write, sharding.save_file
+    write, save_file = os.write, distributed.save_file
     os.write = watched(write, lambda descriptor, data: write(descriptor, bytes(data)[: len(data) // 2]))
     os.fsync = watched(os.fsync, lambda descriptor: None)
-    sharding.save_file = watched(save_file, half_a_file)
+    distributed.save_file = watched(save_file, half_a_file)
     sys.addaudithook(watch)

@@ -12,6 +12,7 @@ from attendo.errors import AttendoError
 from attendo.files import verify_manifest
 from attendo.training import checkpoints as module
 from attendo.training.checkpoints import (
+    CheckpointConfig,
     Saver,
     checkpoints,
     file_hashes,
@@ -25,7 +26,6 @@ from attendo.training.checkpoints import (
     write_checkpoint,
 )
 from attendo.training.loop import train
-from attendo.training.state import CheckpointConfig
 from attendo.training.update import update
 
 
@@ -162,7 +162,7 @@ class Gate:
 
 def test_saving_in_the_background_stops_nothing_but_the_next_save(tmp_path, monkeypatch):
     gate, run = Gate(monkeypatch), trained(tmp_path)
-    saver = Saver(tmp_path, run)
+    saver = Saver(run)
     saver.save(snapshot(run))
     update(run, run.task.batches(1, 0, 1)[:1])  # goes on while nothing is on the disk yet
     saver.check()
@@ -180,7 +180,7 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(tmp_path, mo
     gate, run = Gate(monkeypatch), trained(tmp_path)
     gate.error = OSError(28, "No space left on device")
     gate.open.set()
-    saver = Saver(tmp_path, run)
+    saver = Saver(run)
     saver.save(snapshot(run))
     if how == "check":
         saver._thread.join()
@@ -207,7 +207,7 @@ def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
 
 def test_without_a_background_it_is_there_at_once(tmp_path):
     run = trained(tmp_path, background=False)
-    Saver(tmp_path, run).save(snapshot(run))
+    Saver(run).save(snapshot(run))
     assert [path.name for path in checkpoints(tmp_path)] == ["step-1"]
 
 

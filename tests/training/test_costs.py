@@ -12,21 +12,26 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from attendo.data.batches import Batch, pad_rows
 from attendo.models import ModelConfig, build_model, parameter_count
+from attendo.training.acceleration import autocast
 from attendo.training.costs import (
+    Cells,
+    Formats,
     Load,
+    activation_bytes,
+    cells_of,
     load_of,
     mean_load,
     multiplications,
     on_paper,
     parameter_groups,
+    times,
     training_flops,
+    training_memory,
     training_multiplications,
 )
 from attendo.training.lora import LoraConfig, freeze, with_adapters
 from attendo.training.losses import token_losses
-from attendo.training.memory import Cells, Formats, activation_bytes, cells_of, times, training_memory
 from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.precision import autocast
 from attendo.training.scaling import (
     Accelerator,
     Job,

@@ -13,18 +13,28 @@ from ranks import RanksFailed, in_ranks
 from tiny_task import TinyTask, tiny_model
 
 from attendo.errors import AttendoError
-from attendo.training.distributed import ALONE, Ranks, joined
-from attendo.training.losses import batch_loss
+from attendo.nn.blocks import EncoderBlock
+from attendo.training.acceleration import recomputed
+from attendo.training.checkpoints import load_optimizer, load_weights, optimizer_tensors, weights_of
+from attendo.training.distributed import (
+    ALONE,
+    Ranks,
+    Rows,
+    Stored,
+    joined,
+    rows_of,
+    save_rows,
+    shard_name,
+    write_together,
+)
 from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.parallel import Engine
-from attendo.training.sharding import Rows, Stored, rows_of, save_rows, shard_name, write_together
-from attendo.training.state import load_optimizer, load_weights, optimizer_tensors, weights_of
+from attendo.training.parallel import TrainStepExecutor
 
-ENGINES = [("ddp", 4), ("fsdp", 3), *(pytest.param(p, 2, marks=pytest.mark.full) for p in ("ddp", "fsdp"))]
+EXECUTORS = [("ddp", 4), ("fsdp", 3), *(pytest.param(p, 2, marks=pytest.mark.full) for p in ("ddp", "fsdp"))]
 
 
-def loss(model, batch, factor):
-    return batch_loss(model, batch, 0.1, factor)
+def executor_of(model, parallel, ranks, **settings):
+    return TrainStepExecutor(model, TrainingConfig(steps=9, parallel=parallel, **settings), ranks)
 
 
 def share(batch, ranks):
@@ -85,29 +95,29 @@ def test_an_error_on_one_rank_ends_all():
         in_ranks(2, fail)
 
 
-def gradients_of(engine):
+def gradients_of(executor):
     with torch.no_grad():
-        grads = {n: p.grad for n, p in engine.model.named_parameters()}
-        return {n: (g.full_tensor() if engine.is_sharded else g).tolist() for n, g in grads.items()}
+        grads = {n: p.grad for n, p in executor.trained_model.named_parameters()}
+        return {n: (g.full_tensor() if executor.is_sharded else g).tolist() for n, g in grads.items()}
 
 
-@pytest.mark.parametrize(("parallel", "world"), ENGINES)
+@pytest.mark.parametrize(("parallel", "world"), EXECUTORS)
 def test_gradients_are_those_of_one_process_however_unequal_the_ranks_counts(parallel, world):
     # 9 rows of 1 to 6 targets, 4, and 1: with 4 ranks some have two or three rows, some one, some none
     batches = [b for n in (9, 4, 1) for b in TinyTask(n_rows=n, rows_per_batch=n).batches(1, 0, 0)]
     n_targets = sum(b.n_targets for b in batches)
 
     def gradient(ranks):
-        engine = Engine(tiny_model(0.0).double(), loss, parallel, ranks)
-        engine.settle(share(batches[0], ranks)[0])
+        executor = executor_of(tiny_model(0.0).double(), parallel, ranks)
+        executor.warm_up(share(batches[0], ranks)[0])
         value, counts = torch.zeros(1, dtype=torch.float64), []
         for number, batch in enumerate(batches):
             part, weight = share(batch, ranks)
             counts.append(part.n_targets * weight)
-            one = engine.loss(part, weight / n_targets, last=number == len(batches) - 1)
+            one = executor.loss(part, weight / n_targets, last=number == len(batches) - 1)
             one.backward()
             value += one.detach()
-        return [gradients_of(engine), engine.clip(0.5), ranks.total(value).item(), counts]
+        return [gradients_of(executor), executor.clip(0.5), ranks.total(value).item(), counts]
 
     [(wanted, norm, value, _)] = [gradient(ALONE)]
     found = in_ranks(world, gradient)
@@ -119,30 +129,34 @@ def test_gradients_are_those_of_one_process_however_unequal_the_ranks_counts(par
 
 
 def trained(ranks, parallel, steps=2):
-    """An engine and its optimizer after some updates."""
-    engine = Engine(tiny_model(0.0).double(), loss, parallel, ranks)
-    optimizer = build_optimizer(engine.model, TrainingConfig(steps=9))
+    """An executor and its optimizer after some updates."""
+    executor = executor_of(tiny_model(0.0).double(), parallel, ranks)
+    optimizer = build_optimizer(executor.trained_model, TrainingConfig(steps=9))
     for batch in TinyTask(n_rows=30, rows_per_batch=7).batches(1, 0, 0)[:steps]:
         part, weight = share(batch, ranks)
-        engine.loss(part, weight / batch.n_targets).backward()
-        engine.clip(1.0)
+        executor.loss(part, weight / batch.n_targets).backward()
+        executor.clip(1.0)
         optimizer.step()
         optimizer.zero_grad()
-    return engine, optimizer
+    return executor, optimizer
 
 
 def test_a_sharded_model_is_whole_within_whole():
     def evaluate(ranks):
-        plain, prepared = tiny_model(0.0).double(), []
-        engine = Engine(plain, loss, "fsdp", ranks, prepared.append)
-        assert prepared == [engine.model] and engine.model is not plain
+        plain = tiny_model(0.0).double()
+        executor = executor_of(plain, "fsdp", ranks, activation_checkpointing=True)
+        recomputing = [isinstance(m, recomputed(EncoderBlock)) for m in executor.trained_model.encoder.blocks]
+        assert all(recomputing) and executor.trained_model is not plain
+        assert not any(isinstance(m, recomputed(EncoderBlock)) for m in plain.modules())
         assert sum(p.untyped_storage().nbytes() for p in plain.parameters()) == 0
-        assert [n for n, _ in plain.named_parameters()] == [n for n, _ in engine.model.named_parameters()]
-        with engine.whole(), engine.whole():
+        assert [n for n, _ in plain.named_parameters()] == [
+            n for n, _ in executor.trained_model.named_parameters()
+        ]
+        with executor.whole(), executor.whole():
             logits = plain(torch.tensor([[4, 5]]), torch.tensor([[2, 6]])).tolist()
-        doubled = {n: 2.0 * p.detach() for n, p in engine.model.named_parameters()}
-        load_weights(engine.model, doubled, "here")
-        with engine.whole():
+        doubled = {n: 2.0 * p.detach() for n, p in executor.trained_model.named_parameters()}
+        load_weights(executor.trained_model, doubled, "here")
+        with executor.whole():
             return [logits, [p.detach().sum().item() for p in plain.parameters()]]
 
     model = tiny_model(0.0).double()
@@ -162,35 +176,35 @@ def test_what_one_number_of_ranks_saves_any_other_loads(tmp_path, before, after)
     """Weights and optimizer, with rows that do not divide: 3 ranks share 16, 20 and 32."""
 
     def save(ranks):
-        engine, optimizer = trained(ranks, "fsdp")
+        executor, optimizer = trained(ranks, "fsdp")
         for stem, tensors in (
-            ("model", weights_of(engine.model)),
-            ("optimizer", optimizer_tensors(engine.model, optimizer)),
+            ("model", weights_of(executor.trained_model)),
+            ("optimizer", optimizer_tensors(executor.trained_model, optimizer)),
         ):
             rows = {n: rows_of(t) for n, t in tensors.items()}
             save_rows(rows, tmp_path / shard_name(stem, ranks))
-        return _step(ranks, engine, optimizer)
+        return _step(ranks, executor, optimizer)
 
     def load(ranks):
-        engine, optimizer = trained(ranks, "fsdp", steps=0)
-        like = dict(engine.model.named_parameters())
-        load_weights(engine.model, Stored(tmp_path, "model", like), "here")
-        load_optimizer(engine.model, optimizer, Stored(tmp_path, "optimizer", like), "here")
-        return _step(ranks, engine, optimizer)
+        executor, optimizer = trained(ranks, "fsdp", steps=0)
+        like = dict(executor.trained_model.named_parameters())
+        load_weights(executor.trained_model, Stored(tmp_path, "model", like), "here")
+        load_optimizer(executor.trained_model, optimizer, Stored(tmp_path, "optimizer", like), "here")
+        return _step(ranks, executor, optimizer)
 
     [wanted, *_] = in_ranks(before, save) if before > 1 else [save(ALONE)]
     for found in in_ranks(after, load) if after > 1 else [load(ALONE)]:
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-9)  # Adam's first steps blow up rounding
 
 
-def _step(ranks, engine, optimizer):
+def _step(ranks, executor, optimizer):
     """All weights after one more update."""
     batch = TinyTask(n_rows=30, rows_per_batch=7).batches(1, 0, 0)[3]
     part, weight = share(batch, ranks)
-    engine.loss(part, weight / batch.n_targets).backward()
+    executor.loss(part, weight / batch.n_targets).backward()
     optimizer.step()
-    with engine.whole():
-        return torch.cat([p.detach().flatten() for p in engine._plain.parameters()]).tolist()
+    with executor.whole():
+        return torch.cat([p.detach().flatten() for p in executor._plain.parameters()]).tolist()
 
 
 @settings(max_examples=30)

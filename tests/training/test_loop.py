@@ -5,9 +5,9 @@ import torch
 from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
 
 from attendo.training.checkpoints import checkpoints
-from attendo.training.clock import Clock
 from attendo.training.loop import grouped, train
 from attendo.training.losses import batch_loss, token_losses
+from attendo.training.stopping import Clock
 from attendo.training.update import update
 
 
@@ -136,7 +136,7 @@ def test_the_last_choice_is_made_on_all_validation_rows(tmp_path, final, kept, e
     shown = {}
     for report in train(run):
         if report.is_best:
-            with run.shown():
+            with run.evaluation_weights():
                 shown[report.progress.step, report.note] = [p.clone() for p in run.model.parameters()]
     ends = [p.clone() for p in run.model.parameters()]
     note = f"all validation rows: step {kept} is kept"

@@ -11,8 +11,14 @@ from tiny_task import TinyTask, tiny_model, tiny_run
 
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
-from attendo.training.averages import WeightAverage
-from attendo.training.checkpoints import load_checkpoint, newest_checkpoint
+from attendo.training.acceleration import use_onednn
+from attendo.training.checkpoints import (
+    load_checkpoint,
+    load_weights,
+    newest_checkpoint,
+    optimizer_tensors,
+    weights_of,
+)
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train
 from attendo.training.lora import (
@@ -23,14 +29,11 @@ from attendo.training.lora import (
     merge,
     merged_tensors,
     parameters_of,
-    part,
+    unmerge,
     with_adapters,
 )
-from attendo.training.losses import batch_loss
-from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.parallel import Engine
-from attendo.training.products import use_onednn
-from attendo.training.state import load_weights, optimizer_tensors, weights_of
+from attendo.training.optimizer import TrainingConfig, WeightAverage, build_optimizer
+from attendo.training.parallel import TrainStepExecutor
 
 LORA = LoraConfig(rank=3)
 FAMILIES = {
@@ -109,7 +112,7 @@ def test_merged_weights_are_the_same_function(family, rank, alpha, targets, opti
     assert torch.allclose(logits_of(model), wanted, rtol=0, atol=1e-10)
     assert not torch.allclose(base, wanted, atol=1e-3)
     assert differing(before, weights_of(model)) == {f"{path}.weight" for path, _ in adapters(twin)}
-    part(model, kept)
+    unmerge(model, kept)
     assert not differing(before, weights_of(model)) and list(model.state_dict()) == names
     learned = {name: p for name, p in twin.named_parameters() if p.requires_grad}
     load_weights(model, merged_tensors({**weights_of(model), **learned}, alpha / rank), "here")
@@ -224,29 +227,33 @@ def test_what_is_not_trained_stays_to_the_bit_and_has_no_state(tmp_path, options
     run = tiny_run(
         tmp_path, TinyTask(values=[1.0, 2.0, 3.0, 4.0]), lora=lora, steps=6, **options, frozen=("encoder",)
     )
-    before, plain = copies(weights_of(run.engine.model)), copies(weights_of(run.model))
+    before, plain = copies(weights_of(run.executor.trained_model)), copies(weights_of(run.model))
     finished(run)
-    after = weights_of(run.engine.model)
+    after = weights_of(run.executor.trained_model)
     learned = differing(before, after)
-    assert learned == {name for name, p in run.engine.model.named_parameters() if p.requires_grad}
+    assert learned == {name for name, p in run.executor.trained_model.named_parameters() if p.requires_grad}
     assert {name for name in learned if ".lora." not in name} == {
         "decoder.blocks.0.feed_forward_residual.norm.weight",
         "decoder.blocks.0.feed_forward_residual.norm.bias",
     }
     assert not any(name.startswith("encoder") for name in learned)
-    states = {name.rpartition("/")[0] for name in optimizer_tensors(run.engine.model, run.optimizer)}
-    assert states == learned == run.engine.trained().keys()
+    states = {
+        name.rpartition("/")[0] for name in optimizer_tensors(run.executor.trained_model, run.optimizer)
+    }
+    assert states == learned == run.executor.trained_weights().keys()
     assert differing(plain, weights_of(run.model)) == learned & plain.keys()
-    with run.shown(), run.engine.whole():
+    with run.evaluation_weights(), run.executor.whole():
         changed = differing(plain, weights_of(run.model))
-    assert changed == (learned & plain.keys()) | {f"{path}.weight" for path, _ in adapters(run.engine.model)}
+    assert changed == (learned & plain.keys()) | {
+        f"{path}.weight" for path, _ in adapters(run.executor.trained_model)
+    }
 
 
 def test_frozen_parts_alone(tmp_path):
     run = tiny_run(tmp_path, steps=4, frozen=("source_embedding", "encoder"), ema_decay=0.5)
     before = copies(weights_of(run.model))
     finished(run)
-    assert run.engine.model is run.model
+    assert run.executor.trained_model is run.model
     assert {name.partition(".")[0] for name in differing(before, weights_of(run.model))} == {"decoder"}
 
 
@@ -268,7 +275,7 @@ def test_a_run_goes_on_from_a_checkpoint_to_the_bit(tmp_path, rank):
     again = tiny_run(tmp_path / "cut", **options)
     assert path.name == "step-4" and load_checkpoint(path, again) == ""
     finished(again)
-    assert not differing(weights_of(whole.engine.model), weights_of(again.engine.model))
+    assert not differing(weights_of(whole.executor.trained_model), weights_of(again.executor.trained_model))
     assert again.progress.chain == whole.progress.chain
 
 
@@ -287,10 +294,6 @@ def test_an_average_keeps_what_is_trained():
     assert WeightAverage(model, 0.5).tensors.keys() == {"weight"}
 
 
-def loss(model, batch, factor):
-    return batch_loss(model, batch, 0.1, factor)
-
-
 def gradients(ranks, parallel, dtype=torch.float64, onednn=False):
     """Of a batch in unequal shares; also a step, and the merged weights after it."""
     model = tiny_model(0.0)
@@ -298,17 +301,18 @@ def gradients(ranks, parallel, dtype=torch.float64, onednn=False):
     if onednn:
         use_onednn(model)
     lora = LoraConfig(rank=2, trained=("decoder.blocks.0.self_attention",))
-    engine = Engine(model.to(dtype), loss, parallel, ranks, lora=lora)
-    optimizer = build_optimizer(engine.model, TrainingConfig(steps=9))
+    training = TrainingConfig(steps=9, parallel=parallel)
+    executor = TrainStepExecutor(model.to(dtype), training, ranks, lora)
+    optimizer = build_optimizer(executor.trained_model, training)
     [batch] = TinyTask(n_rows=9, rows_per_batch=9).batches(1, 0, 0)
     for _ in range(2):
         own, weight = batch.share(ranks.rank, ranks.world)
-        engine.loss(own, weight / batch.n_targets).backward()
-        norm = engine.clip(0.5)
+        executor.loss(own, weight / batch.n_targets).backward()
+        norm = executor.clip(0.5)
         optimizer.step()
         optimizer.zero_grad()
-    learned = {name: tensor.sum().item() for name, tensor in engine.trained().items()}
-    with engine.whole():
+    learned = {name: tensor.sum().item() for name, tensor in executor.trained_weights().items()}
+    with executor.whole():
         return [norm, learned, {name: p.detach().sum().item() for name, p in model.named_parameters()}]
 
 

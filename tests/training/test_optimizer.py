@@ -5,9 +5,14 @@ import torch
 from tiny_task import TinyTask, tiny_model
 from torch import nn
 
-from attendo.training.averages import WeightAverage
 from attendo.training.losses import batch_loss
-from attendo.training.optimizer import MuonWithAdamW, TrainingConfig, build_optimizer, hidden_matrices
+from attendo.training.optimizer import (
+    MuonWithAdamW,
+    TrainingConfig,
+    WeightAverage,
+    build_optimizer,
+    hidden_matrices,
+)
 
 
 def stepped(optimizer, model, n, first=0):

@@ -12,14 +12,18 @@ from tiny_task import EOS, TinyTask, collated, tiny_run
 
 from attendo.data.batches import EpochBatches
 from attendo.errors import AttendoError
-from attendo.training.checkpoints import checkpoints, load_checkpoint, snapshot, write_checkpoint
+from attendo.training.checkpoints import (
+    checkpoints,
+    load_checkpoint,
+    require_finite,
+    snapshot,
+    torch_states,
+    write_checkpoint,
+)
 from attendo.training.distributed import ALONE
-from attendo.training.finite import require_finite
-from attendo.training.gradients import fitting, positions, summed_gradients, try_largest
 from attendo.training.loop import train
 from attendo.training.run import Interrupted
-from attendo.training.state import torch_states
-from attendo.training.update import update
+from attendo.training.update import parts_that_fit, positions, summed_gradients, try_largest_batches, update
 
 
 def weights(run):
@@ -147,12 +151,12 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path):
 def test_parts_hold_every_row_once_and_fit(lengths, too_large):
     rows = [([5] * source, [6] * target) for source, target in lengths]
     batch = collated(rows, list(range(len(rows))))
-    parts = list(fitting(batch, too_large))
+    parts = list(parts_that_fit(batch, too_large))
     assert np.concatenate([part.ids for part in parts]).tolist() == batch.ids.tolist()
     assert sum(part.n_targets for part in parts) == batch.n_targets
     assert all(positions(part) < too_large or len(part.ids) == 1 for part in parts)
     assert torch.cat([part.targets for part in parts]).equal(batch.targets)
-    assert list(fitting(batch, 0)) == [batch] and (batch.targets == EOS).sum() == len(rows)
+    assert list(parts_that_fit(batch, 0)) == [batch] and (batch.targets == EOS).sum() == len(rows)
 
 
 def test_the_largest_batches_are_tried_first_and_leave_no_trace(tmp_path):
@@ -168,7 +172,7 @@ def test_the_largest_batches_are_tried_first_and_leave_no_trace(tmp_path):
     run.task.batches = lambda seed, epoch, start: EpochBatches(rows[start:], collate)
     kept, random = weights(run), torch_states()
     ShortOfMemory(run, positions(made[1]) - 1)
-    try_largest(run)
+    try_largest_batches(run)
     assert asked == [1, 2] and run.progress.too_large == positions(made[1])
     assert same(kept, weights(run)) and torch.equal(random["random/cpu"], torch.get_rng_state())
     assert not run.optimizer.state_dict()["state"] and run.progress.step == 0

@@ -13,7 +13,7 @@ from attendo.cli.reporting import follow, preparing, say
 
 if TYPE_CHECKING:
     from attendo.inference import Translator
-    from attendo.training.clock import Clock
+    from attendo.training.stopping import Clock
 
 SHOWN = 3
 SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the morning."
@@ -37,7 +37,7 @@ def demo(
 
     Example: attendo demo
     """
-    from attendo.training.clock import Clock
+    from attendo.training.stopping import Clock
 
     clock = Clock.of_process()
     from attendo.inference import load

@@ -133,7 +133,7 @@ def _counts(data: dict[str, Any]) -> Iterator[str]:
 
 
 def _validation(found: dict[str, float] | None) -> str:
-    from attendo.training.report_lines import counted, measured
+    from attendo.training.run import counted, measured
 
     if not found:
         return "none yet"

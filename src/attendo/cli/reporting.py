@@ -263,7 +263,7 @@ class Screen:
 
     def show(self, report: Report) -> None:
         """Shows what the loop has done, if it is time to."""
-        from attendo.training.report_lines import report_lines
+        from attendo.training.run import report_lines
 
         if report.kind == "step":
             self.loss = report.loss if self.loss is None else 0.95 * self.loss + 0.05 * report.loss

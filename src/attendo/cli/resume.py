@@ -40,7 +40,7 @@ def resume(
 
     Example: attendo resume runs/mine --more-steps 2000
     """
-    from attendo.training.clock import Clock
+    from attendo.training.stopping import Clock
 
     clock = Clock.of_process()
     ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from attendo.bundle import TaskName
     from attendo.runs.task_specs import TaskSpec
-    from attendo.training.clock import Clock
     from attendo.training.distributed import Ranks
+    from attendo.training.stopping import Clock
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="New folder for the run.")]
 TrainSource = Annotated[
@@ -63,7 +63,7 @@ def begin(
     """
     with preparing():
         from attendo.runs.task_specs import family_of
-        from attendo.training.clock import Clock
+        from attendo.training.stopping import Clock
 
         clock, family = Clock.of_process(), family_of(task)
         tables = joined_settings(family, *layers, options)

@@ -39,8 +39,7 @@ from attendo.nn.attention import Attention
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
 from attendo.runs.adapters import kept_weights
-from attendo.training.checkpoints import sound_checkpoints
-from attendo.training.state import load_weights
+from attendo.training.checkpoints import load_weights, sound_checkpoints
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> dict[str, Any]:

@@ -38,9 +38,8 @@ from attendo.microscope.run_model import (
 from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.models import parameter_count
 from attendo.own_parts import is_own
+from attendo.training.acceleration import fastest_products, use_onednn
 from attendo.training.checkpoints import checkpoints
-from attendo.training.precision import fastest_products
-from attendo.training.products import use_onednn
 
 LONGEST_SWEEP = 160
 """Tokens of a text up to which a page in a file holds the effect of every head; beyond, that takes minutes."""

@@ -15,10 +15,9 @@ from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 from attendo.models import Model
 from attendo.runs.settings import section
-from attendo.training.checkpoints import WEIGHTS
+from attendo.training.checkpoints import WEIGHTS, load_weights, weights_of
+from attendo.training.distributed import Stored
 from attendo.training.lora import LoraConfig, merged_tensors
-from attendo.training.sharding import Stored
-from attendo.training.state import load_weights, weights_of
 
 FORMAT = "attendo adapter 1"
 ADAPTER = "adapter.safetensors"

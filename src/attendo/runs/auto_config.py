@@ -25,12 +25,11 @@ from attendo.models import ModelConfig, build_model
 from attendo.runs.init_from import is_mostly_of
 from attendo.runs.settings import BUDGETS, Tables, section
 from attendo.runs.task_specs import DataSource, Size, TaskSpec
-from attendo.training.compiling import compiling_pays
+from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.precision import fastest_precision, fastest_products
 from attendo.training.run import Run, Task
-from attendo.training.state import CheckpointConfig
 from attendo.training.update import update
 
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
@@ -131,7 +130,7 @@ def choose_training(
     if device.type == "cuda" and "compile" not in training:
         run = probe_run(model, training, device, adapters)
         step = partial(update, run, [batches[len(batches) // 2]])
-        training["compile"] = compiling_pays(run.engine.model, step)
+        training["compile"] = compiling_pays(run.executor.trained_model, step)
     layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
     say(
         f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"

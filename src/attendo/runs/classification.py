@@ -28,8 +28,7 @@ from attendo.metrics import (
     log_softmax,
 )
 from attendo.training.distributed import ALONE, Ranks
-from attendo.training.report_lines import measured
-from attendo.training.run import Evaluation
+from attendo.training.run import Evaluation, measured
 
 NAMES = tuple(
     f"{measure}_{rival}"

@@ -129,7 +129,7 @@ class Coaching:
     def _heads(self, report: Report) -> Sequence[HeadMeasure]:
         if report.kind != "evaluation" or report.note:
             return ()
-        with self.run.engine.whole():
+        with self.run.executor.whole():
             return (
                 measured_heads(cast(Model, self.run.model), self._inputs) if self.run.ranks.is_first else ()
             )

@@ -18,7 +18,7 @@ from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
 from attendo.runs.classification import NAMES
 from attendo.runs.tracking import LOG_NAME, read_log
-from attendo.training.report_lines import counted
+from attendo.training.run import counted
 
 FACTS = {
     "task": Localized("task", "タスク"),

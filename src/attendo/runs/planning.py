@@ -29,21 +29,25 @@ from attendo.runs.init_from import trained_on_paper
 from attendo.runs.settings import Tables
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.training_run import chosen
-from attendo.training.clock import Clock
+from attendo.training.acceleration import FORMATS, Precision, Products, onednn_product
 from attendo.training.costs import (
+    FLOAT,
+    Cells,
+    Formats,
     Load,
+    Memory,
+    cells_of,
     load_of,
     mean_load,
     on_paper,
     parameter_groups,
+    times,
     training_flops,
+    training_memory,
     training_multiplications,
 )
 from attendo.training.lora import LoraConfig
-from attendo.training.memory import FLOAT, Cells, Formats, Memory, cells_of, times, training_memory
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.precision import FORMATS, Precision
-from attendo.training.products import Products, onednn_product
 from attendo.training.scaling import (
     MFU,
     Accelerator,
@@ -55,6 +59,7 @@ from attendo.training.scaling import (
     update_time,
     with_rows,
 )
+from attendo.training.stopping import Clock
 
 PROBE_SECONDS = 5.0
 LONGEST_UPDATE = 30.0

@@ -22,12 +22,10 @@ from attendo.runs.settings import RunConfig
 from attendo.runs.task_specs import DataSource, TaskSpec, family_of
 from attendo.runs.training_run import LOCK, TrainingRun, loop_run, new_model, refuse_second
 from attendo.training.checkpoints import WEIGHTS, load_checkpoint, newest_checkpoint, sweep
-from attendo.training.clock import Clock
-from attendo.training.distributed import ALONE, Ranks
-from attendo.training.ending import more_time, standing, total_steps
+from attendo.training.distributed import ALONE, Ranks, Stored
 from attendo.training.optimizer import Horizon
 from attendo.training.run import Run
-from attendo.training.sharding import Stored
+from attendo.training.stopping import Clock, more_time, standing, total_steps
 
 
 def resumed_run(

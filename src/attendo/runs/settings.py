@@ -14,9 +14,9 @@ from attendo.data.tokenizer_training import TokenizerConfig
 from attendo.errors import AttendoError
 from attendo.models import ModelConfig
 from attendo.runs.task_specs import TaskSpec
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.state import CheckpointConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

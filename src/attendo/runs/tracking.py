@@ -17,8 +17,8 @@ from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
 
 if TYPE_CHECKING:
+    from attendo.training.checkpoints import Progress
     from attendo.training.run import Report
-    from attendo.training.state import Progress
 
 
 LOG_EVERY = 20

@@ -39,14 +39,11 @@ from attendo.runs.init_from import new_parts, rows_before, shape_of, take_weight
 from attendo.runs.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
 from attendo.runs.task_specs import DataSource, TaskSpec
 from attendo.runs.tracking import MetricsLog, last_entry
-from attendo.training.checkpoints import checkpoints, newest_checkpoint
-from attendo.training.clock import Clock
+from attendo.training.checkpoints import checkpoints, newest_checkpoint, seed_all, seed_rank
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
-from attendo.training.report_lines import report_lines
-from attendo.training.run import Evaluation, Report, Run, Task
-from attendo.training.state import seed_all, seed_rank
-from attendo.training.stopping import stopping
+from attendo.training.run import Evaluation, Report, Run, Task, report_lines
+from attendo.training.stopping import Clock, stopping
 
 SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
 """Texts looked at, and the share of unknown words above which there is a word about them."""
@@ -160,8 +157,8 @@ class TrainingRun:
         assert report.evaluation is not None
         step = report.progress.best_step
         self.bundle.card["validation"] = {"step": step, **report.evaluation.measures}
-        with self.run.shown():
-            trained = self.run.engine.trained() if self.run.lora.rank else {}
+        with self.run.evaluation_weights():
+            trained = self.run.executor.trained_weights() if self.run.lora.rank else {}
             if self.run.ranks.is_first:
                 save_weights(self.folder, self.run.model, self.bundle, step)
                 if trained:

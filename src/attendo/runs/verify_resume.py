@@ -19,16 +19,16 @@ from attendo.training.checkpoints import (
     OPTIMIZER,
     RANDOM,
     WEIGHTS,
+    Progress,
     file_hashes,
     read_progress,
     snapshot,
     sound_checkpoints,
     write_checkpoint,
 )
-from attendo.training.clock import Clock
 from attendo.training.loop import steps
 from attendo.training.run import Run
-from attendo.training.state import Progress
+from attendo.training.stopping import Clock
 
 NEVER = 10**9
 

@@ -436,7 +436,7 @@ class Coach:
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon
-    >>> from attendo.training.state import Progress
+    >>> from attendo.training.checkpoints import Progress
     >>> progress = Progress(step=1, horizon=Horizon(None, 9))
     >>> step = Report("step", progress, loss=8.0, rate=1e-4)
     >>> [advice.rule for advice in coach.hear(step)], coach.hear(step)

@@ -1,25 +1,31 @@
-"""The processes of a training job, and what they tell each other: numbers and JSON, never pickled objects."""
+"""The processes of a training job: the numbers and JSON that they exchange, and tensors of which each has some rows."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
 from torch.distributed import PrefixStore, Store, TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from attendo.errors import AttendoError
+from attendo.files import atomic_folder
 
 Row = TypeVar("Row")
 PREPARING = timedelta(days=7)
@@ -188,3 +194,219 @@ def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str
                     return name
         time.sleep(0.01)
     raise RuntimeError(f"timed out: not all of {world} ranks have come to the store")
+
+
+# ---- tensors in shards
+
+
+FIRST_ROWS = "first_rows"
+"""In a file's header: where the rows of each of its tensors begin in the whole, and the whole's rows; JSON."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a tensor that has `of` of them, from row `first` on; a whole tensor has its own number, from 0 on."""
+
+    tensor: Tensor
+    first: int
+    of: int
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether this rank holds rows of it only."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        return False
+    from torch.distributed.tensor import DTensor  # half a second, for FSDP2 alone
+
+    return isinstance(tensor, DTensor)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor: its rows of a sharded one, else all."""
+    return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """The whole of a tensor, sharded or not; of a sharded one, all ranks ask together."""
+    return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
+
+
+def rows_of(tensor: Tensor) -> Rows:
+    """What this rank holds of a tensor, and where that belongs.
+
+    >>> rows_of(torch.zeros(3, 2)).of
+    3
+    """
+    first, _ = span(tensor)
+    return Rows(local(tensor), first, tensor.shape[0] if tensor.ndim else 1)
+
+
+def span(tensor: Tensor) -> tuple[int, int]:
+    """The first row that this rank holds of a tensor, and the row behind its last."""
+    n = tensor.shape[0] if tensor.ndim else 1
+    if not is_sharded(tensor):
+        return 0, n
+    mesh = cast(Any, tensor).device_mesh
+    each = -(-n // mesh.size())  # FSDP2 cuts along the rows, the last pieces being shorter, or empty
+    first = min(n, each * mesh.get_local_rank())
+    return first, min(n, first + each)
+
+
+def with_rows(tensor: Tensor, rows: Tensor) -> Tensor:
+    """A tensor sharded as another, of which these are this rank's rows."""
+    from torch.distributed.tensor import DTensor
+
+    like, shape, stride = cast(DTensor, tensor), tensor.shape, tensor.stride()
+    rows = rows.to(like.device)
+    return DTensor.from_local(
+        rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride
+    )
+
+
+def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
+    """The file of a rank: "model.safetensors", or "model-2-of-4.safetensors" where there are several.
+
+    >>> shard_name("model", Ranks(1, 4))
+    'model-2-of-4.safetensors'
+    """
+    return (
+        f"{stem}.safetensors" if ranks.world == 1 else f"{stem}-{ranks.rank + 1}-of-{ranks.world}.safetensors"
+    )
+
+
+def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
+    """One file of this rank's rows. Raises OSError where the system refuses."""
+    places = {name: [rows.first, rows.of] for name, rows in sorted(tensors.items())}
+    try:
+        save_file(
+            {name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)}
+        )
+    except SafetensorError as error:  # a full disk, most often
+        raise OSError(*refusal(error), str(path)) from error
+
+
+def refusal(error: Exception) -> tuple[int, str]:
+    """The number and the words of what the system refused, which safetensors' own words name at their end.
+
+    >>> refusal(SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"))
+    (28, 'No space left on device')
+    """
+    if isinstance(error, OSError):
+        return error.errno or errno.EIO, error.strerror or str(error)
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return (int(found[1]), os.strerror(int(found[1]))) if found else (errno.EIO, str(error))
+
+
+class Stored(Mapping[str, Tensor]):
+    """The tensors of all files of one stem in a folder, by name, whoever wrote them; nothing is read before its time.
+
+    like: tensors that those are for: of a parameter that is sharded, and of what is kept of it ("PARAMETER/KEY"),
+    a rank reads its own rows only, and gets them as a tensor sharded in the same way.
+
+    Raises AttendoError where a shard is missing.
+    """
+
+    def __init__(self, folder: Path, stem: str, like: Mapping[str, Tensor] | None = None):
+        self._like = {} if like is None else like
+        self._parts: dict[str, list[tuple[int, Any]]] = {}
+        self._of: dict[str, int] = {}
+        for path in shard_files(folder, stem):
+            file = safe_open(path, framework="pt")
+            places = json.loads((file.metadata() or {}).get(FIRST_ROWS, "{}"))
+            for name in file.keys():  # noqa: SIM118 - no mapping
+                shape = file.get_slice(name).get_shape()
+                first, of = places.get(name, [0, shape[0] if shape else 1])
+                self._parts.setdefault(name, []).append((first, file))
+                self._of[name] = of
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, name: str) -> Tensor:
+        target = self._like.get(name, self._like.get(name.rpartition("/")[0]))
+        if target is None or not is_sharded(target) or self.shape(name) != list(target.shape):
+            return self._read(name, 0, self._of[name])
+        return with_rows(target, self._read(name, *span(target)))
+
+    def shape(self, name: str) -> list[int]:
+        """Of the whole tensor; it is not read for that."""
+        shape = self._parts[name][0][1].get_slice(name).get_shape()
+        return [self._of[name], *shape[1:]] if shape else []
+
+    def _read(self, name: str, first: int, end: int) -> Tensor:
+        """Rows `first` to `end` of a tensor; one without dimensions is read as it is."""
+        parts = self._parts[name]
+        if not self.shape(name):
+            return parts[0][1].get_tensor(name)
+        found, place = [parts[0][1].get_slice(name)[0:0]], first
+        for begins, file in sorted(parts, key=lambda part: part[0]):
+            rows = file.get_slice(name)
+            if begins <= place < (high := min(end, begins + rows.get_shape()[0])):
+                found.append(rows[place - begins : high - begins])
+                place = high
+        if place < end:
+            raise AttendoError(f"row {place} of {name} is in no shard; resume from another checkpoint")
+        return found[1] if len(found) == 2 else torch.cat(found)
+
+
+def shard_files(folder: Path, stem: str) -> list[Path]:
+    """The files of one stem, in the order of their ranks. Raises AttendoError where one is missing."""
+    whole = folder / shard_name(stem)
+    if whole.exists():
+        return [whole]
+    found = {
+        (int(m[1]), int(m[2])): path
+        for path in folder.glob(f"{stem}-*.safetensors")
+        if (m := re.fullmatch(rf"{re.escape(stem)}-(\d+)-of-(\d+)\.safetensors", path.name))
+    }
+    world = max((of for _, of in found), default=1)
+    for number in range(1, world + 1):
+        if (number, world) not in found:
+            name = shard_name(stem, Ranks(number - 1, world))
+            raise AttendoError(f"{folder} has no {name}; copy it back, or resume from another checkpoint")
+    return [found[number, world] for number in range(1, world + 1)]
+
+
+def write_together(
+    path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
+) -> None:
+    """A folder that all ranks write their files into, whole or not at all; it replaces one of that name.
+
+    write: called by each rank with the hidden folder; finish: by the first, when all have written. Raises OSError on
+    all of them where one failed; nothing has changed then.
+    """
+    if ranks.is_first:
+        failed: list[tuple[int, str]] = []
+        try:
+            with atomic_folder(path, replace=True) as temporary:
+                ranks.broadcast(str(temporary))
+                failed = _failures(temporary, write, ranks)
+                if failed:
+                    raise OSError(*failed[0], str(path))
+                finish(temporary)
+        except OSError as error:
+            failed = failed or [refusal(error)]
+        ranks.broadcast(failed)
+    else:
+        begun = ranks.broadcast(None)
+        if isinstance(begun, str):
+            _failures(Path(begun), write, ranks)
+            failed = ranks.broadcast(None)
+        else:  # the first rank could not even begin
+            failed = begun
+    if failed:
+        raise OSError(*failed[0], str(path))
+
+
+def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[tuple[int, str]]:
+    """Lets each rank write; what went wrong on any of them, as `refusal` has it."""
+    error = None
+    try:
+        write(folder)
+    except OSError as failed:
+        number, words = refusal(failed)
+        error = number, words if ranks.world == 1 else f"rank {ranks.rank}: {words}"
+    return [found for found in ranks.gathered(error) if found is not None]

@@ -6,7 +6,6 @@ import queue
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext, suppress
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -17,17 +16,19 @@ from attendo.training.checkpoints import (
     Saver,
     average_weights,
     load_state,
+    load_weights,
     place_of,
+    random_states,
     regular_checkpoints,
+    require_finite,
+    set_random_states,
     snapshot,
+    weights_of,
 )
 from attendo.training.distributed import Ranks
-from attendo.training.ending import due, plan_end, share_done
-from attendo.training.finite import require_finite
-from attendo.training.gradients import try_largest
 from attendo.training.run import Evaluation, Interrupted, Report, Run, Task
-from attendo.training.state import load_weights, random_states, set_random_states, weights_of
-from attendo.training.update import update
+from attendo.training.stopping import due, plan_end, share_done
+from attendo.training.update import try_largest_batches, update
 
 T = TypeVar("T")
 
@@ -102,32 +103,32 @@ def train(run: Run) -> Iterator[Report]:
     Where the run is to stop, all state is saved first, as it was before the piece of work that was left. Raises
     AttendoError where numbers stay infinite or none, and OSError where a checkpoint cannot be written.
     """
-    saver = None if run.folder is None else Saver(run.folder, run)
+    saver = Saver(run)
     try:
         with suppress(Interrupted):
             run.clock.resume(run.progress)
-            if saver is not None or run.ranks.world > 1:
-                try_largest(run)
-            run.agree(0.0)
+            if run.folder is not None or run.ranks.world > 1:
+                try_largest_batches(run)
+            run.sync_ranks(0.0)
             yield from steps(run, saver)
-            if run.progress.ended and run.folder and run.training.average_last > 1:
-                yield from evaluate_average(run, run.folder, saver)
-            if run.progress.ended and run.folder and (final := run.task.final) is not None:
-                yield from choose_finally(run, run.folder, saver, final)
+            if run.progress.ended and run.folder is not None:
+                if run.training.average_last > 1:
+                    yield from evaluate_average(run, saver)
+                if (final := run.task.final) is not None:
+                    yield from choose_finally(run, saver, final)
         if run.progress.ended:
             yield Report("end", run.progress, note=run.progress.ended, done=1.0)
-        elif saver is not None and saver.last != place_of(run.progress):
+        elif saver.last != place_of(run.progress):
             yield from save(run, saver)
     finally:
-        if saver is not None:
-            saver.wait()
+        saver.wait()
 
 
-def steps(run: Run, saver: Saver | None) -> Iterator[Report]:
+def steps(run: Run, saver: Saver) -> Iterator[Report]:
     """Updates and what is due after each, until the run has ended or is to stop."""
     progress, config = run.progress, run.training
     if progress.evaluation_due:
-        yield from what_is_due(run, saver)
+        yield from evaluate_and_save(run, saver)
     plan_end(run)
     while progress.ended is None and not run.stopping:
         batches = run.task.batches(config.seed, progress.epoch, progress.batch)
@@ -136,19 +137,20 @@ def steps(run: Run, saver: Saver | None) -> Iterator[Report]:
             for micro_batches in grouped(coming, config.accumulation):
                 report = update(run, micro_batches)
                 yield report
-                if saver is not None:
-                    saver.check()
+                saver.check()
                 if report.kind == "step":
-                    yield from what_is_due(run, saver)
+                    yield from evaluate_and_save(run, saver)
                 if progress.ended or run.stopping:
                     return
-        progress.epoch, progress.batch = progress.epoch + 1, 0
+        progress.epoch += 1
+        progress.batch = 0
 
 
-def what_is_due(run: Run, saver: Saver | None) -> Iterator[Report]:
+def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
     """After a step: decides whether the run has ended; evaluates and saves, if it is time to."""
     progress, config = run.progress, run.training
-    ended, is_best = plan_end(run), False
+    ended = plan_end(run)
+    is_best = False
     progress.evaluation_due = due(progress.step, config.evaluate_every) or ended is not None
     if progress.evaluation_due and not run.stopping:
         report = evaluate(run)
@@ -167,7 +169,8 @@ def evaluate(run: Run) -> Report:
     progress.evaluation_due = False
     is_best = progress.best is None or run.task.better(evaluation.value, progress.best)
     if is_best:
-        progress.best, progress.best_step = evaluation.value, progress.step
+        progress.best = evaluation.value
+        progress.best_step = progress.step
         progress.evaluations_since_best = 0
     else:
         progress.evaluations_since_best += 1
@@ -179,11 +182,15 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
 
     It can be interrupted, but not `to_the_end`. Raises AttendoError where a weight is not finite.
     """
-    require_finite(run.engine.model, run.progress.step)
+    require_finite(run.executor.trained_model, run.progress.step)
     before = random_states()
     run.model.eval()
     try:
-        with run.shown(), torch.inference_mode(), nullcontext() if to_the_end else run.interruption():
+        with (
+            run.evaluation_weights(),
+            torch.inference_mode(),
+            nullcontext() if to_the_end else run.interruption(),
+        ):
             return agreed(task.evaluate(run.model, run.ranks), run.ranks)
     finally:
         set_random_states(before)
@@ -197,53 +204,57 @@ def agreed(evaluation: Evaluation, ranks: Ranks) -> Evaluation:
     return Evaluation(values[0], values[1], [(source, wanted, given) for source, wanted, given in values[2]])
 
 
-def save(run: Run, saver: Saver | None) -> Iterator[Report]:
-    """Hands all state over to be saved."""
-    if saver is None:
+def save(run: Run, saver: Saver) -> Iterator[Report]:
+    """Hands all state over to be saved; nothing where the run keeps no checkpoints."""
+    if saver.folder is None:
         return
     run.clock.note(run.progress)
-    run.progress.threads, run.progress.world = torch.get_num_threads(), run.ranks.world
+    run.progress.threads = torch.get_num_threads()
+    run.progress.world = run.ranks.world
     run.progress.planned_end = run.training.planned_end
     saver.save(snapshot(run))
     yield Report("checkpoint", run.progress, note=f"step-{run.progress.step}", done=share_done(run))
 
 
-def evaluate_average(run: Run, folder: Path, saver: Saver | None) -> Iterator[Report]:
+def evaluate_average(run: Run, saver: Saver) -> Iterator[Report]:
     """Tries the mean of the last checkpoints; the model keeps those weights only if they are the best so far.
 
     Interrupted, it leaves the run's own weights, and an end that is still to come.
     """
-    if saver is not None:
-        saver.wait()
-    folders = regular_checkpoints(folder, run.save_every)[-run.training.average_last :]
+    assert saver.folder is not None
+    saver.wait()
+    folders = regular_checkpoints(saver.folder, run.save_every)[-run.training.average_last :]
     if len(folders) < 2:
         return
-    own = _copies(weights_of(run.engine.model))
-    load_weights(run.engine.model, average_weights(folders, own), "the averaged weights")
+    own = _copies(weights_of(run.executor.trained_model))
+    load_weights(run.executor.trained_model, average_weights(folders, own), "the averaged weights")
     try:
         report = evaluate(run)
     except Interrupted:
-        load_weights(run.engine.model, own, "the run's weights")
-        run.progress.ended, run.progress.evaluation_due = None, True
+        load_weights(run.executor.trained_model, own, "the run's weights")
+        run.progress.ended = None
+        run.progress.evaluation_due = True
         raise
     note = f"mean of the last {len(folders)} checkpoints"
     yield Report(
         "evaluation", run.progress, evaluation=report.evaluation, is_best=report.is_best, note=note, done=1.0
     )
     if not report.is_best:
-        load_weights(run.engine.model, own, "the run's weights")
+        load_weights(run.executor.trained_model, own, "the run's weights")
 
 
-def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> Iterator[Report]:
+def choose_finally(run: Run, saver: Saver, task: Task) -> Iterator[Report]:
     """Measures the last state, and the best so far, on all validation rows; the better one is reported, to be kept.
 
     The model keeps its weights, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.
     """
-    if saver is not None:
-        saver.wait()
-    model, progress = run.engine.model, run.progress
-    own, average = _copies(weights_of(model)), _copies({} if run.average is None else run.average.tensors)
-    step, path = progress.step, folder / f"step-{progress.best_step}"
+    assert saver.folder is not None
+    saver.wait()
+    progress = run.progress
+    own = _copies(weights_of(run.executor.trained_model))
+    average = _copies({} if run.average is None else run.average.tensors)
+    step = progress.step
+    path = saver.folder / f"step-{progress.best_step}"
     if progress.best_step != step and not path.is_dir():
         return  # what was kept cannot be compared
     try:
@@ -255,7 +266,8 @@ def choose_finally(run: Run, folder: Path, saver: Saver | None, task: Task) -> I
                 _put_back(run, own, average)
             else:
                 step, chosen = progress.best_step, best
-        is_last, progress.best_step = step != progress.best_step, step
+        is_last = step != progress.best_step
+        progress.best_step = step
         note = f"all validation rows: step {step:,} is kept"
         yield Report("evaluation", progress, evaluation=chosen, is_best=True, note=note, done=1.0)
     finally:
@@ -269,6 +281,6 @@ def _copies(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _put_back(run: Run, own: Mapping[str, Tensor], average: Mapping[str, Tensor]) -> None:
-    load_weights(run.engine.model, own, "the run's weights")
+    load_weights(run.executor.trained_model, own, "the run's weights")
     if run.average is not None:
         run.average.load(average)

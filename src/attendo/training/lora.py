@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from attendo.errors import AttendoError
 from attendo.nn.dropout import Dropout
-from attendo.training.sharding import gathered
+from attendo.training.distributed import gathered
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
@@ -258,7 +258,7 @@ def merge(model: nn.Module, twin: nn.Module) -> dict[str, Tensor]:
     return before
 
 
-def part(model: nn.Module, before: Mapping[str, Tensor]) -> None:
+def unmerge(model: nn.Module, before: Mapping[str, Tensor]) -> None:
     """Undoes `merge`: the model has the very tensors again that it gave."""
     for path, weight in before.items():
         cast(nn.Linear, model.get_submodule(path)).weight.data = weight

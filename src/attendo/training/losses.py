@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch
-from attendo.training.products import OneDnnLinear, onednn_product
+from attendo.training.acceleration import OneDnnLinear, onednn_product
 
 
 class Trainable(Protocol):

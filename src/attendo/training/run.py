@@ -1,29 +1,27 @@
-"""What the training loop works on, and what it tells: the run, its task, and its reports."""
+"""A training run: its model, task and state, and the reports of what it does, also in words."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attendo.data.batches import Batch
-from attendo.training.averages import WeightAverage
-from attendo.training.clock import Clock
-from attendo.training.compiling import compile_blocks
+from attendo.display.formats import duration, plural
+from attendo.display.width import fitted
+from attendo.training.acceleration import build_scaler
+from attendo.training.checkpoints import CheckpointConfig, Progress
 from attendo.training.distributed import ALONE, Ranks
-from attendo.training.lora import OFF, LoraConfig, freeze
-from attendo.training.losses import batch_loss
-from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.parallel import Engine
-from attendo.training.precision import autocast, build_scaler, recompute_blocks, set_tf32
-from attendo.training.products import use_onednn
-from attendo.training.state import CheckpointConfig, Progress
+from attendo.training.lora import OFF, LoraConfig
+from attendo.training.optimizer import TrainingConfig, WeightAverage, build_optimizer
+from attendo.training.parallel import TrainStepExecutor
+from attendo.training.stopping import Clock
 
 
 class Task(Protocol):
@@ -92,8 +90,8 @@ class Run:
     """A model on its way: everything the loop changes. `folder` takes the checkpoints; None: none are kept.
 
     ranks: the processes that train it. lora: adapters that are trained in place of its weights. stopping: all ranks are
-    to save what is done, and return; see `stop`. engine: computes losses and gradients, by all ranks; its model has the
-    parameters that the optimizer changes.
+    to save what is done, and return; see `stop`. executor: computes losses and gradients, by all ranks; its
+    `trained_model` has the parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -110,35 +108,21 @@ class Run:
     _can_be_interrupted: bool = False
 
     def __post_init__(self):
-        if self.training.products == "onednn":
-            use_onednn(self.model)
-        set_tf32(self.training.precision, self.device)
-        freeze(self.model, self.training.frozen)
-        how = self.training.parallel, self.ranks, self._prepare, self.lora
-        self.engine = Engine(self.model, self._loss, *how)
-        self.optimizer = build_optimizer(self.engine.model, self.training)
+        self.executor = TrainStepExecutor(self.model, self.training, self.ranks, self.lora)
+        self.optimizer = build_optimizer(self.executor.trained_model, self.training)
         self.scaler = build_scaler(self.training.precision, self.device)
         decay = self.training.ema_decay
-        self.average = WeightAverage(self.engine.model, decay) if decay else None
-
-    def _prepare(self, model: nn.Module) -> None:
-        if self.training.activation_checkpointing:
-            recompute_blocks(model)
-        if self.training.compile:
-            compile_blocks(model)
-
-    def _loss(self, model: nn.Module, batch: Batch, factor: float) -> Tensor:
-        with autocast(self.training.precision, self.device):
-            return batch_loss(model, batch, self.training.label_smoothing, factor)
+        self.average = WeightAverage(self.executor.trained_model, decay) if decay else None
 
     @contextmanager
-    def shown(self) -> Iterator[None]:
+    def evaluation_weights(self) -> Iterator[None]:
         """Within it the model is as it is evaluated and kept: whole on each rank, with the average of its weights.
 
         All ranks enter it together.
         """
-        averaged = nullcontext() if self.average is None else self.average.swapped(self.engine.model)
-        with averaged, self.engine.whole():
+        average = self.average
+        averaged = nullcontext() if average is None else average.swapped(self.executor.trained_model)
+        with averaged, self.executor.whole():
             yield
 
     @property
@@ -151,21 +135,22 @@ class Run:
         """Where the model is."""
         return next(self.model.parameters()).device
 
-    def agree(self, loss: float) -> float:
+    def sync_ranks(self, loss: float) -> float:
         """The sum of a loss over the ranks; they agree as well on the time that is spent, and on whether to stop."""
         if self.ranks.world == 1:
             return loss
         cpu, wall = self.clock.elapsed()
         own = [loss, float(self._asked_to_stop), cpu, wall if self.ranks.is_first else 0.0]
-        total, n_asked, cpu, wall = self.ranks.total(torch.tensor(own, dtype=torch.float64)).tolist()
+        sums = self.ranks.total(torch.tensor(own, dtype=torch.float64)).tolist()
+        total_loss, n_asked, cpu, wall = sums
         self.stopping = n_asked > 0
         self.clock.agree(cpu, wall)
-        return total
+        return total_loss
 
     def stop(self) -> None:
         """Makes the loop save and return, soon; a signal handler may call it, and it raises Interrupted at times.
 
-        Where there are several ranks, all end after the same update, which the next `agree` decides.
+        Where there are several ranks, all end after the same update, which the next `sync_ranks` decides.
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
@@ -188,3 +173,121 @@ class Run:
             yield
         finally:
             self._can_be_interrupted = False
+
+
+# ---- reports in words
+
+
+WIDTH = 79
+
+
+_FORMS: dict[str, Callable[[float], str]] = {
+    "bleu": "BLEU {:.1f}".format,
+    "chrf": "chrF {:.1f}".format,
+    "exact": "exact {:.1f} %".format,
+    "loss": "loss {:.3f}".format,
+    "perplexity": "perplexity {:.2f}".format,
+    "bits_per_byte": "{:.3f} bits a byte".format,
+    "accuracy": lambda share: f"accuracy {100 * share:.1f} %",
+    "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
+    "ece": lambda share: f"calibration error {100 * share:.1f} %",
+}
+
+
+_NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
+"""Of measures that decide which state is the best, where they are written otherwise than called."""
+
+
+def report_lines(report: Report) -> list[str]:
+    """What a report has to say; nothing of an update like others, and of a checkpoint."""
+    done = report.progress
+    match report.kind:
+        case "evaluation":
+            return evaluation_lines(report)
+        case "end":
+            return [
+                f"done: {report.note}; {plural(done.step, 'step')} in {duration(done.wall_seconds)}"
+                f" ({done.cpu_seconds:,.0f} CPU-seconds)",
+                *kept_lines(report),
+            ]
+        case "advice":
+            from attendo.training.coach import advice_lines
+
+            return advice_lines(report.note)
+        case "step" | "skipped" if report.note:
+            return [f"step {done.step:,}: {report.note}"]
+        case _:
+            return []
+
+
+def evaluation_lines(report: Report) -> list[str]:
+    """An evaluation's measures, and a sample: the source, what was found, what it should be.
+
+    Of translations always the first, which is seen to become better; of labels another one each time.
+    """
+    assert report.evaluation is not None
+    first, *parts = measured(report.evaluation.measures)
+    deciding = report.evaluation.deciding
+    parts += [f"({report.note})"] if report.note else []
+    parts += (
+        [f"best {_NAMES.get(deciding, deciding)} so far"]
+        if report.is_best and not report.note.startswith("all")
+        else []
+    )
+    lines = [f"step {report.progress.step:,}: {first}"]
+    for part in parts:
+        if len(lines[-1]) + 2 + len(part) <= WIDTH:
+            lines[-1] += f"  {part}"
+        else:
+            lines.append(f"    {part}")
+    are_labels, samples = "macro_f1" in report.evaluation.measures, report.evaluation.samples
+    at = report.progress.step % len(samples) if are_labels and samples else 0
+    for source, wanted, given in samples[at : at + 1]:
+        right = f"{given} (right)" if are_labels else given
+        texts = [("  ", source), *([("→ ", right)] if given == wanted else [("→ ", given), ("≠ ", wanted)])]
+        lines += [fitted(f"    {mark}{' '.join(text.splitlines())}", WIDTH) for mark, text in texts]
+    return lines
+
+
+def kept_lines(report: Report) -> list[str]:
+    """Which state was kept, by what decided, where the report of the end knows it; a loss with its perplexity.
+
+    And what to do where the model knows less than a count of words.
+    """
+    if report.evaluation is None:
+        return []
+    deciding = {report.evaluation.deciding} | (
+        {"perplexity"} if report.evaluation.deciding == "loss" else set()
+    )
+    measures = report.evaluation.measures
+    chosen = {name: value for name, value in measures.items() if name in deciding}
+    lines = [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
+    counting = measures.get(f"{report.evaluation.deciding}_counting_words", -math.inf)
+    if report.evaluation.value < counting:
+        [reached] = measured({report.evaluation.deciding: counting})
+        lines += [
+            f"counting words does better, {reached}: give it more rows,",
+            "    or a start that has read other texts (masked-language-model, `init_from`)",
+        ]
+    return lines
+
+
+def counted(measures: Mapping[str, float]) -> list[str]:
+    """What counting words reaches on the same texts, in words; nothing where it was not tried.
+
+    >>> counted({"accuracy": 0.9, "accuracy_counting_words": 0.875, "macro_f1_counting_words": 0.75})
+    ['counting words: accuracy 87.5 %, macro-F1 75.0 %']
+    """
+    found = {
+        name: measures[f"{name}_counting_words"] for name in _FORMS if f"{name}_counting_words" in measures
+    }
+    return [f"counting words: {', '.join(measured(found))}"] if found else []
+
+
+def measured(measures: Mapping[str, float]) -> list[str]:
+    """The measures that people look at, in words.
+
+    >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
+    ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']
+    """
+    return [form(measures[name]) for name, form in _FORMS.items() if name in measures]

@@ -1,15 +1,156 @@
-"""Ctrl-C and SIGTERM ask work to stop, so that it can save first; nothing ends at once."""
+"""When a run stops: after its steps, epochs or budget of time, without progress, or on a signal."""
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from attendo.display.formats import plural
+from attendo.training.optimizer import Horizon
 
 if TYPE_CHECKING:
     from types import FrameType
+
+    from attendo.training.checkpoints import Progress
+    from attendo.training.optimizer import TrainingConfig
+    from attendo.training.run import Run
+
+
+@dataclass
+class Clock:
+    """Counts from its making, or from `cpu_start` and `wall_start`: a command counts from the process's start."""
+
+    cpu_start: float = field(default_factory=time.process_time)
+    wall_start: float = field(default_factory=time.monotonic)
+    _before: tuple[float, float] = (0.0, 0.0)
+    _agreed: tuple[float, float] | None = None
+    _first_step: tuple[int, float] | None = None
+
+    @classmethod
+    def of_process(cls) -> Clock:
+        """A clock that started with the process, for a command: loading torch costs the user's time, too.
+
+        When Python itself started is not known to it; the CPU time it has spent since is the nearest to that.
+        """
+        return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
+
+    def resume(self, progress: Progress) -> None:
+        """Adds what earlier sittings spent."""
+        self._before = (progress.cpu_seconds, progress.wall_seconds)
+        self._first_step = None
+
+    def elapsed(self) -> tuple[float, float]:
+        """CPU and wall seconds of this process in this sitting."""
+        return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
+
+    def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
+        """What several processes have spent together counts from now on, so that all decide the same."""
+        self._agreed = cpu_seconds, wall_seconds
+
+    def note(self, progress: Progress) -> None:
+        """Writes the time spent so far into the progress."""
+        cpu, wall = self.elapsed() if self._agreed is None else self._agreed
+        progress.cpu_seconds = self._before[0] + cpu
+        progress.wall_seconds = self._before[1] + wall
+
+    def spent(self, progress: Progress, config: TrainingConfig) -> float:
+        """Seconds spent on the clock that the budget names (CPU unless `minutes` was given)."""
+        self.note(progress)
+        return progress.wall_seconds if config.minutes is not None else progress.cpu_seconds
+
+    def seconds_per_step(self, progress: Progress, config: TrainingConfig) -> float | None:
+        """The pace of this sitting, evaluations and checkpoints included; None before it can be told."""
+        spent = self.spent(progress, config)
+        if self._first_step is None:
+            self._first_step = (progress.step, spent)
+        steps = progress.step - self._first_step[0]
+        return (spent - self._first_step[1]) / steps if steps >= 5 else None
+
+
+def plan_end(run: Run) -> str | None:
+    """Decides when the decay starts and when the run ends; gives the reason once it has ended.
+
+    With a number of steps or epochs both are known from the start. With a budget of time the clock decides the
+    start of the decay, and there, from the pace so far, its last step; both are kept in the progress.
+    """
+    progress, config = run.progress, run.training
+    spent = run.clock.spent(progress, config)
+    if progress.horizon.end is None:
+        progress.horizon = horizon(run, spent)
+    if progress.horizon.end is not None and progress.step >= progress.horizon.end:
+        return f"all {progress.horizon.end:,} steps done" if config.seconds is None else "time budget used"
+    if config.seconds is not None and spent >= config.seconds:
+        return "time budget used"
+    if config.patience and progress.evaluations_since_best >= config.patience:
+        return f"no better for {config.patience} evaluations"
+    return None
+
+
+def horizon(run: Run, spent: float) -> Horizon:
+    """Start of the decay and end, in steps; still open while a budget of time has more left than the decay takes."""
+    progress, config = run.progress, run.training
+    if (total := total_steps(run)) is not None:
+        return Horizon(round(total * (1 - config.decay_share)), total)
+    assert config.seconds is not None, "the config has exactly one end"
+    pace = run.clock.seconds_per_step(progress, config)
+    left = config.seconds * (1 - config.reserve_share) - spent
+    if pace is None or left > config.decay_share * config.seconds:
+        return Horizon()
+    return Horizon(progress.step, progress.step + max(1, int(left / pace)))
+
+
+def total_steps(run: Run) -> int | None:
+    """The number of updates where steps or epochs were asked for, else None."""
+    config = run.training
+    if config.steps is not None:
+        return config.steps
+    if config.epochs is not None:
+        per_epoch = math.ceil(len(run.task.batches(config.seed, 0, 0)) / config.accumulation)
+        return max(1, math.ceil(per_epoch * config.epochs))
+    return None
+
+
+def share_done(run: Run) -> float:
+    """How much of the run is behind it, from 0 to 1."""
+    end = run.progress.horizon.end
+    if run.training.seconds is None and end:
+        return min(1.0, run.progress.step / end)
+    return min(1.0, run.clock.spent(run.progress, run.training) / (run.training.seconds or math.inf))
+
+
+def standing(run: Run) -> str:
+    """How far a run is that has yet to go on, and what it aims at."""
+    progress, config = run.progress, run.training
+    if (total := total_steps(run)) is not None:
+        return f"{progress.step:,} of {total:,} steps"
+    assert config.seconds is not None, "the config has exactly one end"
+    on_wall = config.minutes is not None
+    spent = progress.wall_seconds if on_wall else progress.cpu_seconds
+    unit = "seconds" if on_wall else "CPU-seconds"
+    return f"{plural(progress.step, 'step')}, {spent:,.0f} of {config.seconds:,.0f} {unit} used"
+
+
+def more_time(run: Run) -> str:
+    """The option that doubles a budget of time, as a sentence goes on with it; "" where another end was set."""
+    config = run.training
+    if config.seconds is None:
+        return ""
+    option = "`minutes`" if config.minutes is not None else "`cpu_minutes`"
+    return f", or {option} {2 * config.seconds / 60:g} in all"
+
+
+def due(step: int, every: int) -> bool:
+    """Whether something done every so many steps (0 = never) is due after this one."""
+    return every > 0 and step % every == 0
+
+
+# ---- signals
 
 
 class Stopped:

@@ -1,44 +1,41 @@
-"""One update of the weights; left out, to the bit, where its numbers are none."""
+"""One update of the weights; skipped, with all state as before, if loss or gradient are not finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from attendo.data.batches import Batch
+from attendo.data.batches import Batch, EpochBatches
 from attendo.errors import AttendoError
-from attendo.own_parts import own_part_at
-from attendo.training.checkpoints import checkpoints
-from attendo.training.ending import share_done
-from attendo.training.finite import first_not_finite, gradient_not_finite
-from attendo.training.gradients import split_note, summed_gradients
+from attendo.own_parts import is_unsound, own_part_at
+from attendo.training.checkpoints import checkpoints, set_torch_states, torch_states
+from attendo.training.distributed import local
 from attendo.training.losses import width
 from attendo.training.optimizer import learning_rate
 from attendo.training.run import Report, Run
-from attendo.training.state import set_torch_states, torch_states
-
-MOST_IN_A_ROW = 3
-"""Updates that may be left out one after the other before the run stops."""
+from attendo.training.stopping import share_done
 
 
 def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
     """One step of the optimizer on one or several batches; left out where loss or gradient are not finite.
 
     The loss is the sum over all real targets, divided once by their number, whatever the padding and the accumulation.
-    Raises AttendoError when MOST_IN_A_ROW updates in a row were left out, and Interrupted when the run is to stop
-    before the last of the batches; the state is then that before the update.
+    Raises AttendoError when MOST_SKIPPED_IN_A_ROW updates in a row were left out, and Interrupted when the run is to
+    stop before the last of the batches; the state is then that before the update.
     """
     progress, config = run.progress, run.training
-    run.engine.model.train()
+    run.executor.trained_model.train()
     before, too_large = torch_states(), progress.too_large
     n_targets = sum(batch.n_targets for batch in micro_batches)
-    loss = run.agree(summed_gradients(run, micro_batches, 1.0 / n_targets))
+    loss = run.sync_ranks(summed_gradients(run, micro_batches, 1.0 / n_targets))
     if run.scaler is not None:
         run.scaler.unscale_(run.optimizer)
-    norm = run.engine.clip(config.clip_norm)
+    norm = run.executor.clip(config.clip_norm)
     rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
     finite = math.isfinite(norm) and math.isfinite(loss)
     note = "" if too_large == progress.too_large else split_note(progress.too_large)
@@ -46,14 +43,14 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
         for group in run.optimizer.param_groups:
             group["lr"] = rate
         take_step(run)
-    source = "" if finite else culprit(run, micro_batches, before)
+    source = "" if finite else find_nonfinite_source(run, micro_batches, before)
     if run.scaler is not None:
         run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
     progress.batch += len(micro_batches)
     progress.saw(batch.ids for batch in micro_batches)
     if not finite:
-        return left_out(run, source, loss, norm)
+        return skipped_report(run, source, loss, norm)
     progress.step += 1
     progress.skipped_in_a_row = 0
     counts = [batch.n_targets if batch.n_tokens is None else batch.n_tokens for batch in micro_batches]
@@ -69,10 +66,132 @@ def take_step(run: Run) -> None:
     else:
         run.scaler.step(run.optimizer)
     if run.average is not None:
-        run.average.update(run.engine.model, run.progress.step + 1)
+        run.average.update(run.executor.trained_model, run.progress.step + 1)
 
 
-def left_out(run: Run, source: str, loss: float, norm: float) -> Report:
+# ---- gradients
+
+
+def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: bool = False) -> float:
+    """Adds up the gradients of factor times the losses of all batches, over all ranks; gives this rank's loss.
+
+    Where memory does not suffice, all is done again, from the same random numbers, with the batch in halves; larger
+    ones are halved beforehand from then on. Of several ranks each takes its rows of every batch; they meet in the last
+    backward pass, so their batches can be cut in a `trial`, where none meets, and only if no rank holds a part of the
+    model alone. Raises AttendoError where a batch does not fit and cannot be cut, and Interrupted between two batches
+    where the run is to stop; nothing has changed then.
+    """
+    before, progress, ranks = torch_states(), run.progress, run.ranks
+    while True:
+        shares = [batch.share(ranks.rank, ranks.world) for batch in batches]
+        parts = [(p, weight) for own, weight in shares for p in parts_that_fit(own, progress.too_large)]
+        place = 0
+        try:
+            loss = 0.0
+            for place, (part, weight) in enumerate(parts):
+                if run.stopping and place and ranks.world == 1:
+                    undo_update(run, before)
+                    run.interrupt()
+                is_last = place == len(parts) - 1 and not trial
+                one = run.executor.loss(part, weight * factor, is_last)
+                (one if run.scaler is None else run.scaler.scale(one)).backward()
+                loss = loss + one.detach()
+            return float(loss)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            require_divisible(run, parts[place][0], trial, error)
+            progress.too_large = positions(parts[place][0])
+        undo_update(run, before)  # the traceback above held on to the memory
+
+
+def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:
+    """Raises AttendoError where a batch that did not fit into memory cannot be cut."""
+    size = f"out of memory at step {run.progress.step + 1} with {positions(batch):,} positions"
+    if len(batch.ids) < 2:
+        raise AttendoError(
+            f"{size} of a single row; choose a smaller model, or leave out the longest rows"
+        ) from error
+    if run.executor.is_sharded or (run.ranks.world > 1 and not trial):
+        raise AttendoError(
+            f"{size}; take a smaller training.batch_tokens with more training.accumulation, which is the same"
+        ) from error
+
+
+def undo_update(run: Run, before: dict[str, Tensor]) -> None:
+    """Forgets the gradients and random numbers of an update that has begun."""
+    run.optimizer.zero_grad(set_to_none=True)
+    set_torch_states(before)
+    if run.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether it says that memory did not suffice; on the CPU torch has no type of its own for that.
+
+    >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
+    True
+    """
+    words = ("out of memory", "not enough memory", "can't allocate memory", "cannot allocate memory")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(
+        word in str(error).lower() for word in words
+    )
+
+
+def positions(batch: Batch) -> int:
+    """Positions that a batch takes in all its inputs and targets, padding included."""
+    return batch.targets.numel() + sum(t.numel() for t in batch.inputs.values() if t.ndim > 1)
+
+
+def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
+    """The batch, or its halves, their halves and so on, until each has fewer positions than did not fit (0: any)."""
+    n_rows = len(batch.ids)
+    if not too_large or positions(batch) < too_large or n_rows < 2:
+        yield batch
+        return
+    for part in (slice(0, n_rows // 2), slice(n_rows // 2, n_rows)):
+        yield from parts_that_fit(batch.part(part), too_large)
+
+
+def split_note(size: int) -> str:
+    """What is said when a batch of so many positions had to be cut."""
+    return (
+        f"out of memory with a batch of {size:,} positions: such batches are cut in parts from now on, with an equal"
+        " gradient; a smaller training.batch_tokens with more training.accumulation does the same"
+    )
+
+
+def try_largest_batches(run: Run) -> None:
+    """Tries the gradients of the batches that take the most memory, before anything is trained.
+
+    They are those of the epoch at hand with the most rows, and with the fewest, which are the longest. Nothing of the
+    run's state changes but `progress.too_large`, where one did not fit. All ranks do it at every start: see
+    `TrainStepExecutor.warm_up`.
+    """
+    batches, before = run.task.batches(run.training.seed, run.progress.epoch, 0), torch_states()
+    if not len(batches):
+        return
+    sizes = batches.sizes.tolist() if isinstance(batches, EpochBatches) else [0]
+    run.executor.trained_model.train()
+    for number in dict.fromkeys((sizes.index(max(sizes)), sizes.index(min(sizes)))):
+        batch = batches[number]
+        summed_gradients(run, [batch], 1.0 / batch.n_targets, trial=True)
+        undo_update(run, before)
+    if run.ranks.world > 1:
+        sizes = [size for size in run.ranks.gathered(run.progress.too_large) if size]
+        run.progress.too_large = min(sizes, default=0)
+        run.executor.warm_up(batches[0].share(run.ranks.rank, run.ranks.world)[0])
+        undo_update(run, before)
+
+
+# ---- updates that are not finite
+
+
+MOST_SKIPPED_IN_A_ROW = 3
+"""Updates that may be left out one after the other before the run stops."""
+
+
+def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
     """Counts an update that was left out, for what `source` gave; the batches count as seen.
 
     Raises AttendoError where it is one too many.
@@ -86,15 +205,17 @@ def left_out(run: Run, source: str, loss: float, norm: float) -> Report:
         note += f": its update was left out, and the loss is scaled by {scale:,.0f} from now on"
         return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
     progress.skipped_in_a_row += 1
-    if progress.skipped_in_a_row >= MOST_IN_A_ROW:
-        raise AttendoError(f"{note}: {MOST_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}")
+    if progress.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
+        raise AttendoError(
+            f"{note}: {MOST_SKIPPED_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}"
+        )
     note += ": its update was left out"
     return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
 
 
 def remedy(run: Run, source: str) -> str:
-    """What to do where updates are left out, for what `source` (see `culprit`) gave."""
-    part = own_part_at(run.engine.model, source.removeprefix("the gradient of "))
+    """What to do where updates are left out, for what `source` (see `find_nonfinite_source`) gave."""
+    part = own_part_at(run.executor.trained_model, source.removeprefix("the gradient of "))
     rate = f"{run.training.learning_rate:.2g}"
     saved = run.folder is not None and checkpoints(run.folder)
     if part is not None:
@@ -105,16 +226,50 @@ def remedy(run: Run, source: str) -> str:
     return f"train again with a lower training.learning_rate (now {rate})"
 
 
-def culprit(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
-    """What gave the first number that is none: the passes are done once more, watched, with the same random numbers."""
-    after, model, ranks = torch_states(), run.engine.model, run.ranks
+def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
+    """The source of the first non-finite number, found by a second pass with the same random numbers."""
+    after, model, ranks = torch_states(), run.executor.trained_model, run.ranks
     set_torch_states(before)
     try:
         parts = [batch.share(ranks.rank, ranks.world)[0] for batch in micro_batches]
-        found = [first_not_finite(model, partial(run.engine.loss, part, 1.0)) for part in parts]
+        found = [first_nonfinite_module(model, partial(run.executor.loss, part, 1.0)) for part in parts]
     finally:
         set_torch_states(after)
     found = [
-        path for of_rank in ranks.gathered([*found, gradient_not_finite(model)]) for path in of_rank if path
+        path for of_rank in ranks.gathered([*found, nonfinite_gradient(model)]) for path in of_rank if path
     ]
     return found[0] if found else "the norm of the gradient"
+
+
+def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
+    """The path of the first module with a non-finite output while `forward` runs; None if all outputs are finite.
+
+    Inner modules end first, so this is the smallest such part. "the loss" if only what `forward` returns is not finite.
+    """
+    found: list[str] = []
+
+    def look(path: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            if not found and isinstance(output, Tensor) and is_unsound(module, output):
+                found.append(path or "the model")
+
+        return hook
+
+    handles = [module.register_forward_hook(look(path)) for path, module in model.named_modules()]
+    try:
+        with torch.no_grad():
+            result = forward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    if found:
+        return found[0]
+    return None if result.isfinite().all() else "the loss"
+
+
+def nonfinite_gradient(model: nn.Module) -> str | None:
+    """The parameter nearest to the output whose gradient is not finite; None if all are."""
+    for name, parameter in reversed(list(model.named_parameters())):
+        if parameter.grad is not None and not local(parameter.grad).isfinite().all():
+            return f"the gradient of {name}"
+    return None

@@ -14,12 +14,12 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.data.batches import Batch, EpochBatches, Rows
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
 from attendo.training.losses import Trainable, token_losses
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Evaluation, Run
-from attendo.training.state import CheckpointConfig
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 NO_TARGET = -1

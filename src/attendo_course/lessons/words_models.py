@@ -23,10 +23,10 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
 from attendo.runs.language import LanguageModelTask
+from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Run
-from attendo.training.state import CheckpointConfig
 from attendo_course.lessons.words_text import CONTEXT, LINE
 
 WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2

@@ -11,10 +11,18 @@ from torch import nn
 
 from attendo.inspecting.recording import view
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
-from attendo.training import compiling
-from attendo.training.compiling import compile_blocks, compiling_pays, forget_compiled
+from attendo.training import acceleration
+from attendo.training.acceleration import (
+    autocast,
+    build_scaler,
+    compile_blocks,
+    compiling_pays,
+    forget_compiled,
+    recompute_blocks,
+    recomputed,
+    set_tf32,
+)
 from attendo.training.losses import batch_loss
-from attendo.training.precision import autocast, build_scaler, recompute_blocks, recomputed, set_tf32
 
 CPU = torch.device("cpu")
 
@@ -193,7 +201,7 @@ def test_compiled_blocks_are_one_graph_with_the_same_gradients():
 def test_compiling_pays_where_it_is_clearly_faster_on_a_gpu(monkeypatch, compiled_calls, times, pays):
     model = tiny_model()
     assert not compiling_pays(model, lambda: None)  # a CPU
-    monkeypatch.setattr(compiling, "_on_gpu", lambda model: True)
-    monkeypatch.setattr(compiling, "_seconds", lambda step: times.pop(0))
+    monkeypatch.setattr(acceleration, "_on_gpu", lambda model: True)
+    monkeypatch.setattr(acceleration, "_step_seconds", lambda step: times.pop(0))
     assert compiling_pays(model, lambda: None) is pays
     assert all(module._compiled_call_impl is None for module in model.modules())

@@ -5,11 +5,18 @@ import torch
 from tiny_task import TinyTask, tiny_model, tiny_run
 from torch import nn
 
-from attendo.training import precision
+from attendo.training import acceleration
+from attendo.training.acceleration import (
+    OneDnnLinear,
+    fastest_precision,
+    fastest_products,
+    has_onednn,
+    onednn_product,
+    use_onednn,
+    weight_gradient,
+)
 from attendo.training.loop import train
 from attendo.training.losses import batch_loss
-from attendo.training.precision import fastest_precision, fastest_products
-from attendo.training.products import OneDnnLinear, has_onednn, onednn_product, use_onednn, weight_gradient
 
 pytestmark = pytest.mark.skipif(not has_onednn(), reason="this build of torch has no oneDNN")
 
@@ -67,12 +74,14 @@ def test_a_run_trains_with_it(tmp_path):
 )
 def test_what_is_clearly_faster_is_chosen(monkeypatch, own, other, chosen):
     monkeypatch.setattr(
-        precision, "_seconds", lambda product, *_: other if product is onednn_product else own
+        acceleration, "_product_seconds", lambda product, *_: other if product is onednn_product else own
     )
     assert fastest_products(torch.device("cpu")) == chosen
 
 
 @pytest.mark.parametrize(("half", "chosen"), [(0.3, "bfloat16"), (0.9, "float32")])
 def test_bfloat16_is_chosen_where_it_is_clearly_faster(monkeypatch, half, chosen):
-    monkeypatch.setattr(precision, "_seconds", lambda _, m, __: half if m.dtype == torch.bfloat16 else 1.0)
+    monkeypatch.setattr(
+        acceleration, "_product_seconds", lambda _, m, __: half if m.dtype == torch.bfloat16 else 1.0
+    )
     assert fastest_precision(torch.device("cpu")) == chosen

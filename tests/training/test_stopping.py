@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from attendo.training.ending import more_time, standing
+from attendo.training.checkpoints import Progress
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.state import Progress
+from attendo.training.stopping import more_time, standing
 
 
 @pytest.mark.parametrize(

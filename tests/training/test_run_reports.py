@@ -3,9 +3,8 @@
 import sys
 
 from attendo.cli.reporting import say
-from attendo.training.report_lines import evaluation_lines, report_lines
-from attendo.training.run import Evaluation, Report
-from attendo.training.state import Progress
+from attendo.training.checkpoints import Progress
+from attendo.training.run import Evaluation, Report, evaluation_lines, report_lines
 
 
 def test_what_is_said_fits_80_columns_of_a_terminal(monkeypatch, capsys):

@@ -6,16 +6,18 @@ from tiny_task import tiny_model, tiny_run
 
 from attendo.errors import AttendoError
 from attendo.training.checkpoints import (
+    CheckpointConfig,
+    Progress,
     average_weights,
     checkpoints,
     load_checkpoint,
+    load_weights,
     newest_checkpoint,
     prune_checkpoints,
     snapshot,
     write_checkpoint,
 )
 from attendo.training.loop import train
-from attendo.training.state import CheckpointConfig, Progress, load_weights
 from attendo.training.update import update
 
 

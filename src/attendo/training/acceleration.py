@@ -1,0 +1,261 @@
+"""Faster and smaller training steps: number formats, oneDNN's matrix products, compiled and recomputed blocks.
+
+On AMD processors with AVX-512 torch's own library (MKL) keeps to half-width instructions; oneDNN is up to twice as fast.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from statistics import median
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, is_grad_enabled, nn
+from torch.utils.checkpoint import checkpoint
+
+from attendo.nn.blocks import DecoderBlock, EncoderBlock
+from attendo.nn.masks import Mask
+
+BlockT = TypeVar("BlockT", bound=nn.Module)
+Precision = Literal["float32", "tf32", "bfloat16", "float16"]
+FORMATS = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+TIMED_SIZE = 256
+"""Rows and columns of the matrices whose products are timed in two formats."""
+TIMED_PRODUCTS = 5
+TIMED_SHAPES = ((512, 256, 1024), (128, 256, 8192))
+"""Rows, inner and outer width of products in a feed-forward network and in an output layer."""
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
+    """Within it, matrix products run in the given format; weights, norms and sums stay float32."""
+    return torch.autocast(device.type, FORMATS[precision]) if precision in FORMATS else nullcontext()
+
+
+def set_tf32(precision: Precision, device: torch.device) -> None:
+    """Products of float32 on a GPU with 10 bits of the mantissa ("tf32": some 8 times as fast) or with all 23.
+
+    Holds for the whole process, backward passes included. On a CPU it changes nothing.
+    """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+
+
+def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
+    """For float16, whose least number is 6e-8: what scales the loss so that gradients don't vanish; else None.
+
+    Micikevicius et al. 2018. Its `state_dict()` is plain numbers.
+
+    >>> build_scaler("bfloat16", torch.device("cpu")) is None
+    True
+    >>> build_scaler("float16", torch.device("cpu")).get_scale()
+    65536.0
+    """
+    return torch.amp.GradScaler(device.type) if precision == "float16" else None
+
+
+def fastest_precision(device: torch.device) -> Precision:
+    """bfloat16 where a product takes at most 2/3 of the time of float32 on this device, else float32.
+
+    Measured, not looked up: without instructions for it, it is emulated, slowly. Takes some 50 milliseconds.
+    """
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    if device.type != "cpu":
+        return "float32"
+    a = torch.ones(TIMED_SIZE, TIMED_SIZE)
+    half = a.bfloat16()
+    return (
+        "bfloat16"
+        if _product_seconds(F.linear, half, half) < _product_seconds(F.linear, a, a) * 2 / 3
+        else "float32"
+    )
+
+
+def fastest_products(device: torch.device) -> Products:
+    """oneDNN where products as training has them take it at most 9/10 of the time of torch's own library, else that.
+
+    It keeps memory for each shape, so less is no gain. Takes some 100 milliseconds.
+    """
+    if device.type != "cpu" or not has_onednn():
+        return "torch"
+    factors = [(torch.ones(rows, inner), torch.ones(outer, inner)) for rows, inner, outer in TIMED_SHAPES]
+    torch_seconds = sum(_product_seconds(F.linear, left, right) for left, right in factors)
+    onednn_seconds = sum(_product_seconds(onednn_product, left, right) for left, right in factors)
+    return "onednn" if onednn_seconds < torch_seconds * 9 / 10 else "torch"
+
+
+def _product_seconds(product: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor) -> float:
+    """The shortest of some products left · rightᵀ: other load on the machine only ever makes one longer."""
+    product(left, right)
+    times = []
+    for _ in range(TIMED_PRODUCTS):
+        start = time.process_time()
+        product(left, right)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+# ---- compiled and recomputed blocks
+
+
+Step = Callable[[], object]
+WARM_UP_STEPS = 2
+TIMED_STEPS = 5
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """Has torch compile each block when it is first called; names and parameters stay.
+
+    Block by block, since all blocks of a stack are the same code: it is compiled once, not once a layer. Lengths that
+    change make it compile once more, for any length.
+    """
+    for module in model.modules():
+        if isinstance(module, EncoderBlock | DecoderBlock):
+            module.compile()
+
+
+def compiling_pays(model: nn.Module, step: Step) -> bool:
+    """Whether a step takes at most 19/20 of its time once the blocks are compiled; leaves the model as it was.
+
+    step: forward and backward pass of the model on a batch. Always False on a CPU, where it was measured to lose,
+    after most of a minute of compiling.
+    """
+    if not _on_gpu(model):
+        return False
+    eager = _step_seconds(step)
+    compile_blocks(model)
+    try:
+        return _step_seconds(step) < 0.95 * eager
+    finally:
+        forget_compiled(model)
+
+
+def forget_compiled(model: nn.Module) -> None:
+    """Undoes `compile_blocks`."""
+    for module in model.modules():
+        module._compiled_call_impl = None
+
+
+def _on_gpu(model: nn.Module) -> bool:
+    return next(model.parameters()).device.type == "cuda"
+
+
+def _step_seconds(step: Step) -> float:
+    """The median wall time of a step, after those that warm up (or compile)."""
+    times: list[float] = []
+    for _ in range(WARM_UP_STEPS + TIMED_STEPS):
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return median(times[WARM_UP_STEPS:])
+
+
+def recompute_blocks(model: nn.Module) -> None:
+    """Changes the blocks of a model in place; names and parameters stay, and so do all gradients.
+
+    Chen et al. 2016: the memory of a block's inner values for one more forward pass, about a third of a step's time.
+    Random numbers are drawn again as they were.
+    """
+    for module in model.modules():
+        if type(module) in (EncoderBlock, DecoderBlock):
+            module.__class__ = recomputed(type(module))
+
+
+@cache
+def recomputed(kind: type[BlockT]) -> type[BlockT]:
+    """A kind of block that is another one but for this: while gradients are wanted, only its inputs are kept.
+
+    >>> issubclass(recomputed(EncoderBlock), EncoderBlock), recomputed(EncoderBlock) is recomputed(EncoderBlock)
+    (True, True)
+    """
+
+    class Recomputed(kind):
+        def forward(self, *inputs: Tensor | Mask | None) -> Tensor:
+            if not is_grad_enabled():
+                return super().forward(*inputs)
+            again = checkpoint(super().forward, *inputs, use_reentrant=False)
+            assert isinstance(again, Tensor)
+            return again
+
+    Recomputed.__name__ = Recomputed.__qualname__ = f"Recomputed{kind.__name__}"
+    return cast(type[BlockT], Recomputed)
+
+
+# ---- matrix products by oneDNN
+
+
+Products = Literal["torch", "onednn"]
+FEWEST_ROWS = 16
+"""Below this many rows a product is too small to be worth oneDNN's preparations."""
+
+
+def onednn_product(
+    x: Float[Tensor, "n d_in"],
+    weight: Float[Tensor, "d_out d_in"],
+    bias: Float[Tensor, " d_out"] | None = None,
+) -> Float[Tensor, "n d_out"]:
+    """x Wᵀ + b by oneDNN, in float32; no gradient."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def has_onednn() -> bool:
+    """Whether this build of torch offers the product."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def weight_gradient(
+    grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]
+) -> Float[Tensor, "d_out d_in"]:
+    """dW = Gᵀ X by oneDNN, which copies its first factor where that is transposed: here the narrower of the two."""
+    if x.shape[1] < grad.shape[1]:
+        return onednn_product(x.mT, grad.mT).mT.contiguous()
+    return onednn_product(grad.mT, x.mT)
+
+
+class _OneDnn(torch.autograd.Function):
+    """The product with its gradients: dX = G W, dW = Gᵀ X, db = Σ G."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
+        return onednn_product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        grad = grads[0].contiguous()
+        of_x, of_weight, of_bias = ctx.needs_input_grad
+        grad_x = onednn_product(grad, weight.mT) if of_x else None
+        grad_weight = weight_gradient(grad, x) if of_weight else None
+        return grad_x, grad_weight, grad.sum(0) if of_bias else None
+
+
+class OneDnnLinear(nn.Linear):
+    """A linear layer whose products oneDNN computes, where they are large enough; the parameters of another one."""
+
+    def __init__(self, plain: nn.Linear):
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight, self.bias = plain.weight, plain.bias
+        self.train(plain.training)
+
+    def forward(self, input: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """As `nn.Linear`, equal up to rounding."""
+        rows = input.reshape(-1, self.in_features)
+        if rows.shape[0] < FEWEST_ROWS or rows.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
+            return super().forward(input)
+        out = _OneDnn.apply(rows, self.weight, self.bias)
+        return out.view(*input.shape[:-1], self.out_features)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Replaces the linear leaves of a model in place; names and parameters stay."""
+    for path, module in list(model.named_modules()):
+        if type(module) is nn.Linear:
+            model.set_submodule(path, OneDnnLinear(module))
