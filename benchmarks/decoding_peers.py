@@ -77,11 +77,11 @@ def attendo_search(file, form):
 
     from attendo.decoding.backends import best_backend, eager_backend
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.step import SpecialIds
+    from attendo.decoding.protocols import SpecialIds
 
     model = attendo_model(file)
     member = eager_backend(model, PAD) if form == "plain" else best_backend(model, PAD, int8=form == "int8")
-    special = SpecialIds(bos_id=BOS, eos_id=EOS, never=(PAD, BOS))
+    special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(PAD, BOS))
 
     def forced(token_ids, cache):
         logits = member.step(token_ids, cache)
@@ -93,7 +93,7 @@ def attendo_search(file, form):
         step = forced if least == most else member.step
         with torch.inference_mode():
             cache = member.start(rows, beam, most)
-            found = beam_search(step, cache, [most] * len(rows), config, special, best=member.best)
+            found = beam_search(step, cache, [most] * len(rows), config, special, top_k_fn=member.top_k_fn)
         return [list(hypotheses[0].token_ids) for hypotheses in found]
 
     return search

@@ -31,9 +31,9 @@ from turns import listed, shared_options, store
 
 from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import length_norm, traced_beam_search
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import SpecialIds
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu
 
@@ -62,7 +62,7 @@ class Searched:
             else best_backend(model, tokenizer.pad_id, int8=form == "int8")
         )
         never = tokenizer.pad_id, tokenizer.bos_id
-        self.special = SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, never=never)
+        self.special = SpecialIds(bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, banned_ids=never)
         self.config = dataclasses.replace(self.translator.decoding, beam=beam, n_best=1)
         self.capacity = self.translator.longest + 1
 

@@ -31,7 +31,7 @@ from turns import listed, shared_options, store
 
 from attendo.decoding.backends import best_backend
 from attendo.decoding.native.compiled import CompiledModel
-from attendo.decoding.native.slots import SlotCache
+from attendo.decoding.native.slots import SlotKVCache
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 
 LENGTHS, VOCABULARY, SOURCE_TOKENS = (64, 256, 512, 1024, 2048), 8000, 20
@@ -196,7 +196,7 @@ def storages(tensors):
 
 def parts_of(cache):
     """Bytes of a cache: (of the texts' own keys and values and how they are found, of the sources')."""
-    if isinstance(cache, SlotCache):
+    if isinstance(cache, SlotKVCache):
         return storages([cache.cache, cache.slots]), storages([cache.memory])
     own = [tensor for block in cache.blocks for tensor in (block.key, block.value)]
     return storages(own), storages(

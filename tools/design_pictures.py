@@ -30,11 +30,10 @@ from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import LearnedTokenizer
 from attendo.decoding.beam import BeamSearch
-from attendo.decoding.candidates import best_tokens
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.repetition import runs_away
 from attendo.decoding.searcher import Searcher, source_batches
-from attendo.inference.sources import Sources, sources_of
+from attendo.decoding.topk import best_tokens
+from attendo.inference.translations import Sources, is_looping, sources_of
 from attendo.inference.translator import Translator
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder
@@ -175,7 +174,7 @@ WAY = (
     Station(EncoderDecoder.output, "logits: a number for each word of the vocabulary", 2),
     Station(best_tokens, "the best next tokens with their log-probabilities", 1),
     Station(DecoderCache.reorder, "rows go on from the hypotheses that were chosen", 1),
-    Station(runs_away, "one that goes round in circles is searched once more"),
+    Station(is_looping, "one that goes round in circles is searched once more"),
     Station(Sources.translations, "joins the parts; scores beside the texts"),
     Station(LearnedTokenizer.decode, "ids to text"),
 )

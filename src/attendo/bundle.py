@@ -16,12 +16,19 @@ from safetensors.torch import save
 from torch import nn
 
 from attendo.config import LONGEST, bounded_int, build, dump_toml, read_toml
+from attendo.custom_modules import (
+    LOAD,
+    CustomModules,
+    custom_buffers,
+    insert_custom_modules,
+    name_of_custom_modules,
+    python_line,
+)
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
-from attendo.own_parts import LOAD, OwnParts, name_of_parts, own_buffers, put_in, python_line
 
 FORMAT = 1
 DTYPES = ("F64", "F32", "F16", "BF16")
@@ -84,7 +91,7 @@ class Bundle:
     tables: dict[str, dict[str, Any]]
     tokenizer: Tokenizer
     card: dict[str, Any] = field(default_factory=dict)
-    own_parts: OwnParts | None = None
+    own_parts: CustomModules | None = None
     folder: Path | None = None
 
     @property
@@ -92,11 +99,11 @@ class Bundle:
         """The [model] table."""
         return build(ModelConfig, self.tables["model"], "config.toml [model]")
 
-    def new_model(self, *, tried: bool = False) -> Model:
-        """A freshly initialized model of this shape, its user's own parts in it, on the CPU; tried: as in `put_in`."""
+    def new_model(self) -> Model:
+        """A freshly initialized model of this shape, with its custom modules, on the CPU."""
         model = build_model(self.model_config)
         if self.own_parts is not None:
-            put_in(self.own_parts, model, tried=tried)
+            insert_custom_modules(self.own_parts, model)
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
@@ -135,10 +142,11 @@ class Bundle:
         """Raises AttendoError naming the first parameter or buffer that is not as trained; stored: of parameters."""
         made: dict[str, Sequence[int]] = {name: p.shape for name, p in model.named_parameters()}
         if (buffers := self.card.get("own_buffers")) is not None:
-            made, stored = made | own_buffers(model), {**stored, **buffers}
+            made = made | custom_buffers(model)
+            stored = {**stored, **buffers}
         if differing := sorted(made.keys() ^ stored.keys()):
             raise AttendoError(f"{where}: {differing[0]} is in the file or the model, but not in both")
-        maker = "config.toml" if self.own_parts is None else name_of_parts(self.own_parts)
+        maker = "config.toml" if self.own_parts is None else name_of_custom_modules(self.own_parts)
         for name, shape in made.items():
             if tuple(shape) != tuple(stored[name]):
                 raise AttendoError(
@@ -186,7 +194,7 @@ def no_such_run(folder: Path) -> AttendoError:
     return AttendoError(f"{folder}: no such run folder; {remedy}")
 
 
-def load_bundle(folder: Path, own_parts: OwnParts | None = None) -> Bundle:
+def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
     """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged.
 
     own_parts: those of its model, which are refused where it was trained without any.

@@ -11,11 +11,10 @@ from tiny_generators import generator_of
 
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
-from attendo.decoding.sampling import SamplingConfig
+from attendo.decoding.sampling import SamplingConfig, configs_of_lines
 from attendo.inference import batch_files
+from attendo.inference.generation import Windows
 from attendo.inference.generator import Generator
-from attendo.inference.seeds import of_lines
-from attendo.inference.sliding_window import Windows
 
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る", "the rain", "x", "in"]
 
@@ -48,13 +47,13 @@ def a_file(folder):
 
 def test_every_line_has_a_seed_of_its_own():
     config = SamplingConfig(seed=7)
-    seeds = [found.seed for found in of_lines(config, 1, 2000)]
+    seeds = [found.seed for found in configs_of_lines(config, 1, 2000)]
     assert len(set(seeds)) == 2000 and min(seeds) >= 0 and max(seeds) < 2**53
-    assert [found.seed for found in of_lines(config, 1500, 3)] == seeds[1499:1502]
-    others = {found.seed for seed in (0, 8) for found in of_lines(SamplingConfig(seed=seed), 1, 2000)}
+    assert [found.seed for found in configs_of_lines(config, 1500, 3)] == seeds[1499:1502]
+    others = {found.seed for seed in (0, 8) for found in configs_of_lines(SamplingConfig(seed=seed), 1, 2000)}
     assert not others & set(seeds)
-    assert of_lines(SamplingConfig(top_k=3), 4, 2) == [
-        dataclasses.replace(found, top_k=3) for found in of_lines(SamplingConfig(seed=0), 4, 2)
+    assert configs_of_lines(SamplingConfig(top_k=3), 4, 2) == [
+        dataclasses.replace(found, top_k=3) for found in configs_of_lines(SamplingConfig(seed=0), 4, 2)
     ]
 
 

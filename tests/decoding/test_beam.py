@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table, every_text, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
+from attendo.decoding.protocols import Hypothesis, SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import Hypothesis, SpecialIds
 from attendo.errors import AttendoError
 
 
@@ -159,7 +159,7 @@ def test_a_model_that_never_ends_stops_at_its_limit(beam):
 
 def test_pad_and_bos_are_never_generated():
     table = Table(vocab=6)
-    special = SpecialIds(bos_id=2, eos_id=EOS, never=(0, 2, 5))
+    special = SpecialIds(bos_id=2, eos_id=EOS, banned_ids=(0, 2, 5))
     rng = np.random.default_rng(0)
     for n in range(5):
         for ids in itertools.product(range(6), repeat=n):
@@ -220,7 +220,7 @@ def test_best_tokens_are_those_of_a_full_stable_sort(seed, vocab, k, levels, dty
     logits[rng.random((3, vocab)) < 0.2] = -torch.inf
     logits[:, 0] = 1.0
     before = logits.clone()
-    tokens, log_probs = best_tokens(logits, k, never=(1,))
+    tokens, log_probs = best_tokens(logits, k, banned_ids=(1,))
     assert torch.equal(logits, before)
     full = logits.log_softmax(-1, dtype=torch.promote_types(dtype, torch.float32)).double()
     full[:, 1] = -torch.inf
@@ -246,8 +246,8 @@ def test_best_tokens_are_those_of_a_full_stable_sort(seed, vocab, k, levels, dty
 def test_settings_that_make_no_sense_are_refused(settings_, message):
     with pytest.raises(ValueError, match=message):
         DecodingConfig(**settings_)
-    with pytest.raises(ValueError, match="never contains eos_id 3"):
-        SpecialIds(bos_id=2, eos_id=3, never=(0, 3))
+    with pytest.raises(ValueError, match="banned_ids contains eos_id 3"):
+        SpecialIds(bos_id=2, eos_id=3, banned_ids=(0, 3))
 
 
 def test_the_limit_is_the_models_where_that_is_shorter():

@@ -13,9 +13,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table
 
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.sampling import Sampler, drawn, fresh_seed, generate, gumbel, gumbel_max, step_seeds
-from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 
 LEVEL = 1e-4  # of every χ² test; the seeds are fixed, so what passes once passes always
@@ -266,7 +266,7 @@ def test_seeds_reproduce_and_none_means_another_text_each_time():
     ],
 )
 def test_logits_that_allow_no_token_are_an_error(logits, temperature):
-    sampler = Sampler([[]], [SamplingConfig(temperature=temperature, top_p=0.9, seed=0)], never=(0,))
+    sampler = Sampler([[]], [SamplingConfig(temperature=temperature, top_p=0.9, seed=0)], banned_ids=(0,))
     with pytest.raises(AttendoError, match="leave no token to draw"):
         sampler.draw(torch.tensor([logits]))
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table
 
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.sampling import Sampler, Sampling
 
 ALL = {"temperature": 1.4, "top_k": 9, "top_p": 0.9, "min_p": 0.02, "repetition_penalty": 1.3}

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from search_table import EOS, SPECIAL, Table, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher, source_batches
-from attendo.decoding.step import SpecialIds
 from attendo.models import EncoderDecoder, ModelConfig
 
 
@@ -111,7 +111,7 @@ def small_model():
 
 def test_the_models_score_is_the_forced_score_and_padding_changes_nothing():
     model = small_model()
-    special = SpecialIds(bos_id=2, eos_id=3, never=(0, 1, 2))
+    special = SpecialIds(bos_id=2, eos_id=3, banned_ids=(0, 1, 2))
 
     def start(sources, rows_per_source, capacity):
         lengths = torch.tensor([len(source) for source in sources])

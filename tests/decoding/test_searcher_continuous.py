@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import Searcher
-from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder, ModelConfig
 
-SPECIAL = SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+SPECIAL = SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
 SIZES: dict[str, Any] = {"vocab_size": 30, "d_model": 16, "d_ff": 24, "n_heads": 2, "dropout": 0.0}
 
 

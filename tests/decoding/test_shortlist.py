@@ -17,20 +17,27 @@ from attendo.bundle import Bundle, save_description, save_weights
 from attendo.data import forecasts
 from attendo.decoding.backends import best_backend, eager_backend, ensemble
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.native import narrowed
+from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import Searcher
-from attendo.decoding.shortlist import ROUNDS, Shortlist, learned_shortlist, masked
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.shortlist import (
+    ROUNDS,
+    Shortlist,
+    ShortlistedModel,
+    learned_shortlist,
+    load_shortlist,
+    masked,
+    save_shortlist,
+    shortlist_of_pairs,
+)
 from attendo.errors import AttendoError
-from attendo.inference.shortlists import load_shortlist, save_shortlist, shortlist_of_pairs
 from attendo.inference.translator import Translator
 from attendo.models import EncoderDecoder, ModelConfig
 
 VOCAB = 150
-SPECIAL = SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+SPECIAL = SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
 CONFIG = DecodingConfig(beam=3, n_best=3, max_length_ratio=1, max_length_extra=4)
 
 
@@ -213,7 +220,7 @@ def test_models_together_keep_to_their_list():
 @pytest.mark.skipif(FORMS == ["torch"], reason="nothing is compiled here")
 def test_only_the_listed_outputs_are_computed():
     shortlist, compiled = random_shortlist(6, 2), CompiledModel(BIASED)
-    short = narrowed.NarrowedModel(compiled, BIASED.output_proj, shortlist, int8=False)
+    short = ShortlistedModel(compiled, BIASED.output_proj, shortlist, int8=False)
     sources = [[7, 2], [8, 2]]
     cache = short.start(sources, 1, 4)
     short.step(torch.tensor([[1], [1]]), cache)

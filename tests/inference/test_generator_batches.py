@@ -11,7 +11,7 @@ from tiny_generators import EOS, KINDS, biased, generator_of
 from attendo.decoding.backends import eager_decoder
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
-from attendo.inference.sliding_window import Windows
+from attendo.inference.generation import Windows
 
 PROMPTS = ["the sun", "", "a wind in the east and rain", "the sun", "雨が降る"]
 CONFIGS = [

@@ -10,9 +10,9 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
 from attendo.data.segments import split_text
-from attendo.decoding.repetition import repeats, runs_away
-from attendo.decoding.step import Hypothesis
+from attendo.decoding.protocols import Hypothesis
 from attendo.errors import AttendoError
+from attendo.inference.translations import is_looping, repeats
 
 SENTENCES = [source for source, _ in forecasts.pairs(12, "train")]
 PARAGRAPH = " ".join(SENTENCES)
@@ -198,12 +198,12 @@ def hypothesis(ids, finished=True):
 
 def test_what_runs_away():
     source = [5, 6, 7, 8, 3]
-    assert runs_away(source, hypothesis([5, 6, 7, 8] * 3))
-    assert not runs_away([5, 6] * 6, hypothesis([7, 8] * 6))  # the source says it so often, too
-    assert not runs_away(source, hypothesis(range(100)))  # long, but it has an end
-    assert runs_away(source, hypothesis(range(41), finished=False))
-    assert not runs_away(source, hypothesis(range(40), finished=False))
-    assert not runs_away(source, hypothesis([]))
+    assert is_looping(source, hypothesis([5, 6, 7, 8] * 3))
+    assert not is_looping([5, 6] * 6, hypothesis([7, 8] * 6))  # the source says it so often, too
+    assert not is_looping(source, hypothesis(range(100)))  # long, but it has an end
+    assert is_looping(source, hypothesis(range(41), finished=False))
+    assert not is_looping(source, hypothesis(range(40), finished=False))
+    assert not is_looping(source, hypothesis([]))
 
 
 @given(

@@ -20,10 +20,9 @@ from attendo.cli import translate
 from attendo.cli.reporting import one_line
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.sampling import SamplingConfig
+from attendo.decoding.sampling import SamplingConfig, configs_of_lines
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
-from attendo.inference.seeds import of_lines
 from attendo.inference.translator import Translator
 
 LEVEL = 0.001
@@ -233,7 +232,9 @@ def test_the_command_draws_each_line_by_a_seed_of_its_own(run_folder, tmp_path):
     options = ["--temperature", "1.3", "--top-k", "50", "--top-p", "0.95", "--min-p", "0.001"]
     config = SamplingConfig(temperature=1.3, top_k=50, top_p=0.95, min_p=0.001, seed=7)
     lines = ["rain", "", "rain", "fog"]
-    wanted = [one_line(t.text) for t in Translator.load(run_folder).sample(lines, of_lines(config, 1, 4))]
+    wanted = [
+        one_line(t.text) for t in Translator.load(run_folder).sample(lines, configs_of_lines(config, 1, 4))
+    ]
     assert len(set(wanted)) == 4
     file, out = tmp_path / "in.txt", tmp_path / "out.txt"
     file.write_text("\n".join(lines) + "\n")

@@ -6,8 +6,8 @@ from command_line import attendo, refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data.segments import split_text
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 
 TEXTS = ["It will rain on Monday.", "", "snow in Oslo, and wind", "Sunday: fog.", "x"]

@@ -11,9 +11,9 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data import forecasts
 from attendo.data.segments import Usual, split_sentences, usual_of
-from attendo.decoding.step import Hypothesis
+from attendo.decoding.protocols import Hypothesis
 from attendo.errors import AttendoError
-from attendo.inference.sources import sources_of, usual_of_run
+from attendo.inference.translations import sources_of, usual_of_run
 from attendo.inference.translator import Translator
 
 FIRST, SECOND = "On Monday it will snow in Oslo.", "It might rain in Sapporo tomorrow."

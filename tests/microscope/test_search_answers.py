@@ -17,7 +17,7 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.beam import traced_beam_search
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.step import Hypothesis
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off

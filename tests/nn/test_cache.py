@@ -6,6 +6,7 @@ That decoding with it equals recomputation stands in properties/test_model_prope
 import pytest
 import torch
 
+from attendo.decoding.backends import JoiningDecoderCache
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
 
@@ -17,9 +18,10 @@ def numbers(*values):
 
 def cache_of(memory, rows_per_source=1, capacity=4, lengths=None):
     mask = None if lengths is None else Mask(key_lengths=torch.tensor(lengths))
-    return DecoderCache(
+    cache = DecoderCache(
         [(memory, 2 * memory)], mask, rows_per_source, capacity, n_kv_heads=1, head_dim=1, value_dim=1
     )
+    return JoiningDecoderCache(cache)
 
 
 def write(cache, *values):

@@ -20,7 +20,7 @@ transformers = pytest.importorskip("transformers")
 from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
 from attendo.decoding.options import DecodingConfig  # noqa: E402
-from attendo.decoding.step import SpecialIds  # noqa: E402
+from attendo.decoding.protocols import SpecialIds  # noqa: E402
 from attendo.interop.huggingface.reading import read_model  # noqa: E402
 from attendo.interop.huggingface.writing import write_model  # noqa: E402
 
@@ -313,7 +313,7 @@ def texts(theirs, ours, seed, beam, n=4, most=9):
         cache = reading.start(n * beam, ids.shape[1] + most)
         reading.step(ids[:, :-1].repeat_interleave(beam, 0), cache)
         found = beam_search(
-            reading.step, cache, [most] * n, config, SpecialIds(bos_id=7, eos_id=EOS, never=())
+            reading.step, cache, [most] * n, config, SpecialIds(bos_id=7, eos_id=EOS, banned_ids=())
         )
     else:
         theirs_found = [row[1:] for row in theirs.generate(ids, attention_mask=real.long(), **how)]
@@ -321,7 +321,7 @@ def texts(theirs, ours, seed, beam, n=4, most=9):
         sources = [row[:length].tolist() for row, length in zip(ids, lengths.tolist(), strict=True)]
         cache = member.start(sources, beam, most)
         found = beam_search(
-            member.step, cache, [most] * n, config, SpecialIds(bos_id=BEGIN, eos_id=EOS, never=())
+            member.step, cache, [most] * n, config, SpecialIds(bos_id=BEGIN, eos_id=EOS, banned_ids=())
         )
     ours_found = [[*best[0].token_ids, *([EOS] if best[0].finished else [])] for best in found]
     return [pieces(row) for row in theirs_found], ours_found

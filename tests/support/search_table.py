@@ -7,10 +7,10 @@ import numpy as np
 import torch
 
 from attendo.decoding.beam import beam_search, length_norm
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.protocols import SpecialIds
 
 BOS, EOS = 0, 1
-SPECIAL = SpecialIds(bos_id=BOS, eos_id=EOS, never=(BOS,))
+SPECIAL = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(BOS,))
 
 
 @dataclass

@@ -115,7 +115,7 @@ def _classify_file(
     from attendo.data.corpora import parse_kept
     from attendo.data.lines import require_file
     from attendo.inference import Classifier
-    from attendo.inference.label_table import FOUND, check_table, classify_table
+    from attendo.inference.classifier import FOUND, check_table, classify_table
 
     require_file(source)
     check_table(out, "--output")

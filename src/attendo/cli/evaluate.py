@@ -170,7 +170,7 @@ def _classifications(
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
-    from attendo.inference.label_table import check_table, label_table
+    from attendo.inference.classifier import check_table, label_table
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import CLASSIFICATION
 

@@ -32,7 +32,7 @@ from attendo.cli.reporting import (
 from attendo.display.formats import plural
 
 if TYPE_CHECKING:
-    from attendo.decoding.filters import SamplingConfig
+    from attendo.decoding.logit_filters import SamplingConfig
     from attendo.inference import Generation, Generator
 
 
@@ -116,9 +116,9 @@ class _Generating:
 
     def __call__(self, number: int, prompts: list[str]) -> tuple[list[str], Counts[str]]:
         """The output of each line, and counts."""
-        from attendo.inference.seeds import of_lines
+        from attendo.decoding.sampling import configs_of_lines
 
-        found = self.generator.generate_batch(prompts, of_lines(self.config, number, len(prompts)))
+        found = self.generator.generate_batch(prompts, configs_of_lines(self.config, number, len(prompts)))
         counts = Counts(
             {
                 "cut": sum(text.cut > 0 for text in found),

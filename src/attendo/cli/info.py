@@ -37,7 +37,7 @@ def card_lines(folder: Path, facts: dict[str, Any]) -> Iterator[str]:
 
 def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from attendo.bundle import use_of
-    from attendo.own_parts import LOAD, python_line
+    from attendo.custom_modules import LOAD, python_line
 
     config = facts["config"]
     model, training, data = config["model"], config.get("training", {}), facts.get("data", {})

@@ -18,7 +18,7 @@ from attendo.display.formats import duration
 from attendo.display.i18n import Language
 
 if TYPE_CHECKING:
-    from attendo.decoding.filters import SamplingConfig
+    from attendo.decoding.logit_filters import SamplingConfig
     from attendo.decoding.options import DecodingConfig
     from attendo.inference.batch_files import Ahead, Progress, Work
     from attendo.inference.generator import Generator
@@ -55,8 +55,8 @@ class Elsewhere:
         """The work, from the runs in folders 0, 1, ... of the folder."""
         import torch
 
+        from attendo.decoding.shortlist import load_shortlist
         from attendo.inference import Translator
-        from attendo.inference.shortlists import load_shortlist
 
         torch.set_num_threads(self.threads)
         runs = [folder / str(number) for number in range(self.n_runs)]
@@ -150,9 +150,9 @@ class Drawing:
 
     def configs(self, number: int, n: int) -> list[SamplingConfig]:
         """Those of `n` lines from this number."""
-        from attendo.inference.seeds import of_lines
+        from attendo.decoding.sampling import configs_of_lines
 
-        return [self.config] if self.alone else of_lines(self.config, number, n)
+        return [self.config] if self.alone else configs_of_lines(self.config, number, n)
 
 
 def drawing_of(options: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing, str] | None:
@@ -169,7 +169,7 @@ def drawing_of(options: Mapping[str, Any], n_texts: int, *, in_files: bool) -> t
                 f"--{name} is for draws; give --temperature too (1 is the model's own law)"
             )
         return None
-    from attendo.decoding.filters import SamplingConfig
+    from attendo.decoding.logit_filters import SamplingConfig
     from attendo.decoding.sampling import fresh_seed
 
     try:

@@ -31,8 +31,8 @@ def shortlist(
 
     Example: attendo shortlist runs/mine train.tsv --out runs/mine/shortlist.safetensors
     """
+    from attendo.decoding.shortlist import MOST_PAIRS, save_shortlist, shortlist_of_pairs
     from attendo.inference import Translator
-    from attendo.inference.shortlists import MOST_PAIRS, save_shortlist, shortlist_of_pairs
 
     tokenizer = Translator.load(folder).tokenizer
     pairs, account = pairs_of(folder, files, columns, header)

@@ -275,7 +275,7 @@ def translate(
     translator = Translator.load(folder, chosen_device("cpu" if ray else device, threads), others or ())
     _set_search(translator, set_ or [])
     if shortlist is not None:
-        from attendo.inference.shortlists import load_shortlist
+        from attendo.decoding.shortlist import load_shortlist
 
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)

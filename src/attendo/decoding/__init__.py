@@ -1,1 +1,58 @@
-"""Search: from a step function to texts' token ids. Search knows no model; the protocols are in `step.py`."""
+"""Search and sampling: beam search, draws, constraints, shortlists, and the models compiled for this processor.
+
+The names are looked up when they are first used: settings alone do not load torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attendo.decoding.backends import best_backend, best_decoder, eager_backend, eager_decoder, ensemble
+    from attendo.decoding.logit_filters import SamplingConfig
+    from attendo.decoding.options import DecodingConfig
+    from attendo.decoding.protocols import Hypothesis, SpecialIds
+    from attendo.decoding.sampling import Sampling
+    from attendo.decoding.searcher import SearchBackend, Searcher
+    from attendo.decoding.shortlist import Shortlist
+    from attendo.decoding.trace import SearchTrace
+
+_HOMES = {
+    "DecodingConfig": "options",
+    "Hypothesis": "protocols",
+    "Sampling": "sampling",
+    "SamplingConfig": "logit_filters",
+    "SearchBackend": "searcher",
+    "SearchTrace": "trace",
+    "Searcher": "searcher",
+    "Shortlist": "shortlist",
+    "SpecialIds": "protocols",
+    "best_backend": "backends",
+    "best_decoder": "backends",
+    "eager_backend": "backends",
+    "eager_decoder": "backends",
+    "ensemble": "backends",
+}
+
+__all__ = [
+    "DecodingConfig",
+    "Hypothesis",
+    "Sampling",
+    "SamplingConfig",
+    "SearchBackend",
+    "SearchTrace",
+    "Searcher",
+    "Shortlist",
+    "SpecialIds",
+    "best_backend",
+    "best_decoder",
+    "eager_backend",
+    "eager_decoder",
+    "ensemble",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of this name, imported from the module it lives in."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'attendo.decoding' has no attribute {name!r}")
+    return getattr(import_module(f"attendo.decoding.{_HOMES[name]}"), name)

@@ -9,10 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.candidates import BestTokens, best_tokens, log_prob_type, reordered
-from attendo.decoding.constraints import Constraints
 from attendo.decoding.options import DecodingConfig, LengthNorm
-from attendo.decoding.step import (
+from attendo.decoding.protocols import (
     AttendingStep,
     CacheT,
     Hypothesis,
@@ -22,8 +20,128 @@ from attendo.decoding.step import (
     advance_rows,
     reusing,
 )
+from attendo.decoding.topk import TopKFn, best_tokens, log_prob_type, reordered
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
+
+
+def repeating_tokens(
+    tokens: Int[np.ndarray, "rows capacity"], lengths: Int[np.ndarray, " rows"], n: int
+) -> tuple[Int[np.ndarray, " bans"], Int[np.ndarray, " bans"]]:
+    """The (row, token) pairs whose token would end an n-gram that the row has already.
+
+    Row r is its first `lengths[r]` tokens.
+
+    >>> rows, banned = repeating_tokens(np.array([[5, 6, 5, 6, 7], [5, 6, 7, 5, 6]]), np.array([3, 5]), n=2)
+    >>> rows.tolist(), banned.tolist()  # 5 6 5: not 6 again; 5 6 7 5 6: not 7
+    ([0, 1], [6, 7])
+    """
+    longest = int(lengths.max(initial=0))
+    if longest < n:
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing, nothing
+    n_grams = np.lib.stride_tricks.sliding_window_view(tokens[:, :longest], n, axis=1)
+    # the last n - 1 tokens of each row; of a row that has fewer any, since no n-gram is inside it
+    last = np.take_along_axis(tokens, np.maximum(lengths[:, None] - np.arange(n - 1, 0, -1), 0), 1)
+    inside = np.arange(n_grams.shape[1]) + n <= lengths[:, None]
+    rows, places = np.nonzero(inside & (n_grams[:, :, :-1] == last[:, None]).all(2))
+    return rows, n_grams[rows, places, -1]
+
+
+class Constraints:
+    """The constraints of a batch of sources, source by source.
+
+    A text starts with the source's prefix, has at least `min_length` tokens, the end token included, and no n-gram of
+    `no_repeat` tokens twice (0: any). A prefix stands as it is, whatever it repeats; n-grams of it count for what
+    follows. Where the limit is below the minimum, the limit holds: a text may end there. What is forbidden gets
+    log-probability -inf after normalization, so that a text has the probability the model gives it.
+
+    Raises AttendoError for a prefix that does not fit its limit or holds an id that no text has.
+    """
+
+    def __init__(
+        self,
+        limits: list[int],
+        special_ids: SpecialIds,
+        min_length: int = 0,
+        no_repeat: int = 0,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        prefixes = [()] * len(limits) if prefixes is None else prefixes
+        _check_prefixes(prefixes, limits, special_ids)
+        self.eos_id = special_ids.eos_id
+        self.no_repeat = no_repeat
+        self.min_lengths = np.minimum(min_length, np.asarray(limits, dtype=np.int64))
+        self.prefix_lengths = np.array([len(prefix) for prefix in prefixes], dtype=np.int64)
+        self.prefixes = np.zeros((len(limits), int(self.prefix_lengths.max(initial=0))), dtype=np.int64)
+        for row, prefix in zip(self.prefixes, prefixes, strict=True):
+            row[: len(prefix)] = prefix
+
+    def apply(
+        self,
+        log_probs: Float[Tensor, "rows vocab"],
+        tokens: Int[np.ndarray, "rows capacity"],
+        lengths: Int[np.ndarray, " sources"],
+    ) -> None:
+        """Forbid, in place, what must not follow the `lengths[source]` tokens that the rows of a source have."""
+        per_source = len(tokens) // len(lengths)
+        forced = np.flatnonzero((lengths < self.prefix_lengths).repeat(per_source))
+        sources = forced // per_source
+        wanted = self.prefixes[sources, lengths[sources]]
+        if len(wanted) and wanted.max() >= log_probs.shape[1]:
+            raise AttendoError(
+                f"a prefix holds token id {wanted.max()}, the vocabulary has {log_probs.shape[1]}; "
+                "encode the prefix with the model's own tokenizer"
+            )
+        at = torch.from_numpy(forced).to(log_probs.device), torch.from_numpy(wanted).to(log_probs.device)
+        kept = log_probs[at]
+        if self.no_repeat:
+            _forbid(log_probs, *repeating_tokens(tokens, lengths.repeat(per_source), self.no_repeat))
+        too_short = np.flatnonzero((lengths + 1 < self.min_lengths).repeat(per_source))
+        _forbid(log_probs, too_short, np.full(len(too_short), self.eos_id))
+        log_probs[at[0]] = -torch.inf
+        log_probs[at] = kept
+
+    def join(self, other: "Constraints") -> None:
+        """Take in other sources behind these."""
+        width = max(self.prefixes.shape[1], other.prefixes.shape[1])
+        both = [np.pad(one.prefixes, ((0, 0), (0, width - one.prefixes.shape[1]))) for one in (self, other)]
+        self.prefixes = np.concatenate(both)
+        self.min_lengths = np.concatenate((self.min_lengths, other.min_lengths))
+        self.prefix_lengths = np.concatenate((self.prefix_lengths, other.prefix_lengths))
+
+    def keep(self, kept: Int[np.ndarray, " kept_sources"]) -> None:
+        """Forget all sources but these."""
+        self.min_lengths = self.min_lengths[kept]
+        self.prefix_lengths = self.prefix_lengths[kept]
+        self.prefixes = self.prefixes[kept]
+
+
+def _forbid(log_probs: Tensor, rows: np.ndarray, tokens: np.ndarray) -> None:
+    if len(rows):
+        device = log_probs.device
+        log_probs[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)] = -torch.inf
+
+
+def _check_prefixes(prefixes: Sequence[Sequence[int]], limits: list[int], special_ids: SpecialIds) -> None:
+    if len(prefixes) != len(limits):
+        raise AttendoError(
+            f"{len(prefixes)} prefixes for {len(limits)} sources; give one for each, an empty one for none"
+        )
+    for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
+        if len(prefix) >= limit:
+            raise AttendoError(
+                f"the prefix of source {number} has {len(prefix)} tokens, its text may have {limit} with the end "
+                "token; shorten the prefix or raise max_length_extra"
+            )
+        wrong = [
+            token for token in prefix if token < 0 or token in (special_ids.eos_id, *special_ids.banned_ids)
+        ]
+        if wrong:
+            raise AttendoError(
+                f"the prefix of source {number} holds token id {wrong[0]}, which no text has; leave it out"
+            )
+
 
 _LEAST = float(np.finfo(np.float64).tiny)
 
@@ -74,7 +192,8 @@ def best_possible_score(
     most 0, and constraints, prefixes and groups only take continuations away; none raises a score. It is raised by
     1e-12 of itself, more than the rounding of a sum of log-probabilities can make up.
     """
-    at_once, at_the_limit = length_norm(lengths + 1, alpha, kind), length_norm(limits, alpha, kind)
+    at_once = length_norm(lengths + 1, alpha, kind)
+    at_the_limit = length_norm(limits, alpha, kind)
     return np.maximum(log_prob / at_once, log_prob / at_the_limit) * (1 - 1e-12)
 
 
@@ -102,7 +221,7 @@ class BeamSearch(Generic[CacheT]):
     other. A text that several groups find is returned once.
 
     prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
-    and is not called without it. recorder: is told every candidate kept. best: finds a row's best tokens.
+    and is not called without it. recorder: is told every candidate kept. top_k_fn: finds a row's best tokens.
     """
 
     def __init__(
@@ -111,18 +230,23 @@ class BeamSearch(Generic[CacheT]):
         cache: CacheT,
         limits: list[int],
         config: DecodingConfig,
-        special: SpecialIds,
+        special_ids: SpecialIds,
         device: torch.device,
         *,
         prefixes: Sequence[Sequence[int]] | None = None,
         attending: AttendingStep[CacheT] | None = None,
         recorder: TraceRecorder | None = None,
-        best: BestTokens = best_tokens,
+        top_k_fn: TopKFn = best_tokens,
     ) -> None:
         _check(limits, config, attending is not None)
-        self.step, self.cache, self.config, self.special, self.device = step, cache, config, special, device
+        self.step = step
+        self.cache = cache
+        self.config = config
+        self.special_ids = special_ids
+        self.device = device
         self.attending = attending if config.coverage_penalty else None
-        self.recorder, self.best = recorder, best
+        self.recorder = recorder
+        self.top_k_fn = top_k_fn
         self.n_known = len(limits)
         self._begin(limits)
         self.buffer: Tensor | None = None
@@ -134,7 +258,9 @@ class BeamSearch(Generic[CacheT]):
 
     def _begin(self, limits: Sequence[int]) -> None:
         """The state of sources of which nothing is found yet."""
-        n_sources, beam, groups = len(limits), self.config.beam, self.config.beam_groups
+        n_sources = len(limits)
+        beam = self.config.beam
+        groups = self.config.beam_groups
         self.sources = np.arange(n_sources) + self.n_known - n_sources
         self.limits = np.asarray(limits, dtype=np.int64)
         self.lengths = np.zeros(n_sources, dtype=np.int64)
@@ -142,7 +268,7 @@ class BeamSearch(Generic[CacheT]):
         self.log_probs = np.full((n_sources, beam), -np.inf)
         self.log_probs[:, :: beam // groups] = 0.0
         self.tokens = np.full(
-            (n_sources, beam, max(limits, default=0) + 1), self.special.bos_id, dtype=np.int64
+            (n_sources, beam, max(limits, default=0) + 1), self.special_ids.bos_id, dtype=np.int64
         )
         self.token_log_probs = np.zeros(self.tokens.shape)
         self.finished: list[list[Hypothesis]] = [[] for _ in limits]
@@ -152,7 +278,9 @@ class BeamSearch(Generic[CacheT]):
 
     def _constraints(self, limits: Sequence[int], prefixes: Sequence[Sequence[int]] | None) -> Constraints:
         config = self.config
-        return Constraints(list(limits), self.special, config.min_length, config.no_repeat_ngram, prefixes)
+        return Constraints(
+            list(limits), self.special_ids, config.min_length, config.no_repeat_ngram, prefixes
+        )
 
     def join(
         self, cache: CacheT, limits: list[int], prefixes: Sequence[Sequence[int]] | None = None
@@ -173,9 +301,11 @@ class BeamSearch(Generic[CacheT]):
         else:
             self.cache = reusing(cache, self.cache)
         self.n_known += len(limits)
-        before, finished = {name: getattr(self, name) for name in _PER_SOURCE}, self.finished
+        before = {name: getattr(self, name) for name in _PER_SOURCE}
+        finished = self.finished
         self._begin(limits)
-        numbers, width = self.sources.tolist(), max(before["tokens"].shape[2], self.tokens.shape[2])
+        numbers = self.sources.tolist()
+        width = max(before["tokens"].shape[2], self.tokens.shape[2])
         for name, old in before.items():
             parts = (old, getattr(self, name))
             if old.ndim == 3:
@@ -202,7 +332,8 @@ class BeamSearch(Generic[CacheT]):
         live = log_probs > -np.inf
         if self.recorder is not None:
             self.recorder.go_on(self.sources, tokens, token_log_probs, parents, live)
-        stuck, done = None, {}
+        stuck = None
+        done: dict[int, list[Hypothesis]] = {}
         if not live.all():
             stuck = ~live.any(1)
             done = {n: self._result(n, not self.finished[n]) for n in np.flatnonzero(stuck).tolist()}
@@ -240,7 +371,7 @@ class BeamSearch(Generic[CacheT]):
         out = self.buffer[: len(logits)]
         constrain = None if self.constraints is None else self._constrain
         k = self.config.beam + self.config.refill  # as many as can go on from one row, and its end
-        tokens, log_probs = self.best(logits, k, self.special.never, constrain, out)
+        tokens, log_probs = self.top_k_fn(logits, k, self.special_ids.banned_ids, constrain, out)
         shape = (*self.log_probs.shape, -1)
         return tokens.reshape(shape), log_probs.reshape(shape)
 
@@ -258,7 +389,8 @@ class BeamSearch(Generic[CacheT]):
         group's rows, and `taken` (the tokens of earlier groups, -1 for none) with this group's.
         """
         size = self.config.beam // self.config.beam_groups
-        rows, n_sources = slice(group * size, (group + 1) * size), len(self.sources)
+        rows = slice(group * size, (group + 1) * size)
+        n_sources = len(self.sources)
         each = row_tokens.shape[2]
         tokens = row_tokens[:, rows].reshape(n_sources, -1)
         token_log_probs = row_log_probs[:, rows].reshape(n_sources, -1)
@@ -274,7 +406,8 @@ class BeamSearch(Generic[CacheT]):
             tokens, token_log_probs, parents, log_probs = reordered(
                 order, tokens, token_log_probs, parents, log_probs
             )
-        ends, possible = tokens == self.special.eos_id, log_probs > -np.inf
+        ends = tokens == self.special_ids.eos_id
+        possible = log_probs > -np.inf
         places = size if self.config.refill else size - self.n_finished[:, group, None]
         placed = (np.arange(tokens.shape[1]) < places) & possible
         ended = ends & placed
@@ -299,7 +432,7 @@ class BeamSearch(Generic[CacheT]):
     def _finish(self, source: int, group: int, beam: int, end_log_prob: float) -> None:
         """Keep the text of this row, ended by the end token, as a hypothesis."""
         if self.recorder is not None:
-            self.recorder.end(int(self.sources[source]), self.special.eos_id, end_log_prob, beam)
+            self.recorder.end(int(self.sources[source]), self.special_ids.eos_id, end_log_prob, beam)
         self.n_finished[source, group] += 1
         self._some_finished = True
         finished = self.finished[source]
@@ -312,7 +445,8 @@ class BeamSearch(Generic[CacheT]):
             self.to_beat[source] = finished[self.config.n_best - 1].score
 
     def _hypothesis(self, source: int, beam: int, end: tuple[float, ...]) -> Hypothesis:
-        config, length = self.config, int(self.lengths[source])
+        config = self.config
+        length = int(self.lengths[source])
         token_log_probs = (*self.token_log_probs[source, beam, 1 : length + 1].tolist(), *end)
         log_prob = math.fsum(token_log_probs)
         n_tokens = max(1, len(token_log_probs))
@@ -334,7 +468,8 @@ class BeamSearch(Generic[CacheT]):
 
     def _result(self, source: int, with_unfinished: bool) -> list[Hypothesis]:
         """The n best: finished ones by falling score, then, if asked, with `refill` among them, what has no end yet."""
-        found, n_best = self.finished[source][: self.config.n_best], self.config.n_best
+        n_best = self.config.n_best
+        found = self.finished[source][:n_best]
         if with_unfinished and (len(found) < n_best or self.config.refill):
             texts: dict[tuple[int, ...], Hypothesis] = {}
             for beam in np.flatnonzero(self.log_probs[source] > -np.inf).tolist():
@@ -351,7 +486,8 @@ class BeamSearch(Generic[CacheT]):
         if self.attending is not None:
             self.attended = np.take_along_axis(self.attended + self.attention, parents[:, :, None], 1)
         if (parents != self._beams).any():
-            used, sources = int(self.lengths.max()) + 1, self._numbers[:, None]
+            used = int(self.lengths.max()) + 1
+            sources = self._numbers[:, None]
             for history in (self.tokens, self.token_log_probs):
                 history[:, :, :used] = history[sources, parents, :used]
         self.lengths += 1
@@ -387,7 +523,8 @@ class BeamSearch(Generic[CacheT]):
 
     def _count_rows(self) -> None:
         """What is asked in every step and changes with the sources alone."""
-        self._numbers, self._beams = np.arange(len(self.sources)), np.arange(self.config.beam)
+        self._numbers = np.arange(len(self.sources))
+        self._beams = np.arange(self.config.beam)
         self._steps_left = min((self.limits - self.lengths).tolist(), default=0)
         self._some_finished = bool(self.n_finished.any())
 
@@ -410,22 +547,29 @@ def beam_search(
     cache: CacheT,
     limits: list[int],
     config: DecodingConfig,
-    special: SpecialIds,
+    special_ids: SpecialIds,
     device: torch.device | str = "cpu",
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     attending: AttendingStep[CacheT] | None = None,
-    best: BestTokens = best_tokens,
+    top_k_fn: TopKFn = best_tokens,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each source of a batch, best first; how they are found: `BeamSearch`.
 
     `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each
     source's text, the end token included. A list is shorter than `n_best` only where fewer texts exist, or where
-    groups have found the same ones. For `prefixes`, `attending` and `best` see `BeamSearch`.
+    groups have found the same ones. For `prefixes`, `attending` and `top_k_fn` see `BeamSearch`.
     """
-    on = torch.device(device)
     search = BeamSearch(
-        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, best=best
+        step,
+        cache,
+        limits,
+        config,
+        special_ids,
+        torch.device(device),
+        prefixes=prefixes,
+        attending=attending,
+        top_k_fn=top_k_fn,
     )
     return _found(search, len(limits))
 
@@ -436,19 +580,28 @@ def traced_beam_search(
     cache: CacheT,
     limits: list[int],
     config: DecodingConfig,
-    special: SpecialIds,
+    special_ids: SpecialIds,
     device: torch.device | str = "cpu",
     *,
     prefixes: Sequence[Sequence[int]] | None = None,
     attending: AttendingStep[CacheT] | None = None,
     n_passed_over: int = 0,
-    best: BestTokens = best_tokens,
+    top_k_fn: TopKFn = best_tokens,
 ) -> tuple[list[list[Hypothesis]], list[SearchTrace]]:
     """As `beam_search`, with everything that the search kept on its way; n_passed_over: as `TraceRecorder`."""
-    recorder, on = TraceRecorder(len(limits), n_passed_over), torch.device(device)
+    recorder = TraceRecorder(len(limits), n_passed_over)
     search = BeamSearch(
-        step, cache, limits, config, special, on, prefixes=prefixes, attending=attending, recorder=recorder, best=best
-    )  # fmt: skip
+        step,
+        cache,
+        limits,
+        config,
+        special_ids,
+        torch.device(device),
+        prefixes=prefixes,
+        attending=attending,
+        recorder=recorder,
+        top_k_fn=top_k_fn,
+    )
     return _found(search, len(limits)), recorder.traces()
 
 

@@ -4,6 +4,9 @@ Greedy where the temperature is 0. The noise has no state (`noise.py`), so a tex
 settings and seed: the same in any batch, in any slot of it, and when it is taken up again in its middle.
 """
 
+from __future__ import annotations
+
+import dataclasses
 import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
@@ -14,10 +17,55 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from attendo.decoding.candidates import log_prob_type
-from attendo.decoding.filters import SamplingConfig, allowed
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.logit_filters import SamplingConfig, allowed
+from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.topk import log_prob_type
 from attendo.errors import AttendoError
+
+
+def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
+    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
+
+    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
+    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
+
+    >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
+    [7577217395468747, 5413335610565082]
+    """
+    numbers = torch.arange(first, first + n)
+    seeds = splitmix64(torch.tensor(config.seed or 0), numbers) & (2**53 - 1)
+    return [dataclasses.replace(config, seed=seed) for seed in seeds.tolist()]
+
+
+def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
+    """One config for each of the `n` parts of a text: the first has the text's own seed, so one part is the text.
+
+    >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
+    [7, 3444597933762076, 6826321073220098]
+    """
+    return [config, *configs_of_lines(config, 1, n - 1)][:n] if n else []
+
+
+def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
+    """A config with a seed for each of `n` texts, from one for all or one for each; no seed becomes a fresh one.
+
+    Raises AttendoError for another number of configs than texts, and for a stop text.
+
+    >>> [config.seed for config in configs_of_texts(SamplingConfig(seed=7), n=2)]
+    [7, 7]
+    """
+    each = [configs] * n if isinstance(configs, SamplingConfig) else configs
+    if len(each) != n:
+        raise AttendoError(f"{len(each)} configs for {n} texts; give one for each, or one for all")
+    if any(config.stop for config in each):
+        raise AttendoError(
+            "stop ends a text before a given one, and these come to their own end; leave it out"
+        )
+    return [
+        config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed())
+        for config in each
+    ]
+
 
 _BITS = 52  # (2⁵² - 1) + 1/2 is the largest number of its kind that float64 holds
 
@@ -137,7 +185,7 @@ def _gumbel_max_of_few(
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledToken:
     """A token, and the log-probability that the model itself gave it, in nats: before any penalty or filter."""
 
     token_id: int
@@ -158,7 +206,7 @@ class Sampler:
     """Draws the next token of each row by the row's own settings and seed, whatever rows are beside it.
 
     prompts: the ids that each row starts with, which the repetition penalty counts as seen. configs: one a row; a seed
-    of None becomes a fresh one. never: ids that are not drawn.
+    of None becomes a fresh one. banned_ids: ids that are not drawn.
 
     >>> sampler = Sampler([[2], [2]], [SamplingConfig(seed=1), SamplingConfig(temperature=0.0)])
     >>> [token.token_id for token in sampler.draw(torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]))]
@@ -169,9 +217,9 @@ class Sampler:
         self,
         prompts: Sequence[Sequence[int]],
         configs: Sequence[SamplingConfig],
-        never: tuple[int, ...] = (),
+        banned_ids: tuple[int, ...] = (),
     ) -> None:
-        self.never = list(never)
+        self.banned_ids = list(banned_ids)
         self.rows: list[_Row] = []
         self._seen: Tensor | None = None
         self.join(prompts, configs)
@@ -205,7 +253,7 @@ class Sampler:
             alike = replace(row.config, max_tokens=0, stop=(), seed=None)
             self._groups.setdefault(alike, []).append(number)
 
-    def draw(self, logits: Float[Tensor, "rows vocab"]) -> list[Drawn]:
+    def draw(self, logits: Float[Tensor, "rows vocab"]) -> list[SampledToken]:
         """One token a row, after these logits. Raises AttendoError for NaN, and where no token is possible."""
         chosen = torch.zeros(len(self.rows), 1, dtype=torch.int64, device=logits.device)
         log_probs = torch.zeros(len(self.rows), dtype=torch.float64, device=logits.device)
@@ -221,7 +269,7 @@ class Sampler:
             )
         if self._seen is not None:
             self._seen.scatter_(-1, chosen, True)
-        found = [Drawn(*pair) for pair in zip(chosen[:, 0].tolist(), numbers, strict=True)]
+        found = [SampledToken(*pair) for pair in zip(chosen[:, 0].tolist(), numbers, strict=True)]
         for row, token in zip(self.rows, found, strict=True):
             row.token_ids.append(token.token_id)
             row.n_drawn += 1
@@ -256,8 +304,8 @@ class Sampler:
         precise = log_prob_type(logits)
         log_probs = logits.log_softmax(-1, dtype=precise)
         offered = logits.to(precise)
-        if self.never:
-            offered = offered.index_fill(-1, torch.tensor(self.never, device=logits.device), -torch.inf)
+        if self.banned_ids:
+            offered = offered.index_fill(-1, torch.tensor(self.banned_ids, device=logits.device), -torch.inf)
         offered = allowed(offered, config, seen)
         greedy = config.temperature == 0.0
         chosen = (offered.argmax(-1) if greedy else gumbel_max(offered, seeds))[:, None]
@@ -304,15 +352,18 @@ class Sampling(Generic[RowsT]):
         cache: RowsT,
         prompts: Sequence[Sequence[int]],
         configs: Sequence[SamplingConfig],
-        special: SpecialIds,
+        special_ids: SpecialIds,
         device: torch.device | str = "cpu",
         n_drawn: Sequence[int] | None = None,
     ) -> None:
-        self.step, self.cache, self.special, self.device = step, cache, special, device
+        self.step = step
+        self.cache = cache
+        self.special_ids = special_ids
+        self.device = device
         self.n_texts = 0
         self._numbers: list[int] = []
         self._going_on: set[int] = set()
-        self._sampler = Sampler([], [], special.never)
+        self._sampler = Sampler([], [], special_ids.banned_ids)
         self._take(prompts, configs, n_drawn)
 
     @property
@@ -321,7 +372,7 @@ class Sampling(Generic[RowsT]):
         return [number for number in self._numbers if number in self._going_on]
 
     @torch.inference_mode()
-    def advance(self) -> list[tuple[int, Drawn]]:
+    def advance(self) -> list[tuple[int, SampledToken]]:
         """Takes one step on all rows: (number of the text, its next token), in the order of the rows.
 
         A text ends with its end token, or with its last token of `max_tokens`. Raises as `Sampler.draw`.
@@ -330,7 +381,7 @@ class Sampling(Generic[RowsT]):
         last = torch.tensor([row.token_ids[-1:] for row in self._sampler.rows], device=self.device)
         found = self._sampler.draw(self.step(last, self.cache))
         for number, row, token in zip(self._numbers, self._sampler.rows, found, strict=True):
-            if token.token_id == self.special.eos_id or row.n_drawn >= row.config.max_tokens:
+            if token.token_id == self.special_ids.eos_id or row.n_drawn >= row.config.max_tokens:
                 self.end(number)
         return list(zip(self._numbers, found, strict=True))
 
@@ -384,10 +435,10 @@ def sample(
     cache: RowsT,
     prompts: Sequence[Sequence[int]],
     configs: Sequence[SamplingConfig],
-    special: SpecialIds,
-) -> Iterator[list[tuple[int, Drawn]]]:
+    special_ids: SpecialIds,
+) -> Iterator[list[tuple[int, SampledToken]]]:
     """All texts of a batch, step by step: (number of the text, its next token); see `Sampling`."""
-    sampling = Sampling(step, cache, prompts, configs, special)
+    sampling = Sampling(step, cache, prompts, configs, special_ids)
     while sampling.going_on:
         yield sampling.advance()
 
@@ -396,11 +447,13 @@ class _OneRow:
     """The cache of a step that takes lists of ids and keeps its own row."""
 
     def __init__(self, step: Callable[[Sequence[int]], Float[Tensor, "1 vocab"]], unread: Sequence[int]):
-        self._step, self._unread = step, list(unread)
+        self._step = step
+        self._unread = list(unread)
 
     def read(self, token_ids: Int[Tensor, "1 1"]) -> Float[Tensor, "1 vocab"]:
         """The logits after what the row has not yet read, and this."""
-        ids, self._unread = [*self._unread, int(token_ids)], []
+        ids = [*self._unread, int(token_ids)]
+        self._unread = []
         return self._step(ids)
 
     def keep(self, rows: Int[Tensor, " 1"]) -> None:
@@ -411,13 +464,13 @@ def generate(
     step: Callable[[Sequence[int]], Float[Tensor, "1 vocab"]],
     prompt_ids: Sequence[int],
     config: SamplingConfig,
-    special: SpecialIds,
-) -> Iterator[Drawn]:
+    special_ids: SpecialIds,
+) -> Iterator[SampledToken]:
     """The tokens that go on from a prompt, each as it is drawn; the end token is the last, where the text ends.
 
     The case of one row of `sample`. step: takes the ids that follow those it was given before, and gives the logits of
     the next; it is called under `torch.inference_mode`, with the whole prompt first. prompt_ids: at least one.
     """
     row = _OneRow(step, prompt_ids[:-1])
-    for [(_, token)] in sample(lambda ids, row: row.read(ids), row, [prompt_ids], [config], special):
+    for [(_, token)] in sample(lambda ids, row: row.read(ids), row, [prompt_ids], [config], special_ids):
         yield token

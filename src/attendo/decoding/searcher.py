@@ -11,12 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attendo.decoding.beam import BeamSearch, beam_search, length_norm, traced_beam_search
-from attendo.decoding.candidates import BestTokens, best_tokens, log_probs_of
-from attendo.decoding.constraints import Constraints
+from attendo.decoding.beam import BeamSearch, Constraints, beam_search, length_norm, traced_beam_search
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.sampling import Drawn, Sampling, SamplingConfig
-from attendo.decoding.step import AttendingStep, Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.protocols import AttendingStep, Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig
+from attendo.decoding.topk import TopKFn, best_tokens, log_probs_of
 from attendo.decoding.trace import SearchTrace
 from attendo.errors import AttendoError
 
@@ -46,7 +45,7 @@ class SearchBackend:
         step: Feeds one token per row and returns the logits of the next one.
         forced: From sources and target ids `[sources, n]`, the first the BOS id, to the logits `[sources, n, vocab]`
             of what follows each: the numbers of a search, bit for bit if the model is compiled.
-        best: `best_tokens`, or an equivalent for the logits of this backend.
+        top_k_fn: `best_tokens`, or an equivalent for the logits of this backend.
         chosen: The log-probability of given tokens, from logits.
         attending: Replaces `step` in a search with a coverage penalty.
         device: Where `step` takes and returns tensors.
@@ -57,7 +56,7 @@ class SearchBackend:
     start: Start[Any]
     step: Step[Any]
     forced: Callable[[Sequence[Sequence[int]], Tensor], Tensor] = _no_forced
-    best: BestTokens = best_tokens
+    top_k_fn: TopKFn = best_tokens
     chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
     attending: AttendingStep[Any] | None = None
     device: torch.device = CPU
@@ -131,7 +130,7 @@ class Searcher:
                     model.device,
                     prefixes=None if prefixes is None else [prefixes[number] for number in numbers],
                     attending=model.attending,
-                    best=model.best,
+                    top_k_fn=model.top_k_fn,
                 )
             yield from zip(numbers, found, strict=True)
 
@@ -143,7 +142,8 @@ class Searcher:
         n_passed_over: int = 0,
     ) -> tuple[list[Hypothesis], SearchTrace]:
         """The hypotheses of one source and everything that the search kept; n_passed_over: as `TraceRecorder`."""
-        model, (limit,) = self.backend, self._limits([source], config)
+        model = self.backend
+        (limit,) = self._limits([source], config)
         with torch.inference_mode():
             (found,), (trace,) = traced_beam_search(
                 model.step,
@@ -155,7 +155,7 @@ class Searcher:
                 prefixes=[prefix[: limit - 1]] if prefix else None,
                 attending=model.attending,
                 n_passed_over=n_passed_over,
-                best=model.best,
+                top_k_fn=model.top_k_fn,
             )
         return found, trace
 
@@ -216,7 +216,7 @@ class Searcher:
             for config, limit in zip(configs, limits, strict=True)
         ]
         alone = replace(search, beam=1, n_best=1, beam_groups=1)
-        found: list[list[Drawn]] = [[] for _ in sources]
+        found: list[list[SampledToken]] = [[] for _ in sources]
         for length in sorted({len(prefix) for prefix in starts}):  # prefixes of one length are read in step
             alike = [number for number, prefix in enumerate(starts) if len(prefix) == length]
             for places in source_batches([len(sources[number]) for number in alike], alone):
@@ -235,10 +235,10 @@ class Searcher:
         sources: Sequence[Sequence[int]],
         configs: Sequence[SamplingConfig],
         prompts: Sequence[Sequence[int]],
-    ) -> list[list[Drawn]]:
+    ) -> list[list[SampledToken]]:
         """The tokens of each text, those of its prefix included; all prompts have one length."""
         model = self.backend
-        found: list[list[Drawn]] = [[] for _ in sources]
+        found: list[list[SampledToken]] = [[] for _ in sources]
         n_drawn = len(prompts[0]) - 1
         ids = torch.tensor(prompts, device=model.device)
         with torch.inference_mode():
@@ -248,7 +248,7 @@ class Searcher:
                 logits = model.step(ids[:, place : place + 1], cache)
                 log_probs = log_probs_of(logits, ids[:, place + 1]).tolist()
                 for text, prompt, log_prob in zip(found, prompts, log_probs, strict=True):
-                    text.append(Drawn(prompt[place + 1], log_prob))
+                    text.append(SampledToken(prompt[place + 1], log_prob))
         drawn_before = [n_drawn] * len(prompts)
         sampling = Sampling(model.step, cache, prompts, configs, self.special_ids, model.device, drawn_before)
         while sampling.going_on:
@@ -277,7 +277,7 @@ class Searcher:
             self.special_ids,
             model.device,
             prefixes=prefixes,
-            best=model.best,
+            top_k_fn=model.top_k_fn,
         )
 
     def _limits(self, sources: Sequence[Sequence[int]], config: DecodingConfig) -> list[int]:
@@ -312,7 +312,8 @@ class ContinuousSearch:
     """
 
     def __init__(self, searcher: Searcher, config: DecodingConfig) -> None:
-        self.searcher, self.config = searcher, config
+        self.searcher = searcher
+        self.config = config
         self._search: BeamSearch[Any] | None = None
 
     @property
@@ -389,10 +390,12 @@ def _last_tokens(search: BeamSearch[Any]) -> list[tuple[int, int]]:
     return list(zip(search.sources.tolist(), tokens.tolist(), strict=True))
 
 
-def _hypothesis(tokens: Sequence[Drawn], search: DecodingConfig, special: SpecialIds) -> Hypothesis:
+def _hypothesis(
+    tokens: Sequence[SampledToken], search: DecodingConfig, special_ids: SpecialIds
+) -> Hypothesis:
     ids = tuple(token.token_id for token in tokens)
     log_probs = tuple(token.log_prob for token in tokens)
-    finished = ids[-1:] == (special.eos_id,)
+    finished = ids[-1:] == (special_ids.eos_id,)
     norm = length_norm(max(1, len(ids)), search.length_penalty, search.length_norm)
     log_prob = math.fsum(log_probs)
     return Hypothesis(ids[:-1] if finished else ids, log_prob, log_prob / norm, log_probs, finished)

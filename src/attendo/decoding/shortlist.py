@@ -2,17 +2,203 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic
+from itertools import islice
+from pathlib import Path
+from typing import Any, Generic, cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+from torch import Tensor, nn
 
-from attendo.decoding.step import CacheT, Start, Step, reusing
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.cpu_linear import quantized
+from attendo.decoding.native.compiled import CompiledModel
+from attendo.decoding.native.library import library
+from attendo.decoding.native.slots import Matrix, SlotKVCache
+from attendo.decoding.protocols import CacheT, Start, Step, reusing
 from attendo.errors import AttendoError
+from attendo.files import with_facts, write_atomic
+
+FORMAT = "attendo shortlist 1"
+MOST_PAIRS = 100_000
+_NONE = "it is no shortlist that attendo wrote; make one with attendo shortlist"
+
+
+def shortlist_of_pairs(
+    tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], *, per_token: int = 50, frequent: int = 100
+) -> Shortlist:
+    """What `learned_shortlist` makes of the first `MOST_PAIRS` pairs of texts, source first.
+
+    Raises AttendoError where there are none, and for numbers out of range.
+    """
+    if not 1 <= per_token <= tokenizer.vocab_size or not 0 <= frequent <= tokenizer.vocab_size:
+        raise AttendoError(
+            f"per_token is {per_token} and frequent {frequent}; choose per_token from 1 and frequent from 0 to"
+            f" {tokenizer.vocab_size}, the size of the vocabulary"
+        )
+    ids = [
+        (tokenizer.encode(source), tokenizer.target.encode(target))
+        for source, target in islice(pairs, MOST_PAIRS)
+    ]
+    return learned_shortlist(
+        ids, tokenizer.vocab_size, tokenizer.eos_id, per_token=per_token, frequent=frequent
+    )
+
+
+def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:
+    """Writes it as safetensors, whole or not at all, with the tokenizer that its ids are of."""
+    arrays = {
+        "likely": shortlist.likely.astype(np.int32),
+        "frequent": shortlist.frequent.astype(np.int32),
+    }
+    facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
+    write_atomic(path, with_facts(save(arrays, facts)))
+
+
+def load_shortlist(path: Path, tokenizer: Tokenizer) -> Shortlist:
+    """The shortlist of a file. Raises AttendoError if it is none, damaged, or of another tokenizer."""
+    if not path.is_file():
+        raise AttendoError(f"{path} is not there; make it with attendo shortlist")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            header = file.metadata() or {}
+            if header.get("format") != FORMAT:
+                raise AttendoError(f"{path}: {_NONE}")
+            if header.get("tokenizer_sha256") != tokenizer.sha256:
+                raise AttendoError(
+                    f"{path} is of another tokenizer than the run's; make one for it with attendo shortlist"
+                )
+            likely, frequent = (file.get_tensor(name).astype(np.int64) for name in ("likely", "frequent"))
+    except SafetensorError as error:
+        raise AttendoError(f"{path} is damaged ({error}); make it again with attendo shortlist") from None
+    return Shortlist(likely, frequent)
+
+
+FULL = 0.75  # of the vocabulary in a batch's lists: from there on all of it is computed
+FEWER = 0.25  # of the rows are left: what they need is packed anew
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """The outputs of some tokens as a product, and where each token of the vocabulary is among them."""
+
+    matrix: Matrix
+    kept: tuple[Tensor, ...]  # the memory of the matrix
+    place: Int[np.ndarray, " vocab"]
+    rows: int  # for which it was packed
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """From the flat outputs of a step to the flat logits of all tokens."""
+
+    packed: _Packed
+    taken: Int[np.ndarray, " listed"]
+    put: Int[np.ndarray, " listed"]
+    outputs: Float[Tensor, "rows packed"]
+    logits: Float[Tensor, "rows vocab"]
+
+
+class ShortlistedModel:
+    """`start` and `step` of a compiled model with logits of -inf for what is not in the list of a row's source.
+
+    The outputs are computed for the union of the lists in a batch, and each row takes those of its own list: they
+    are the bits of the whole product, so what else is in the batch changes none.
+    """
+
+    def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
+        self._compiled = compiled
+        self._shortlist = shortlist
+        self.vocab_size = output.out_features
+        self._weight = output.weight.detach()
+        self._scale = None
+        self._sums = None
+        self._bits = 32
+        self._n_in = output.in_features
+        if int8:
+            numbers, scale = quantized(self._weight)
+            self._bits = 8
+            self._scale = scale.flatten()
+            self._weight = nn.functional.pad(numbers, (0, -self._n_in % 4)).view(torch.int32)
+            self._sums = 128 * numbers.sum(1, dtype=torch.int32)
+        self._bias = None if output.bias is None else output.bias.detach()
+
+    def start(
+        self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
+    ) -> ListedCache[SlotKVCache]:
+        """As the model's own, with each source's list."""
+        lists = [self._shortlist.of(source) for source in sources]
+        return ListedCache(self._compiled.start(sources, rows_per_source, capacity), lists, rows_per_source)
+
+    def step(
+        self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache[SlotKVCache]
+    ) -> Float[Tensor, "rows vocab"]:
+        """The logits after the next token of every row. They stand until the cache's next step."""
+        if not cache.settled:
+            self._settle(cache)
+        layout: _Layout = cache.made
+        packed = layout.packed
+        states = self._compiled.states(token_ids, cache.inner)[:, -1].contiguous()
+        library().attendo_product(
+            ctypes.byref(packed.matrix), states.data_ptr(), len(states), layout.outputs.data_ptr(),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        layout.logits.view(-1).numpy()[layout.put] = layout.outputs.view(-1).numpy()[layout.taken]
+        return layout.logits
+
+    def _settle(self, cache: ListedCache[SlotKVCache]) -> None:
+        """Packs what the lists ask for, or as they become fewer goes on with what was packed, and lays out the rest."""
+        rows = len(cache.lists)
+        old = cast("_Layout | None", cache.made)
+        lengths = [len(own) for own in cache.lists]
+        tokens = np.concatenate(cache.lists)
+        if old is None or not old.packed.rows * FEWER < rows <= len(old.logits):
+            packed = self._packed(tokens, rows)
+            logits = torch.full((rows, self.vocab_size), -torch.inf)
+            outputs = torch.empty(rows, packed.matrix.n_out)
+        else:
+            packed = old.packed
+            outputs = old.outputs[:rows]
+            old.logits.view(-1).numpy()[old.put] = -np.inf
+            logits = old.logits[:rows]
+        row = np.arange(rows).repeat(lengths)
+        taken = row * packed.matrix.n_out + packed.place[tokens]
+        cache.made = _Layout(packed, taken, row * self.vocab_size + tokens, outputs, logits)
+        cache.settled = True
+
+    def _packed(self, tokens: Int[np.ndarray, " listed"], rows: int) -> _Packed:
+        listed = np.zeros(self.vocab_size, dtype=bool)
+        listed[tokens] = True
+        union = np.flatnonzero(listed)
+        if len(union) > FULL * self.vocab_size:
+            return _Packed(self._compiled.output, (), np.arange(self.vocab_size), rows)
+        place = np.full(self.vocab_size, -1)
+        place[union] = np.arange(len(union))
+        return _Packed(*self._part(torch.from_numpy(union)), place, rows)
+
+    def _part(self, tokens: Int[Tensor, " n"]) -> tuple[Matrix, tuple[Tensor, ...]]:
+        """The outputs of these tokens as a matrix of its own, as `TensorArena.matrix` lays it out, and its memory."""
+        n = len(tokens)
+        panel = library().attendo_panel()
+        columns = nn.functional.pad(tokens, (0, -n % panel))  # what fills the last panel is not looked at
+        weight = self._weight[columns].view(-1, panel, self._weight.shape[1])
+        packed = weight.new_empty(len(weight), weight.shape[2], panel)
+        for turned, rows in zip(packed, weight, strict=True):
+            turned.copy_(rows.t())  # one by one: torch is quick for two dimensions only
+        kept = [packed]
+        more: list[int | None] = [None, None, None]
+        for i, numbers in enumerate((self._scale, self._sums, self._bias)):
+            if numbers is not None:
+                kept.append(numbers[columns])
+                more[i] = kept[-1].data_ptr()
+        return Matrix(self._n_in, n, self._bits, kept[0].data_ptr(), *more), tuple(kept)
+
 
 MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted
 ROUNDS = 5
@@ -72,7 +258,8 @@ def learned_shortlist(
     anywhere = np.union1d(anywhere[counts[anywhere] > 0], [eos_id]).astype(np.int64)
     sources, targets, probabilities = _word_table(kept, vocab_size, eos_id)
     order = np.lexsort((targets, -probabilities, sources))
-    sources, targets = sources[order], targets[order]
+    sources = sources[order]
+    targets = targets[order]
     ranks = np.arange(len(sources)) - np.searchsorted(sources, sources)
     best = ranks < per_token
     likely = np.full((vocab_size, per_token), eos_id, dtype=np.int64)
@@ -84,14 +271,17 @@ def _word_table(
     pairs: Sequence[tuple[Sequence[int], Sequence[int]]], vocab_size: int, eos_id: int
 ) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"], Float[np.ndarray, " n"]]:
     """Source tokens, target tokens and t(target | source) of all that stand in a pair together."""
-    keys, places, n_places = [], [], 0  # of each link: its two tokens as one number, and its target's place
+    keys = []  # of each link: its two tokens as one number, and its target's place
+    places = []
+    n_places = 0
     for source, target in pairs:
         ends = np.asarray([*source, eos_id], dtype=np.int64)
         keys.append((ends[:, None] * vocab_size + np.asarray(target)).reshape(-1))
         places.append(np.tile(np.arange(n_places, n_places + len(target), dtype=np.int32), len(ends)))
         n_places += len(target)
     known, link = np.unique(np.concatenate(keys), return_inverse=True)
-    place, sources = np.concatenate(places), known // vocab_size
+    place = np.concatenate(places)
+    sources = known // vocab_size
     table = np.ones(len(known))
     for _ in range(ROUNDS):
         of_link = table[link]
@@ -125,7 +315,8 @@ class ListedCache(Generic[CacheT]):
         mine: Any = self.inner
         mine.join(other.inner)
         self.lists = self.lists + other.lists
-        self.made, self.settled = None, False
+        self.made = None
+        self.settled = False
 
     def in_place_of(self, spent: ListedCache[CacheT]) -> ListedCache[CacheT]:
         """This one, in the memory of the spent one where its kind can."""

@@ -80,7 +80,8 @@ class TraceRecorder:
         """Candidates of this step, best first; those `without` a place go no further."""
         for row, source in enumerate(sources.tolist() if self.n_passed_over else ()):
             for number in np.flatnonzero(without[row])[: self.n_passed_over].tolist():
-                token, log_prob = int(tokens[row, number]), float(log_probs[row, number])
+                token = int(tokens[row, number])
+                log_prob = float(log_probs[row, number])
                 node = TraceNode(token, log_prob, int(parents[row, number]), None, False)
                 self._passed[source].append(node)
 
@@ -96,13 +97,15 @@ class TraceRecorder:
         for row, source in enumerate(sources.tolist()):
             nodes = self._ended[source]
             for beam in np.flatnonzero(live[row]).tolist():
-                token, log_prob = int(tokens[row, beam]), float(log_probs[row, beam])
+                token = int(tokens[row, beam])
+                log_prob = float(log_probs[row, beam])
                 nodes.append(TraceNode(token, log_prob, int(parents[row, beam]), beam, False))
             if nodes:
                 self._steps[source].append(tuple(nodes))
                 if self.n_passed_over:
                     self._passed_over[source].append(tuple(self._passed[source]))
-            self._ended[source], self._passed[source] = [], []
+            self._ended[source] = []
+            self._passed[source] = []
 
     def traces(self) -> list[SearchTrace]:
         """What was collected so far, one trace a source."""

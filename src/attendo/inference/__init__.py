@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.bundle import load_bundle, load_model
+from attendo.custom_modules import CustomModules
 from attendo.errors import AttendoError
 from attendo.inference.alignment import Link
 from attendo.inference.classifier import Classification, Classifier
@@ -14,7 +15,6 @@ from attendo.inference.generation import Generation
 from attendo.inference.generator import Generator
 from attendo.inference.translations import Assessment, Candidate, Translation
 from attendo.inference.translator import Translator
-from attendo.own_parts import OwnParts
 
 __all__ = [
     "Assessment",
@@ -33,7 +33,7 @@ __all__ = [
 _KINDS: dict[str, Any] = {kind.task: kind for kind in (Translator, Classifier, Generator, Embedder)}
 
 
-def load(folder: str | Path, device: str = "cpu", own_parts: OwnParts | None = None) -> Any:
+def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | None = None) -> Any:
     """Load the trained model of a run folder, ready to use.
 
     Args:

@@ -20,8 +20,8 @@ from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.decoding.beam import coverage_penalty
 from attendo.decoding.options import DecodingConfig
+from attendo.decoding.protocols import AttendingStep
 from attendo.decoding.searcher import source_batches
-from attendo.decoding.step import AttendingStep
 from attendo.inference.incremental_decode import Spelling
 from attendo.inspecting.recording import Part, RecordingAttend, view
 from attendo.models import EncoderDecoder
@@ -53,16 +53,19 @@ class Link:
 
 def _watched(model: EncoderDecoder) -> tuple[EncoderDecoder, list[Tensor]]:
     """A view of the model, and a list to which each of its cross-attentions adds its weights, the mean over heads."""
-    twin, seen = view(model), []
+    twin = view(model)
+    seen = []
 
     def note(parts: dict[Part, Tensor]) -> None:
         seen.append(parts["weights"].mean(1))
 
     for number in range(len(twin.decoder.blocks)):
         path = f"decoder.blocks.{number}.cross_attention.attend"
-        leaf, edits = twin.get_submodule(path), None
+        leaf = twin.get_submodule(path)
+        edits = None
         if isinstance(leaf, RecordingAttend):  # the model is a view with edits
-            leaf, edits = leaf.plain, leaf.edits
+            edits = leaf.edits
+            leaf = leaf.plain
         assert isinstance(leaf, Attend)
         twin.set_submodule(path, RecordingAttend(leaf, ("weights",), note, edits))
     return twin, seen
@@ -97,8 +100,10 @@ def teacher_forced(
     and end, which are put around them; shorter rows are padded. Of a begin of several ids the later ones are predicted,
     too: the first token of a target is in column `len(begin) - 1`.
     """
-    own, nothing = tokenizer.specials, tokenizer.specials.source([])
-    begin, pad_id = own.begin, own.pad_id
+    own = tokenizer.specials
+    nothing = tokenizer.specials.source([])
+    begin = own.begin
+    pad_id = own.pad_id
     src, lengths = pad_rows([source or nothing for source in sources], pad_id, device)
     tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, device)
     wanted, _ = pad_rows([[*begin[1:], *target, own.eos_id] for target in targets], pad_id, device)
@@ -144,7 +149,8 @@ def coverage_scores(
     inputs, _ = teacher_forced(tokenizer, sources, targets, models[0].output_proj.weight.device)
     weights = source_attention(models, inputs).double().cpu().numpy()
     sizes = zip(sources, targets, strict=True)
-    first, least = len(tokenizer.specials.begin) - 1, tokenizer.specials.n_around_source
+    first = len(tokenizer.specials.begin) - 1
+    least = tokenizer.specials.n_around_source
     rows = zip(weights[:, first:], sizes, strict=True)
     seen = [row[: len(t) + 1, : len(s) or least].sum(0) for row, (s, t) in rows]
     return [float(coverage_penalty(attended, beta)) for attended in seen]
@@ -158,7 +164,8 @@ def own_part(
     weights: of `source_attention`, one text's; n_source: tokens of the source with its specials.
     """
     own = tokenizer.specials
-    (before, behind), first = own.around_source, len(own.begin) - 1
+    (before, behind) = own.around_source
+    first = len(own.begin) - 1
     return weights[first : first + n_target, len(before) : n_source - len(behind)]
 
 
@@ -207,7 +214,9 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
         words = text.split(" ") if token_ids else []
         ends = accumulate((len(word) + 1 for word in words), initial=-1)
         return [(end + 1, end + 1 + len(word)) for word, end in zip(words, ends, strict=False)]
-    spelling, at, found = Spelling(tokenizer, going_on=False), 0, []
+    spelling = Spelling(tokenizer, going_on=False)
+    at = 0
+    found = []
     for token in token_ids:
         piece = spelling.add(token)
         begun = not piece and tokenizer.is_part(token)
@@ -229,7 +238,8 @@ def links_of(
     sources = [tokenizer.encode(piece) for piece in segments.pieces]
     spans = _placed(tokenizer, sources, segments.pieces, segments.separators)
     target_spans = _placed(tokenizer, targets, texts, _gaps(segments, texts))
-    source, target = segments.text, segments.joined(texts)
+    source = segments.text
+    target = segments.joined(texts)
     firsts = [0, *accumulate(map(len, sources))][:-1]
     seen = [
         (first + token, weight) for first, part in zip(firsts, looks, strict=True) for token, weight in part

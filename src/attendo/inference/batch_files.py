@@ -28,7 +28,8 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-CHUNK_LINES, CHUNK_CHARACTERS = 1000, 1 << 22
+CHUNK_LINES = 1000
+CHUNK_CHARACTERS = 1 << 22
 """A chunk ends with the line that reaches either: enough for full batches, little to make again after a kill."""
 
 Chunk = tuple[int, list[str]]
@@ -105,7 +106,8 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     ...     out.read_text(), last.done, dict(last.counts)
     ('1: RAIN\\n2: \\n3: SNOW\\n', 3, {'empty': 1})
     """
-    part, journal_file = out.with_name(out.name + ".part"), out.with_name(out.name + ".part.json")
+    part = out.with_name(out.name + ".part")
+    journal_file = out.with_name(out.name + ".part.json")
     total = _checked(source, out)
     wanted = json.loads(json.dumps(dict(request) | {"input": sha256_file(source)}))
     journal = _begun(source, part, journal_file, wanted)
@@ -116,7 +118,8 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
     require_absent(out)
     if journal.lines == 0:
         journal.save(journal_file)
-    resumed, counts = journal.lines, Counter(journal.counts)
+    resumed = journal.lines
+    counts = Counter(journal.counts)
     yield Progress(resumed, total, resumed, dict(counts))
     with _open_part(part) as file:
         digest = _to_the_end(file, part, journal)
@@ -127,8 +130,10 @@ def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]
             os.fsync(file.fileno())
             digest.update(data)
             counts.update(found)
-            journal.lines, journal.size = journal.lines + len(results), journal.size + len(data)
-            journal.sha256, journal.counts = digest.hexdigest(), dict(counts)
+            journal.lines = journal.lines + len(results)
+            journal.size = journal.size + len(data)
+            journal.sha256 = digest.hexdigest()
+            journal.counts = dict(counts)
             journal.save(journal_file)
             yield Progress(journal.lines, total, resumed, journal.counts)
         part.replace(out)
@@ -158,7 +163,8 @@ def _begun(source: Path, part: Path, journal_file: Path, wanted: dict[str, Any])
     journal = _Journal.load(journal_file)
     remedy = _begin_anew(part)
     for key in sorted(journal.request.keys() | wanted.keys(), key=lambda key: (key == "input", key)):
-        old, new = journal.request.get(key), wanted.get(key)
+        old = journal.request.get(key)
+        new = wanted.get(key)
         if old != new and key == "input":
             raise AttendoError(
                 f"{source} is not as it was when {part} was begun; bring that back, or {remedy}"
@@ -191,7 +197,8 @@ def _open_part(part: Path) -> Iterator[BufferedRandom]:
 
 def _to_the_end(file: BufferedRandom, part: Path, journal: _Journal) -> hashlib._Hash:
     """Goes to the end of what is whole, and cuts off what is torn; AttendoError if that is not as it was written."""
-    digest, left = hashlib.sha256(), journal.size
+    digest = hashlib.sha256()
+    left = journal.size
     while left and (block := file.read(min(left, 1 << 20))):
         digest.update(block)
         left -= len(block)
@@ -218,7 +225,9 @@ def whole(texts: Sequence[str], done: Done) -> Done:
 
 def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
     """The lines behind the first `skip`, as (number of the first, texts)."""
-    first, texts, characters = skip + 1, [], 0
+    first = skip + 1
+    texts = []
+    characters = 0
     for number, line in physical_lines(source):
         if number <= skip:
             continue
@@ -228,7 +237,9 @@ def _chunks(source: Path, skip: int) -> Iterator[Chunk]:
         characters += len(text)
         if len(texts) == CHUNK_LINES or characters >= CHUNK_CHARACTERS:
             yield first, texts
-            first, texts, characters = number + 1, [], 0
+            first = number + 1
+            texts = []
+            characters = 0
     if texts:
         yield first, texts
 

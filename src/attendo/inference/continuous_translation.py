@@ -8,17 +8,16 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import ContinuousSearch
-from attendo.decoding.step import Hypothesis
 from attendo.errors import AttendoError
 from attendo.inference.alignment import where_tokens_look
 from attendo.inference.incremental_decode import TextAsFound
-from attendo.inference.sources import Sources
-from attendo.inference.translations import Loop, Translation
+from attendo.inference.translations import Loop, Sources, Translation, is_looping, without_repetition
 from attendo.inference.translator import Translator
 
-COMPANY, PATIENCE = 8, 3
+COMPANY = 8
+PATIENCE = 3
 """Parts begin once they are an eighth of those that go on, or have waited for three steps: together it costs less."""
 
 
@@ -126,7 +125,8 @@ class Translating:
     """
 
     def __init__(self, translator: Translator, rows: int = 128) -> None:
-        self.translator, self.rows = translator, rows
+        self.translator = translator
+        self.rows = rows
         self._lanes: dict[DecodingConfig, _Lane] = {}
         self._rested: DecodingConfig | None = None  # whose lane was the last that came to rest
         self._requests: dict[int, _Request] = {}
@@ -143,7 +143,8 @@ class Translating:
         begins: is called once, when the first part of it is taken up. Raises AttendoError for a coverage penalty, and
         for a stream that is not the greedy search of one text.
         """
-        sources, config = wanted.sources, wanted.config
+        sources = wanted.sources
+        config = wanted.config
         if config.coverage_penalty:
             raise AttendoError(
                 "a search with a coverage penalty takes in no texts while it goes on; set it to 0"
@@ -193,14 +194,16 @@ class Translating:
 
     def _rest(self, config: DecodingConfig) -> None:
         """Of the lanes that nobody needs the last is kept: what memory it has serves the next texts, too."""
-        last, self._rested = self._rested, config
+        last = self._rested
+        self._rested = config
         if last not in (None, config) and not self._lanes[last].busy:
             del self._lanes[last]
 
     def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
         """Notes what was found of a part; one that runs away is searched again."""
-        request, wanted = part.request, part.request.wanted
-        runs = wanted.guard and runs_away(wanted.sources.rows[part.place], hypotheses[0])
+        request = part.request
+        wanted = part.request.wanted
+        runs = wanted.guard and is_looping(wanted.sources.rows[part.place], hypotheses[0])
         if part.first is not None:
             request.found[part.place] = (part.first, "left") if runs else (hypotheses, "mended")
         elif not runs:
@@ -228,10 +231,13 @@ class Translating:
 
     def _whole(self, request: _Request) -> tuple[Translation, ...]:
         del self._requests[request.number]
-        wanted, tokenizer, looks = request.wanted, self.translator.tokenizer, None
+        wanted = request.wanted
+        tokenizer = self.translator.tokenizer
+        looks = None
         found = [part for part in request.found if part is not None]
         if wanted.alignments:
             targets = [[hypothesis.token_ids for hypothesis in hypotheses] for hypotheses, _ in found]
-            model, budget = self.translator.model, wanted.config.batch_tokens
+            model = self.translator.model
+            budget = wanted.config.batch_tokens
             looks = where_tokens_look([model], tokenizer, wanted.sources.rows, targets, budget)
         return tuple(wanted.sources.translations(found, tokenizer, wanted.config.n_best, looks))

@@ -21,8 +21,7 @@ from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary
-from attendo.errors import AttendoError
-from attendo.inference.text_list import require_list
+from attendo.errors import AttendoError, require_list
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.nn.pooling import Pooling, pool
@@ -158,7 +157,8 @@ class Embedder:
             case _:
                 framed = own.text
         n_around = len(framed([0])) - 1
-        ids, most = self.tokenizer.encode(text), self.model.config.max_len - n_around
+        ids = self.tokenizer.encode(text)
+        most = self.model.config.max_len - n_around
         return [framed(ids[i : i + most]) for i in range(0, len(ids), most)] or [framed([])]
 
     def _states(

@@ -16,9 +16,8 @@ from attendo.config import build
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
 from attendo.decoding.sampling import SamplingConfig
-from attendo.errors import AttendoError
+from attendo.errors import AttendoError, require_list
 from attendo.inference.generation import Generation, Writing, WrittenText, written
-from attendo.inference.text_list import require_list
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
 
@@ -31,7 +30,10 @@ class Stream(Iterator[str]):
 
     def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
         text = generator.text(prompt, config)
-        self.prompt, self.cut, self.unknown, self.seed = prompt, text.cut, text.unknown, text.seed
+        self.prompt = prompt
+        self.cut = text.cut
+        self.unknown = text.unknown
+        self.seed = text.seed
         self._generation: Generation | None = None
         self._pieces = self._come(generator, text)
 

@@ -20,9 +20,12 @@ class TextAsFound:
         n = len(segments.pieces)
         self._segments = segments
         self._spellings = [Spelling(tokenizer, going_on=False) for _ in range(n)]
-        self._texts, self._ended = [""] * n, [False] * n
+        self._texts = [""] * n
+        self._ended = [False] * n
         self._gaps, self._n_sure = _sure_gaps(segments)
-        self._current, self._n_in_current, self._n_shown = 0, 0, 0
+        self._current = 0
+        self._n_in_current = 0
+        self._n_shown = 0
 
     def add(self, part: int, token_ids: Sequence[int], ends: bool) -> str:
         """What may be shown, perhaps nothing, once a part has these tokens more, and has come to its end with them."""
@@ -43,7 +46,8 @@ class TextAsFound:
             self._n_in_current = len(text)
             if not self._ended[self._current] or self._current + 1 >= self._n_sure:
                 return piece
-            self._current, self._n_in_current = self._current + 1, 0
+            self._current = self._current + 1
+            self._n_in_current = 0
             piece += self._gaps[self._current]
 
 
@@ -76,7 +80,8 @@ class Spelling:
         """The characters that this token completes, perhaps none."""
         data = self._bytes_of(token_id)
         if data and self._drops_space:
-            self._drops_space, data = False, data.removeprefix(b" ")
+            self._drops_space = False
+            data = data.removeprefix(b" ")
         return self._characters.decode(data)
 
     def end(self) -> str:
@@ -106,7 +111,8 @@ class Stops:
         text = self._held + piece
         found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.found, self._held = True, ""
+            self.found = True
+            self._held = ""
             return text[: min(found)[1]]
         lengths = range(min(len(text), self._longest - 1), 0, -1)
         n_held = next((n for n in lengths if any(stop.startswith(text[-n:]) for stop in self._stops)), 0)
@@ -116,5 +122,6 @@ class Stops:
 
     def end(self) -> str:
         """What was held back, now that no more comes."""
-        held, self._held = self._held, ""
+        held = self._held
+        self._held = ""
         return held

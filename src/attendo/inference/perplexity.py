@@ -214,10 +214,12 @@ def _batches(
 def window_losses(model: Trainable, windows: list[Window]) -> list[Float[np.ndarray, " scored"]]:
     """-ln p of the scored targets of each window; shorter ones are padded behind, where nobody looks."""
     shape = (len(windows), max(len(window.targets) for window in windows))
-    token_ids, targets = np.full(shape, OWN.pad_id), np.full(shape, OWN.pad_id)  # any id will do
+    token_ids = np.full(shape, OWN.pad_id)  # any id will do
+    targets = np.full(shape, OWN.pad_id)
     scored = np.zeros(shape, bool)
     for row, (ids, wanted, n_scored) in enumerate(windows):
-        token_ids[row, : len(ids)], targets[row, : len(ids)] = ids, wanted
+        token_ids[row, : len(ids)] = ids
+        targets[row, : len(ids)] = wanted
         scored[row, len(ids) - n_scored : len(ids)] = True
     device = model.output_proj.weight.device
     hidden = model.hidden(token_ids=torch.from_numpy(token_ids).to(device)).flatten(0, 1)

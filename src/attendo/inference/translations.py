@@ -3,15 +3,217 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
 
-from attendo.data.segments import LEAST_TOKENS, Segments
-from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.step import Hypothesis
-from attendo.errors import AttendoError
+import numpy as np
+
+from attendo.config import build, read_toml
+from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text, usual_of
+from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.decoding.options import DecodingConfig
+from attendo.decoding.protocols import Hypothesis
+from attendo.errors import AttendoError, require_list
 from attendo.inference.alignment import Link, Looks, links_of
 from attendo.metrics import Score
+
+LEAST_REPEATED = 12
+"""Tokens that a repetition has at least, all its times together: shorter ones are found in good texts."""
+
+MOST_RATIO = 2.0
+MOST_EXTRA = 30
+"""A text without an end is suspect from so many times its source, and so many tokens more."""
+
+NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
+"""The n-grams that a second search does not repeat, where a token is no piece: about as much text as 4 pieces."""
+
+
+def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
+    """Whether a text repeats itself (`repeats`) where its source does not, or has not ended where it should have.
+
+    That is: it met its length limit, and has more than twice the tokens of its source and 30.
+    """
+    n_tokens = len(found.token_ids)
+    endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
+    return endless or (repeats(found.token_ids) and not repeats(source))
+
+
+def without_repetition(config: DecodingConfig, kind: Kind) -> DecodingConfig | None:
+    """How a text that runs away is searched once more; None where it was searched so already.
+
+    >>> without_repetition(DecodingConfig(), "bpe").no_repeat_ngram
+    4
+    >>> without_repetition(DecodingConfig(no_repeat_ngram=3), "bpe")
+    """
+    n_gram = NO_REPEAT.get(kind, 4)
+    return None if 0 < config.no_repeat_ngram <= n_gram else replace(config, no_repeat_ngram=n_gram)
+
+
+def repeats(token_ids: Sequence[int]) -> bool:
+    """Whether the same tokens stand there three times in a row or more, together 12 tokens or more.
+
+    >>> repeats([5, 6, 7, 8] * 3), repeats([5, 6, 7, 8] * 2 + [5, 6, 7, 9]), repeats([5] * 11), repeats([5] * 12)
+    (True, False, False, True)
+    """
+    if len(token_ids) - len(set(token_ids)) < LEAST_REPEATED * 2 // 3:
+        return False
+    row = np.asarray(token_ids)
+    for period in range(1, len(row) // 3 + 1):
+        different = np.flatnonzero(row[period:] != row[:-period])
+        equal = np.diff(different, prepend=-1, append=len(row) - period).max() - 1
+        if equal >= max(3 * period, LEAST_REPEATED) - period:
+            return True
+    return False
+
+
+ROWS = 20_000
+ROWS_OF_OLDER = 2000
+"""The pairs whose texts are counted at training, and the pairs of an older run that are, each time it is loaded."""
+
+
+def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
+    """What the card of a run says, or its first training pairs; None where neither is known.
+
+    Raises AttendoError for a card with other values than a training writes.
+    """
+    data = card.get("data")
+    stored = data.get("usual") if isinstance(data, dict) else None
+    if stored is None:
+        return _counted(folder, tokenizer) if data and folder is not None else None
+    match stored:
+        case {"longest": int(longest), "fewest": int() | float() as fewest, "beginnings": [*words]} if (
+            longest > 0 and 0 <= fewest < 100 and all(isinstance(word, str) for word in words)
+        ):
+            return Usual(longest, fewest, tuple(words))
+    raise AttendoError(
+        f"{folder}: card.json has an invalid data.usual (expected longest, fewest and beginnings, as training writes"
+        " them); copy the run's card.json back"
+    )
+
+
+def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
+    from attendo.data.pair_corpus import PairCorpus
+    from attendo.data.pair_data import PairData
+
+    try:
+        data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
+        data.check()
+        data = replace(data, valid=data.train, drop="")  # the first rows suffice: nothing is split off
+        pairs = list(islice(PairCorpus(data, lambda _: None).pairs(), ROWS_OF_OLDER))
+    except (AttendoError, OSError, ValueError):
+        return None  # the data have moved, or are damaged: the model can still be used
+    sources = [source for _, source, _ in pairs]
+    targets = [target for _, _, target in pairs]
+    each = ((tokenizer, sources), (tokenizer.target, targets))
+    source, target = (np.array([len(row) for row in own.encode_batch(texts)]) for own, texts in each)
+    return usual_of([(source, target)], sources) if pairs else None
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The parts of texts, those of all texts in one list.
+
+    texts: each in its parts. rows: the ids of each part, special tokens included. starts: the first ids of each part's
+    translation; None where none has any. fewest: of usual translations, target tokens per source token.
+    """
+
+    texts: list[Segments]
+    rows: list[list[int]]
+    starts: list[list[int]] | None
+    fewest: float = 0.0
+
+    @property
+    def n_parts(self) -> list[int]:
+        """Of each text."""
+        return [len(segments.pieces) for segments in self.texts]
+
+    def translations(
+        self,
+        found: Sequence[tuple[Sequence[Hypothesis], Loop]],
+        tokenizer: Tokenizer,
+        n_best: int,
+        looks: Sequence[Mapping[tuple[int, ...], Looks]] | None,
+    ) -> list[Translation]:
+        """The texts put together again from what was found for their parts; looks: as in `translation_of`."""
+        left = iter(found)
+        seen = iter(looks or ())
+        rows = iter(self.rows)
+        return [
+            translation_of(
+                segments,
+                [next(left) for _ in segments.pieces],
+                tokenizer,
+                n_best,
+                None if looks is None else [next(seen) for _ in segments.pieces],
+                [len(next(rows)) - tokenizer.specials.n_around_source for _ in segments.pieces],
+                self.fewest,
+            )
+            for segments in self.texts
+        ]
+
+
+def sources_of(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    longest: int,
+    prefixes: str | Sequence[str] | None = None,
+    segment: Segment = "none",
+    usual: Usual | None = None,
+) -> Sources:
+    """Split texts into pieces of at most `longest` tokens, as `split_text` does; an empty text has no pieces.
+
+    Args:
+        tokenizer: The model's.
+        texts: Any texts.
+        longest: The most tokens of a piece.
+        prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
+        segment: The unit to split into.
+        usual: What training saw; None if that is not known.
+
+    Raises:
+        AttendoError: `texts` is a single text, the number of prefixes is not the number of texts, or a prefix has a
+            word that the tokenizer does not know.
+    """
+    require_list(texts)
+    known = usual or Usual(longest)
+    split = [_pieces(tokenizer, text, longest, segment, known.beginnings) for text in texts]
+    starts = None
+    if prefixes is not None:
+        each = [prefixes] * len(texts) if isinstance(prefixes, str) else prefixes
+        starts = _starts(tokenizer, each, [len(rows) for _, rows in split])
+    return Sources(
+        [segments for segments, _ in split], [row for _, rows in split for row in rows], starts, known.fewest
+    )
+
+
+def _pieces(
+    tokenizer: Tokenizer, text: str, longest: int, segment: Segment, beginnings: tuple[str, ...]
+) -> tuple[Segments, list[list[int]]]:
+    whole = text.strip()
+    ids = tokenizer.encode(whole) if whole else []
+    if not ids:
+        return Segments((), (text,)), []
+
+    def encoded(piece: str) -> list[int]:
+        return ids if piece == whole else tokenizer.encode(piece)  # most texts are one piece
+
+    segments = split_text(text, longest, lambda piece: len(encoded(piece)), segment, beginnings)
+    return segments, [tokenizer.specials.source(encoded(piece)) for piece in segments.pieces]
+
+
+def _starts(tokenizer: Tokenizer, prefixes: Sequence[str], n_parts: list[int]) -> list[list[int]]:
+    if len(prefixes) != len(n_parts):
+        raise AttendoError(
+            f"{len(prefixes)} prefixes for {len(n_parts)} texts; give one for each, an empty one for none"
+        )
+    starts = [tokenizer.target.encode(text) for text in prefixes]
+    for text, ids in zip(prefixes, starts, strict=True):
+        if tokenizer.unk_id in ids:
+            raise AttendoError(f"the prefix {text!r} has a word that the tokenizer does not know; change it")
+    return [row for ids, n in zip(starts, n_parts, strict=True) for row in [ids, *[[]] * (n - 1)][:n]]
+
 
 Loop = Literal["none", "mended", "left"]
 """Of a translation: it does not repeat itself; it did, and was searched again without repetition; that did not help."""

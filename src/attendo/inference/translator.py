@@ -19,18 +19,27 @@ from attendo.data.segments import Segment, Usual
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import best_backend, eager_backend, ensemble, mean_log_probs
 from attendo.decoding.beam import DecodingConfig, length_norm
-from attendo.decoding.candidates import log_probs_of
-from attendo.decoding.filters import SamplingConfig
-from attendo.decoding.repetition import runs_away, without_repetition
+from attendo.decoding.logit_filters import SamplingConfig
+from attendo.decoding.protocols import Hypothesis, SpecialIds
+from attendo.decoding.sampling import configs_of_parts, configs_of_texts
 from attendo.decoding.searcher import ContinuousSearch, SearchBackend, Searcher
 from attendo.decoding.shortlist import Shortlist
-from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.decoding.topk import log_probs_of
 from attendo.errors import AttendoError
 from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
 from attendo.inference.incremental_decode import text_as_found
-from attendo.inference.seeds import of_parts, of_texts
-from attendo.inference.sources import Sources, sources_of, usual_of_run
-from attendo.inference.translations import Assessment, Candidate, Loop, Translation, require_pairs
+from attendo.inference.translations import (
+    Assessment,
+    Candidate,
+    Loop,
+    Sources,
+    Translation,
+    is_looping,
+    require_pairs,
+    sources_of,
+    usual_of_run,
+    without_repetition,
+)
 from attendo.inspecting.recording import Recording, recording
 from attendo.metrics import bleu, bleu_tokenizer, chrf, exact_match, perplexity
 from attendo.models import EncoderDecoder
@@ -157,7 +166,7 @@ class Translator:
             longest: The most tokens of a piece. Defaults to the source length seen in training, or with segment "none"
                 to the positions that the model has.
             segment: What is one piece: a "sentence", a "paragraph" (a line), or "none" for the whole text.
-            guard: Search a piece that runs away (`runs_away`) once more without repeated n-grams.
+            guard: Search a piece that runs away (`is_looping`) once more without repeated n-grams.
             prefixes: What each translation begins with, or one prefix for all; the first piece's translation begins so.
             alignments: Give each candidate its `alignment`, by one more pass over the models as they were trained.
 
@@ -217,13 +226,15 @@ class Translator:
         """
         search = self.config(length_penalty=length_penalty)
         sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
-        each = of_texts(SamplingConfig() if configs is None else configs, len(texts))
+        each = configs_of_texts(SamplingConfig() if configs is None else configs, len(texts))
         parts = [
-            part for config, n in zip(each, sources.n_parts, strict=True) for part in of_parts(config, n)
+            part
+            for config, n in zip(each, sources.n_parts, strict=True)
+            for part in configs_of_parts(config, n)
         ]
         drawn = self._searcher(sources.starts).sample(sources.rows, parts, search, sources.starts)
         found: list[tuple[list[Hypothesis], Loop]] = [
-            ([hypothesis], "left" if runs_away(row, hypothesis) else "none")
+            ([hypothesis], "left" if is_looping(row, hypothesis) else "none")
             for row, hypothesis in zip(sources.rows, drawn, strict=True)
         ]
         told = self._told(sources, found, search, alignments)
@@ -270,7 +281,9 @@ class Translator:
             return [(f.text, log_prob, n) for f, (log_prob, n) in zip(found, given, strict=True)]
 
         texts, log_probs, counts = zip(*ranks.shared(pairs, worked), strict=True)
-        targets, log_prob, n_tokens = [target for _, target in pairs], sum(log_probs), sum(counts)
+        targets = [target for _, target in pairs]
+        log_prob = sum(log_probs)
+        n_tokens = sum(counts)
         scores = (
             bleu(texts, targets, tokenize or bleu_tokenizer(targets)),
             chrf(texts, targets),
@@ -327,7 +340,8 @@ class Translator:
 
     def _encode(self, text: str, tokenizer: Tokenizer) -> list[int]:
         """The ids of a text that cannot be split."""
-        ids, learned = tokenizer.encode(text), self.model.config.positions == "learned"
+        ids = tokenizer.encode(text)
+        learned = self.model.config.positions == "learned"
         if len(ids) > (most := self.longest if learned else max(self.longest, LONGEST_SCORED)):
             raise AttendoError(f"a text has {len(ids)} tokens (expected at most {most}); split the text")
         return ids
@@ -340,7 +354,8 @@ class Translator:
         alignments: bool,
     ) -> list[Translation]:
         """The translations from what was found for the parts of their sources; recorded, if that is asked for."""
-        rows, looks = sources.rows, None
+        rows = sources.rows
+        looks = None
         if self._record is not None and rows:
             self._record_pass(rows, [list(hypotheses[0].token_ids) for hypotheses, _ in found])
         if alignments:
@@ -355,16 +370,17 @@ class Translator:
             (hypotheses, "none") for hypotheses in self.search(rows, config, starts)
         ]
         running = [
-            i for i, (hypotheses, _) in enumerate(found) if guard and runs_away(rows[i], hypotheses[0])
+            i for i, (hypotheses, _) in enumerate(found) if guard and is_looping(rows[i], hypotheses[0])
         ]
         if not running:
             return found
-        again, strict = [found[i][0] for i in running], without_repetition(config, self.tokenizer.kind)
+        again = [found[i][0] for i in running]
+        strict = without_repetition(config, self.tokenizer.kind)
         if strict is not None:
             again_starts = None if starts is None else [starts[i] for i in running]
             again = self.search([rows[i] for i in running], strict, again_starts)
         for i, hypotheses in zip(running, again, strict=True):
-            mended = not runs_away(rows[i], hypotheses[0])
+            mended = not is_looping(rows[i], hypotheses[0])
             found[i] = (hypotheses, "mended") if mended else (found[i][0], "left")
         return found
 
@@ -382,7 +398,7 @@ class Translator:
     @property
     def special_ids(self) -> SpecialIds:
         own = self.tokenizer
-        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
     def _searcher(self, starts: list[list[int]] | None, *, looking: bool = False) -> Searcher:
         """A search on all models as one; looking: for a coverage penalty, on models that tell where they look."""
@@ -407,8 +423,11 @@ class Translator:
 
     def _forced_log_probs(self, sources: list[list[int]], targets: list[list[int]]) -> list[list[float]]:
         """Log-probability of each target token and of the end, teacher-forced in one pass: the search's own numbers."""
-        tokenizer, members = self.tokenizer, self.members()
-        pad_id, eos_id, begin = tokenizer.pad_id, tokenizer.eos_id, tokenizer.specials.begin
+        tokenizer = self.tokenizer
+        members = self.members()
+        pad_id = tokenizer.pad_id
+        eos_id = tokenizer.eos_id
+        begin = tokenizer.specials.begin
         tgt, _ = pad_rows([[*begin, *target] for target in targets], pad_id, self.device)
         wanted, _ = pad_rows([[*target, eos_id] for target in targets], pad_id, self.device)
         with torch.inference_mode():

@@ -22,13 +22,12 @@ from attendo.data.batches import pad_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written
-from attendo.inference.sources import sources_of
-from attendo.inference.translations import Translation
+from attendo.inference.translations import Translation, sources_of
 from attendo.interop.packages import required
 from attendo.interop.parity import Found
 
@@ -182,7 +181,7 @@ class Exported:
     def special_ids(self) -> SpecialIds:
         """As the run's own search has them."""
         own = self.tokenizer
-        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, never=own.never)
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
     @cached_property
     def decoder(self) -> Stepper:

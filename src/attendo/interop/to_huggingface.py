@@ -15,7 +15,7 @@ from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
 from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizers import SPECIALS, Kind
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic

@@ -174,7 +174,7 @@ def _special_ids(tokenizer: Tokenizer, architecture: Architecture) -> dict[str, 
                 "begin": [*own.begin],
             }
         case "decoder":
-            never = [*special_ids(tokenizer).never]
+            never = [*special_ids(tokenizer).banned_ids]
             return {"ids": {**ids, "never": never}, "prompt": {"before": [*own.before_prompt]}}
         case "classifier" | "masked":
             return {"ids": ids, "text": _around(own.around_text)}

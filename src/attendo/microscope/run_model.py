@@ -19,16 +19,16 @@ from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
-from attendo.decoding.candidates import log_probs_of
 from attendo.decoding.native.compiled import Change
-from attendo.decoding.repetition import runs_away
+from attendo.decoding.protocols import Hypothesis, SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import Hypothesis, SpecialIds
+from attendo.decoding.topk import log_probs_of
 from attendo.decoding.trace import SearchTrace
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
 from attendo.inference.generation import special_ids
+from attendo.inference.translations import is_looping
 from attendo.inspecting.edits import Edit, LayerEdits, Mean, Off, OffByRow, Replace, Temper, resolve
 from attendo.inspecting.recording import Recording, edited, recording
 from attendo.microscope.protocol import EditRequest, LookRequest, Search
@@ -319,7 +319,7 @@ def _translation(
         best = _found_translation(user, request, source, edits, draft)
         found, finished = list(best.token_ids)[: user.longest], best.finished
         score = best.score if best.token_log_probs else None  # a search by draft adds nothing up
-        if runs_away(source, best):
+        if is_looping(source, best):
             note = (
                 note
                 or "the text repeats itself; attendo translate searches such a one again, without repetition"
@@ -476,7 +476,7 @@ def search_text(
         cache = model.start(beam, len(prompt) + max_tokens)
         if len(prompt) > 1:  # the search itself feeds the last of them
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
-        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, never=known.never)
+        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.never)
         hypotheses, traces = traced_beam_search(
             model.step,
             cache,
@@ -557,7 +557,7 @@ def greedy_by_draft(
     while len(found) < limit:
         guess = list(draft[at : at + min(AHEAD, limit - len(found) - 1)])
         logits = step(torch.tensor([[*fed, *guess]], device=device), cache)[0, len(fed) - 1 :]
-        logits[:, list(special.never)] = -torch.inf
+        logits[:, list(special.banned_ids)] = -torch.inf
         best = logits.argmax(-1).tolist()
         right = next((n for n, token in enumerate(guess) if token != best[n]), len(guess))
         cache.advance(right - len(guess))  # the guesses behind the first wrong one were never there

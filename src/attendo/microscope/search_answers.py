@@ -15,7 +15,7 @@ from attendo.data.segments import Segments
 from attendo.decoding.backends import eager_backend
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.step import Hypothesis
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.trace import SearchTrace, TraceNode
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError

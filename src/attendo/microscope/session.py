@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from attendo.custom_modules import is_custom
 from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inspecting.recording import view
@@ -37,7 +38,6 @@ from attendo.microscope.run_model import (
 )
 from attendo.microscope.search_answers import tree_answer, why_answer
 from attendo.models import parameter_count
-from attendo.own_parts import is_own
 from attendo.training.acceleration import fastest_products, use_onednn
 from attendo.training.checkpoints import checkpoints
 
@@ -132,7 +132,7 @@ class Session:
         folder = self.folder or user.folder
         return {
             "name": "a model in memory" if folder is None else folder.absolute().name,
-            "own_parts": any(map(is_own, model.modules())),  # no command can load those
+            "own_parts": any(map(is_custom, model.modules())),  # no command can load those
             "family": family,
             "facts": facts,
             "search": usual_search(user),

@@ -1,1 +1,56 @@
-"""The formulas of the Transformer, each once: attention, masks, positions, norms, feed-forward, blocks."""
+"""The parts of a Transformer. Blocks receive built parts, so a model is their composition: a GPT in ten lines.
+
+>>> import torch
+>>> from torch import nn
+>>> from attendo.nn import Attention, Decoder, DecoderBlock, FeedForward, InputEmbedding, LearnedPositions
+>>> from attendo.nn import Mask, Residual, TokenEmbedding
+>>> class GPT(nn.Module):
+...     def __init__(self, vocab_size, d=64, n_heads=4, n_layers=2, max_len=128):
+...         super().__init__()
+...         self.embedding = InputEmbedding(TokenEmbedding(vocab_size, d), LearnedPositions(d, max_len))
+...         pre_norm = lambda: Residual(nn.LayerNorm(d), norm_first=True)
+...         block = lambda: DecoderBlock(Attention(d, n_heads), None, FeedForward(d, 4 * d), pre_norm)
+...         self.decoder = Decoder([block() for _ in range(n_layers)], norm=nn.LayerNorm(d))
+...         self.output_proj = nn.Linear(d, vocab_size)
+...     def forward(self, ids):
+...         return self.output_proj(self.decoder(self.embedding(ids), None, Mask(causal=True)))
+>>> GPT(vocab_size=50)(torch.tensor([[3, 1, 4, 1]])).shape  # the logits of each next token
+torch.Size([1, 4, 50])
+
+`attendo.models` composes the same parts as a `ModelConfig` says. A new attention, position or norm takes the place of
+one of these modules in a built model (docs/en/change-a-block.md).
+"""
+
+from attendo.nn.attention import Attend, Attention, attention_weights
+from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
+from attendo.nn.cache import DecoderCache
+from attendo.nn.dropout import Dropout
+from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
+from attendo.nn.feedforward import FeedForward
+from attendo.nn.initialization import initialize
+from attendo.nn.masks import Mask
+from attendo.nn.positions import Alibi, DistanceBias, FixedPositions, LearnedPositions, RelativeBias, Rotary
+
+__all__ = [
+    "Alibi",
+    "Attend",
+    "Attention",
+    "Decoder",
+    "DecoderBlock",
+    "DecoderCache",
+    "DistanceBias",
+    "Dropout",
+    "Encoder",
+    "EncoderBlock",
+    "FeedForward",
+    "FixedPositions",
+    "InputEmbedding",
+    "LearnedPositions",
+    "Mask",
+    "RelativeBias",
+    "Residual",
+    "Rotary",
+    "TokenEmbedding",
+    "attention_weights",
+    "initialize",
+]

@@ -44,7 +44,7 @@ class Residual(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """One storey of the encoder: self-attention, then the feed-forward net, each in its residual.
+    """One block of the encoder: self-attention, then the feed-forward net, each in its residual.
 
     LN(y + FFN(y)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et al. 2017, section 3.1). residual:
     makes the residual of each sub-layer.
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """One storey of the decoder: causal self-attention, cross-attention to the memory, feed-forward net.
+    """One block of the decoder: causal self-attention, cross-attention to the memory, feed-forward net.
 
     LN(z + FFN(z)), z = LN(y + Attention(y, memory)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et
     al. 2017, section 3.1). cross_attention: None in a decoder that stands alone, with no memory to attend to.

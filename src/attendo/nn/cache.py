@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -177,44 +176,9 @@ class DecoderCache:
         self.row_sources = [renumbered.get(source, -1) for source in self.row_sources]
         self.reorder(rows)
 
-    def join(self, other: DecoderCache) -> None:
-        """Takes in the rows and sources of another cache of the same model, behind its own."""
-        src_len, capacity = max(self.src_len, other.src_len), max(self.capacity, other.capacity)
-        n_mine = self.blocks[0].memory_key.shape[0]
-        if (
-            self.src_len != other.src_len
-            or self.memory_lengths is not None
-            or other.memory_lengths is not None
-        ):
-            self.memory_lengths = torch.cat([self._all_memory_lengths(), other._all_memory_lengths()])
-        for mine, theirs in zip(self.blocks, other.blocks, strict=True):
-            mine.key = torch.cat([_lengthen(mine.key, capacity), _lengthen(theirs.key, capacity)])
-            mine.value = torch.cat([_lengthen(mine.value, capacity), _lengthen(theirs.value, capacity)])
-            mine.memory_key = torch.cat(
-                [_lengthen(mine.memory_key, src_len), _lengthen(theirs.memory_key, src_len)]
-            )
-            mine.memory_value = torch.cat(
-                [_lengthen(mine.memory_value, src_len), _lengthen(theirs.memory_value, src_len)]
-            )
-        self.src_len = src_len
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.row_lengths = self.row_lengths + other.row_lengths
-        self.row_sources = self.row_sources + [source + n_mine for source in other.row_sources]
-        self._look_at_rows()
-
     def _select(self, rows: Tensor) -> None:
         chosen = rows.tolist()
         self.lengths = self.lengths[rows]
         self.row_lengths = [self.row_lengths[row] for row in chosen]
         self.row_sources = [self.row_sources[row] for row in chosen]
         self._look_at_rows()
-
-    def _all_memory_lengths(self) -> Tensor:
-        if self.memory_lengths is not None:
-            return self.memory_lengths
-        n_sources = self.blocks[0].memory_key.shape[0]
-        return torch.full((n_sources,), self.src_len, device=self.lengths.device)
-
-
-def _lengthen(x: Tensor, length: int) -> Tensor:
-    return F.pad(x, (0, 0, 0, length - x.shape[2])) if x.shape[2] < length else x

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attendo.bundle import TaskName
+from attendo.custom_modules import CustomModules
 from attendo.inference import load
-from attendo.own_parts import OwnParts
 
 __all__ = ["train"]
 
@@ -22,7 +22,7 @@ def train(
     preset: str | None = None,
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     init_from: str | Path | None = None,
-    own_parts: OwnParts | None = None,
+    own_parts: CustomModules | None = None,
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
 ) -> Any:

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from attendo.bundle import load_bundle, load_model
+from attendo.custom_modules import CustomModules
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.models import Model, ModelConfig
-from attendo.own_parts import OwnParts
 from attendo.runs.settings import Tables, joined, section
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.costs import on_paper
@@ -59,7 +59,7 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
     return joined(family.defaults(), chosen), bundle.tokenizer
 
 
-def take_weights(folder: Path, model: nn.Module, own_parts: OwnParts | None = None) -> str:
+def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
     """Copies the tensors of equal names and shapes, and says how many they are and which parts are new.
 
     own_parts: of the model, and of the other run's if it was trained with some. Raises AttendoError if there is none.

@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.custom_modules import RESUME, CustomModules
 from attendo.data.batches import TokenDataset
 from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.devices import pick_device
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import locked
-from attendo.own_parts import RESUME, OwnParts
 from attendo.runs.settings import RunConfig
 from attendo.runs.task_specs import DataSource, TaskSpec, family_of
 from attendo.runs.training_run import LOCK, TrainingRun, loop_run, new_model, refuse_second
@@ -36,7 +36,7 @@ def resumed_run(
     threads: int | None = None,
     clock: Clock | None = None,
     ranks: Ranks = ALONE,
-    own_parts: OwnParts | None = None,
+    own_parts: CustomModules | None = None,
 ) -> TrainingRun:
     """The run of a folder, where its newest sound checkpoint left it, with as many threads.
 

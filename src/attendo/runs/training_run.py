@@ -23,6 +23,7 @@ from attendo.bundle import (
     weights_hash,
 )
 from attendo.config import read_toml
+from attendo.custom_modules import RESUME, CustomModules, custom_buffers, name_of_custom_modules, python_line
 from attendo.data.batches import TokenDataset
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, save_trained_rows
@@ -31,7 +32,6 @@ from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import locked
 from attendo.models import Model, parameter_count
-from attendo.own_parts import RESUME, OwnParts, name_of_parts, own_buffers, python_line
 from attendo.runs.adapters import save_adapter
 from attendo.runs.auto_config import choose_tokenizer, choose_training
 from attendo.runs.coaching import Coaching
@@ -124,7 +124,7 @@ class TrainingRun:
     def _resume(self) -> str:
         if self.bundle.own_parts is None:
             return f"attendo resume {self.folder}"
-        return python_line(name_of_parts(self.bundle.own_parts), self.folder, RESUME)
+        return python_line(name_of_custom_modules(self.bundle.own_parts), self.folder, RESUME)
 
     def stop(self) -> None:
         """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
@@ -180,7 +180,7 @@ def new_run(
     device: str = "auto",
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
-    own_parts: OwnParts | None = None,
+    own_parts: CustomModules | None = None,
 ) -> TrainingRun:
     """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
 
@@ -199,12 +199,12 @@ def new_run(
     bundle = Bundle(kept, found.tokenizer, new_card(config) | corpus.facts(), own_parts)
     if own_parts is not None:
         require_whole(config)
-        bundle.card["own_parts"] = name_of_parts(own_parts)
+        bundle.card["own_parts"] = name_of_custom_modules(own_parts)
     if init_from is not None:
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
-    model = new_model(bundle, config, found.device, say, tried=True)
+    model = new_model(bundle, config, found.device, say)
     if own_parts is not None:
-        bundle.card["own_buffers"] = own_buffers(model)
+        bundle.card["own_buffers"] = custom_buffers(model)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
     facts, n_trained = task.describe(), count_trained(config)
     bundle.card |= {
@@ -309,12 +309,10 @@ def require_start(tables: Tables, init_from: Path | None) -> None:
         )
 
 
-def new_model(
-    bundle: Bundle, config: RunConfig, device: torch.device, say: Say, *, tried: bool = False
-) -> Model:
-    """A run's model at step 0: its weights drawn from the seed, or those it starts from. tried: parts of its own."""
+def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
+    """A run's model at step 0: its weights drawn from the seed, or those it starts from."""
     seed_all(config.training.seed)
-    model = bundle.new_model(tried=tried).to(device)
+    model = bundle.new_model().to(device)
     if "init_from" in bundle.card:
         say(take_weights(Path(bundle.card["init_from"]), model, bundle.own_parts))
     return model

@@ -11,7 +11,7 @@ from torch import nn
 from attendo.data.batches import EpochBatches, padding_share
 from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
-from attendo.inference.sources import ROWS
+from attendo.inference.translations import ROWS
 from attendo.inference.translator import Translator
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.run import Evaluation

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 
 from attendo.bundle import load_bundle
+from attendo.custom_modules import VERIFY, CustomModules
 from attendo.display.formats import Say, plural
 from attendo.errors import AttendoError
-from attendo.own_parts import VERIFY, OwnParts
 from attendo.runs.resume import config_of, require_own_shapes, restored, set_threads
 from attendo.runs.tracking import LOG_NAME, read_log
 from attendo.training.checkpoints import (
@@ -67,7 +67,7 @@ def verify_resume(
     say: Say = lambda line: None,
     device: str = "auto",
     threads: int | None = None,
-    own_parts: OwnParts | None = None,
+    own_parts: CustomModules | None = None,
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
 from attendo.inference import Generator, Translation, Translator
 from attendo.inference.continuous_translation import Wanted
 from attendo.inference.generation import Generation, WrittenText

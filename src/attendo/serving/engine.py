@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from attendo.decoding.sampling import Drawn
+from attendo.decoding.sampling import SampledToken
 from attendo.inference import Generator, Translator
 from attendo.inference.continuous_translation import Translated, Translating, Wanted
 from attendo.inference.generation import Generation, Written, WrittenText
@@ -24,7 +24,7 @@ class Piece:
 
     text: int
     piece: str
-    token: Drawn | None = None
+    token: SampledToken | None = None
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from attendo.data.segments import Segment
 from attendo.decoding.options import DecodingConfig
 from attendo.inference import Candidate, Translation, Translator
 from attendo.inference.continuous_translation import Wanted
-from attendo.inference.sources import Sources
+from attendo.inference.translations import Sources
 from attendo.serving.asking import asked, check_most, check_texts, limits_of, off_loop, passed
 from attendo.serving.faults import Refused
 from attendo.serving.logs import noted

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attendo.custom_modules import custom_module_at, is_not_finite
 from attendo.data.batches import Batch, EpochBatches
 from attendo.errors import AttendoError
-from attendo.own_parts import is_unsound, own_part_at
 from attendo.training.checkpoints import checkpoints, set_torch_states, torch_states
 from attendo.training.distributed import local
 from attendo.training.losses import width
@@ -215,7 +215,7 @@ def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
 
 def remedy(run: Run, source: str) -> str:
     """What to do where updates are left out, for what `source` (see `find_nonfinite_source`) gave."""
-    part = own_part_at(run.executor.trained_model, source.removeprefix("the gradient of "))
+    part = custom_module_at(run.executor.trained_model, source.removeprefix("the gradient of "))
     rate = f"{run.training.learning_rate:.2g}"
     saved = run.folder is not None and checkpoints(run.folder)
     if part is not None:
@@ -250,7 +250,7 @@ def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> s
 
     def look(path: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if not found and isinstance(output, Tensor) and is_unsound(module, output):
+            if not found and isinstance(output, Tensor) and is_not_finite(module, output):
                 found.append(path or "the model")
 
         return hook

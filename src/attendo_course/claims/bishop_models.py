@@ -146,9 +146,9 @@ def greedy_is_not_best() -> tuple[Check, ...]:
     True
     """
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.step import SpecialIds
+    from attendo.decoding.protocols import SpecialIds
 
-    special = SpecialIds(bos_id=0, eos_id=1, never=(0,))
+    special = SpecialIds(bos_id=0, eos_id=1, banned_ids=(0,))
     found = {}
     for beam in (1, 2):
         config = DecodingConfig(beam=beam, length_penalty=0.0)

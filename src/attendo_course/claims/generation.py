@@ -24,7 +24,7 @@ from attendo_course.claims.reach import longest_chain
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
 
 if TYPE_CHECKING:
-    from attendo.decoding.step import Hypothesis
+    from attendo.decoding.protocols import Hypothesis
 
 Layer = Callable[[Float[Tensor, "1 q_len d"], Float[Tensor, "1 k_len d"]], Float[Tensor, "1 q_len d"]]
 """From some of the tokens and all of them to what becomes of the former."""
@@ -110,7 +110,7 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
     False
     """
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.step import SpecialIds
+    from attendo.decoding.protocols import SpecialIds
 
     attend = random_attention(0, d, 4, d**-0.5)
     layer = layer or attend
@@ -173,9 +173,9 @@ def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> li
 
 def _search(model: EncoderDecoder, src: Tensor, beam: int, limit: int) -> Hypothesis:
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.step import SpecialIds
+    from attendo.decoding.protocols import SpecialIds
 
-    special = SpecialIds(bos_id=BEGIN, eos_id=END, never=(BEGIN,))
+    special = SpecialIds(bos_id=BEGIN, eos_id=END, banned_ids=(BEGIN,))
     config = DecodingConfig(beam=beam, length_penalty=0.0)
     cache = model.start(src, rows_per_source=beam, capacity=limit)
     return beam_search(_Counted(model), cache, [limit], config, special)[0][0]

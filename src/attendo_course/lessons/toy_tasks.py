@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.step import SpecialIds
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig, Positions
 from attendo.models import EncoderDecoder
@@ -101,7 +101,7 @@ def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
         return model.step(token_ids, cache)[:, -1]
 
     config = DecodingConfig(beam=1, max_length_ratio=1.0, max_length_extra=2)
-    special = SpecialIds(bos_id=BOS, eos_id=EOS, never=tuple(range(BOS + 1)))
+    special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=tuple(range(BOS + 1)))
     sources = [[*symbol_ids(row), EOS] for row in rows]
     searcher = Searcher(SearchBackend(start, step), special, model.config.max_len)
     found = searcher.search(sources, config)

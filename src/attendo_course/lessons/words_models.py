@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import eager_decoder
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.sampling import SamplingConfig, generate
-from attendo.decoding.step import SpecialIds
-from attendo.inference.sliding_window import Window
+from attendo.inference.generation import Window
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
@@ -249,7 +249,7 @@ def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, confi
     special = SpecialIds(
         bos_id=tokenizer.bos_id,
         eos_id=tokenizer.eos_id,
-        never=(tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id),
+        banned_ids=(tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id),
     )
     found = [token.token_id for token in generate(step, prompt_ids, config, special)]
     return shown(found, tokenizer)

@@ -9,12 +9,12 @@ from native_models import VOCAB, configs, model_of, sources, translator
 
 from attendo.decoding.backends import best_backend, eager_backend, in_bfloat16
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.candidates import best_tokens
+from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
-from attendo.decoding.prepare import prepared
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.searcher import Searcher
-from attendo.decoding.step import SpecialIds
+from attendo.decoding.topk import best_tokens
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend
@@ -182,7 +182,10 @@ def test_the_best_tokens_are_those_of_torch(logits, k, never):
 @pytest.mark.parametrize("beam", [1, 3])
 def test_a_given_text_has_exactly_the_log_probabilities_that_the_search_gave_it(int8, beam):
     member, rows = best_backend(translator(), 0, int8=int8), sources(5)
-    config, special = DecodingConfig(beam=beam, n_best=beam), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    config, special = (
+        DecodingConfig(beam=beam, n_best=beam),
+        SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1)),
+    )
     found = Searcher(member, special, 30).search(rows, config)
     texts = [(row, text) for row, texts in zip(rows, found, strict=True) for text in texts]
     assert texts
@@ -202,7 +205,7 @@ def test_without_a_compiler_the_modules_search(monkeypatch):
     monkeypatch.setattr("attendo.decoding.native.compiled.require_suited", none)
     member = best_backend(model, 0)
     assert (compiled.why, member.why) == (None, "there is no C++ compiler")
-    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
     with torch.inference_mode():
         texts = [Searcher(form, special, 30).search(sources(4), config) for form in (compiled, member)]
     for one, other in zip(*texts, strict=True):
@@ -213,7 +216,7 @@ def test_without_a_compiler_the_modules_search(monkeypatch):
 def test_bfloat16_finds_about_the_same():
     model = translator()
     half = eager_backend(in_bfloat16(model), 0)
-    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, never=(0, 1))
+    config, special = DecodingConfig(beam=2), SpecialIds(bos_id=1, eos_id=2, banned_ids=(0, 1))
     wanted, found = (
         Searcher(form, special, 30).search(sources(6), config) for form in (eager_backend(model, 0), half)
     )

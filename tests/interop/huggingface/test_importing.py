@@ -14,8 +14,8 @@ from attendo.data.long_texts import LongTexts
 from attendo.data.pair_data import PairData
 from attendo.data.token_stream import TokenStream
 from attendo.decoding.beam import length_norm
+from attendo.decoding.protocols import SpecialIds
 from attendo.decoding.sampling import SamplingConfig
-from attendo.decoding.step import SpecialIds
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import coverage_scores

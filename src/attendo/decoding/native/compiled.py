@@ -21,10 +21,10 @@ from attendo.decoding.native.slots import (
     Embedding,
     FeedForward,
     Heads,
-    Keeper,
     Matrix,
-    SlotCache,
+    SlotKVCache,
     Stack,
+    TensorArena,
     Tokens,
     address,
 )
@@ -89,10 +89,11 @@ class CompiledModel:
             )
         _require_known(model)
         require_suited(8 if int8 else 32)
-        self._keeper = keeper = Keeper(int8=int8)
+        self._keeper = keeper = TensorArena(int8=int8)
         self._original: CompiledModel | None = None  # whose weights these are, if not its own
         config = model.config
-        self.width, self.vocab_size = config.d_model, config.vocab_size
+        self.width = config.d_model
+        self.vocab_size = config.vocab_size
         # the encoder may be fed what the decoder is not: texts as long as memory allows
         self._position_end = min(config.max_len + 1, _POSITIONS_AHEAD)
         self._turned = 0  # positions for which rotary heads have their angles
@@ -101,7 +102,8 @@ class CompiledModel:
         if not isinstance(model, DecoderLM):
             self._stacks["encoder"] = self._stack(model.encoder), model.encoder
         if isinstance(model, EncoderDecoder):
-            self._source, self._target = model.source_embedding, model.target_embedding
+            self._source = model.source_embedding
+            self._target = model.target_embedding
             crosses = [block.cross_attention for block in model.decoder.blocks]
             self._memory = [
                 keeper.matrix(cross.k_proj, cross.v_proj) for cross in crosses if cross is not None
@@ -121,7 +123,8 @@ class CompiledModel:
         No weights are copied.
         """
         twin = copy.copy(self)
-        twin._original, twin._keeper = self, Keeper(int8=self._keeper.int8)
+        twin._original = self
+        twin._keeper = TensorArena(int8=self._keeper.int8)
         twin._embeddings = dict(self._embeddings)
         twin._stacks = {name: (_copied(stack), module) for name, (stack, module) in self._stacks.items()}
         for path, change in changes.items():
@@ -138,7 +141,7 @@ class CompiledModel:
 
     def start(
         self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
-    ) -> SlotCache:
+    ) -> SlotKVCache:
         """Encodes the sources once; an empty cache for `rows_per_source` rows of each.
 
         A decoder that stands alone reads nothing: its sources are empty.
@@ -156,11 +159,11 @@ class CompiledModel:
                 library().attendo_product(
                     ctypes.byref(matrix), states.data_ptr(), n, place.data_ptr(), _threads()
                 )
-        return SlotCache(
+        return SlotKVCache(
             memory, lengths, rows_per_source=rows_per_source, capacity=capacity, width=self._cache_width
         )
 
-    def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotCache) -> Float[Tensor, "rows vocab"]:
+    def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows vocab"]:
         """The logits after the last of the next `n` tokens of every row; the cache is advanced by `n`.
 
         They stand until the cache's next step: to ask the system for new memory would cost more than some products.
@@ -181,18 +184,22 @@ class CompiledModel:
         )
         return out
 
-    def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotCache) -> Float[Tensor, "rows n d_model"]:
+    def states(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows n d_model"]:
         """The states behind the last block of the next `n` tokens of every row; the cache is advanced by `n`."""
         rows, n = token_ids.shape
         longest = cache.longest
         cache.require_room(n)
-        ids, tokens = token_ids.contiguous(), cache.tokens()
+        ids = token_ids.contiguous()
+        tokens = cache.tokens()
         if n > 1:
             positions = (cache.lengths[:, None] + np.arange(n)).reshape(-1)
             of_row = np.arange(rows).repeat(n)
             tokens = Tokens.from_buffer_copy(tokens)
-            tokens.apart, tokens.positions, tokens.rows = 0, address(positions), address(of_row)
-        tokens.n, tokens.ids = rows * n, ids.data_ptr()
+            tokens.apart = 0
+            tokens.positions = address(positions)
+            tokens.rows = address(of_row)
+        tokens.n = rows * n
+        tokens.ids = ids.data_ptr()
         states = self._run("decoder", self._embedding(self._target, longest + n), tokens, ids)
         cache.advance(n)
         return states.view(rows, n, self.width)
@@ -200,7 +207,8 @@ class CompiledModel:
     def encoded(self, sources: Sequence[Sequence[int]]) -> Float[Tensor, "tokens d_model"]:
         """The states behind the encoder of all texts, none of them empty, side by side."""
         sizes = np.asarray([len(source) for source in sources], dtype=np.int64)
-        starts, of_row = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(sizes)), sizes)
+        starts = np.cumsum(sizes) - sizes
+        of_row = np.repeat(np.arange(len(sizes)), sizes)
         ids = np.fromiter(chain.from_iterable(sources), dtype=np.int64, count=int(sizes.sum()))
         positions = np.arange(len(ids)) - starts[of_row]
         tokens = Tokens(
@@ -237,7 +245,8 @@ class CompiledModel:
         known, made = self._embeddings.get(id(module), (0, None))
         if made is not None and end <= known:
             return made
-        table, width = None, 0
+        table = None
+        width = 0
         match module.positions:
             case LearnedPositions():
                 module.positions(torch.zeros(1, 1, dtype=torch.long), end)  # refuses an end beyond its table
@@ -250,7 +259,8 @@ class CompiledModel:
         if table is not None:
             end, width = table.shape
         self._turn_up_to(end)
-        weight, keeper = module.tokens.weight, self._keeper
+        weight = module.tokens.weight
+        keeper = self._keeper
         made = Embedding(
             weight.shape[0], keeper.pointer(weight), module.tokens.scale, keeper.pointer(table), width,
             keeper.norm(module.norm),
@@ -276,7 +286,8 @@ class CompiledModel:
         return Block(own, cross, self._feed_forward(block.feed_forward, block.feed_forward_residual.norm))
 
     def _attending(self, attention: Attention, norm: nn.Module, *, of_itself: bool = True) -> Attending:
-        attend, keeper = attention.attend, self._keeper
+        attend = attention.attend
+        keeper = self._keeper
         if attend.inverse_temperature == float("inf"):
             raise NoLibrary("its attention is hard, not a softmax")
         if not (isinstance(attention.q_norm, nn.Identity) and isinstance(attention.k_norm, nn.Identity)):
@@ -334,21 +345,23 @@ def _require_known(model: Model) -> None:
 def best_of_floats(
     logits: Float[Tensor, "rows vocab"],
     k: int,
-    never: tuple[int, ...] = (),
+    banned_ids: tuple[int, ...] = (),
     constrain: Callable[[Tensor], None] | None = None,
     out: Float[Tensor, "rows vocab"] | None = None,
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
     """`best_tokens` of float32 logits on a processor; `out` is not needed."""
-    (rows, vocab), logits = logits.shape, logits.contiguous()
+    (rows, vocab) = logits.shape
+    logits = logits.contiguous()
     sums = _log_sums(logits)
     if constrain is not None:
         logits = logits.clone()
         constrain(logits)  # what is forbidden keeps its share of the sum
     k = min(k, vocab)
-    tokens, log_probs = np.empty((rows, k), dtype=np.int64), np.empty((rows, k))
-    banned = (ctypes.c_int64 * len(never))(*never)
+    tokens = np.empty((rows, k), dtype=np.int64)
+    log_probs = np.empty((rows, k))
+    banned = (ctypes.c_int64 * len(banned_ids))(*banned_ids)
     library().attendo_best(
-        logits.data_ptr(), address(sums), rows, vocab, k, banned, len(never), address(tokens), address(log_probs),
+        logits.data_ptr(), address(sums), rows, vocab, k, banned, len(banned_ids), address(tokens), address(log_probs),
         _threads(),
     )  # fmt: skip
     if np.isnan(log_probs[:, 0]).any():

@@ -134,7 +134,8 @@ def _loaded(folder: Path) -> ctypes.CDLL:
     try:
         return declared(ctypes.CDLL(str(folder / LIBRARY)))
     except OSError as error:
-        path, reason = folder.resolve(), str(error).replace(str(folder), str(folder.resolve()))
+        path = folder.resolve()
+        reason = str(error).replace(str(folder), str(folder.resolve()))
         raise NoLibrary(
             f"{path} cannot be loaded: {reason}. Delete this folder, or set ATTENDO_CACHE to a folder on another disk"
         ) from None
@@ -147,7 +148,8 @@ def declared(opened: ctypes.CDLL) -> ctypes.CDLL:
             function: Callable[..., object] = getattr(opened, name)
         except AttributeError as error:
             raise OSError(str(error)) from None
-        function.restype, function.argtypes = result, arguments  # pyright: ignore[reportFunctionMemberAccess]
+        function.restype = result  # pyright: ignore[reportFunctionMemberAccess]
+        function.argtypes = arguments  # pyright: ignore[reportFunctionMemberAccess]
     return opened
 
 

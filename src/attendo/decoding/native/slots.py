@@ -11,10 +11,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from attendo.decoding.cpu_linear import quantized
 from attendo.decoding.native.library import library
-from attendo.decoding.prepare import quantized
 
-_LINE, _PAGE, _ARENA = 64, 2**21, 2**23  # bytes: a cache line, a large page, what is taken at a time
+_LINE = 64  # bytes: a cache line, a large page, what is taken at a time
+_PAGE = 2**21
+_ARENA = 2**23
 
 
 class Matrix(ctypes.Structure):
@@ -98,7 +100,7 @@ def address(array: np.ndarray) -> int:
     return array.__array_interface__["data"][0]
 
 
-class Keeper:
+class TensorArena:
     """Makes structures of modules, and keeps the memory that they point to."""
 
     def __init__(self, *, int8: bool):
@@ -145,7 +147,8 @@ class Keeper:
             arena = torch.empty(max(_ARENA, size) + _PAGE, dtype=torch.uint8)
             self._left = arena[-arena.data_ptr() % _PAGE :]
             library().attendo_large_pages(self._left.data_ptr(), self._left.numel())
-        taken, self._left = self._left[:n_bytes], self._left[size:]
+        taken = self._left[:n_bytes]
+        self._left = self._left[size:]
         return taken
 
     def norm(self, norm: nn.Module) -> Norm:
@@ -166,7 +169,7 @@ AHEAD = 32
 """Slots, and positions of a slot, are made in such numbers: memory that grows by a share of itself is half empty."""
 
 
-class SlotCache:
+class SlotKVCache:
     """Rows that share what their common past has written: to reorder them copies numbers of slots, no keys.
 
     To take in rows copies what they have read, and nothing of the others: their slots are those that nobody needs any
@@ -176,7 +179,7 @@ class SlotCache:
     source, and its rows have one length, so that no row writes where another one reads. `memory` has the keys and
     values of the source tokens, those of all sources side by side, without padding and once for all rows.
 
-    >>> cache = SlotCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
+    >>> cache = SlotKVCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
     >>> cache.rows, cache.sources.tolist(), cache.memory_start.tolist(), cache.memory_length.tolist()
     (4, [0, 0, 1, 1], [0, 0, 3, 3], [3, 3, 4, 4])
     >>> cache.keep(torch.tensor([3, 3]))
@@ -193,9 +196,11 @@ class SlotCache:
         capacity: int,
         width: int,
     ):
-        n_sources, self.capacity = len(source_lengths), capacity
+        n_sources = len(source_lengths)
+        self.capacity = capacity
         rows = n_sources * rows_per_source
-        self.memory, self._n_memory = memory, memory.shape[1]
+        self.memory = memory
+        self._n_memory = memory.shape[1]
         lengths = np.asarray(source_lengths, dtype=np.int64)
         self.sources = np.repeat(np.arange(n_sources), rows_per_source)
         self.memory_length = lengths[self.sources]
@@ -257,7 +262,7 @@ class SlotCache:
         """Drops all rows but these."""
         self._select(rows.numpy())
 
-    def join(self, other: SlotCache) -> None:
+    def join(self, other: SlotKVCache) -> None:
         """Takes in the rows and sources of another cache of the same model, behind its own."""
         own = self._free_slots(other.rows, other.capacity)
         slots = np.repeat(own[:, None], self.capacity, 1)
@@ -270,10 +275,11 @@ class SlotCache:
         self.memory_length = np.concatenate((self.memory_length, other.memory_length))
         self.sources = np.concatenate((self.sources, other.sources + self.sources.max(initial=-1) + 1))
         self.lengths = np.concatenate((self.lengths, other.lengths))
-        self.own, self.slots = np.concatenate((self.own, own)), np.concatenate((self.slots, slots))
+        self.own = np.concatenate((self.own, own))
+        self.slots = np.concatenate((self.slots, slots))
         self._moved()
 
-    def in_place_of(self, spent: SlotCache) -> SlotCache:
+    def in_place_of(self, spent: SlotKVCache) -> SlotKVCache:
         """The spent one with these rows alone: the memory that it has serves again."""
         spent.keep(torch.zeros(0, dtype=torch.int64))
         spent._n_memory = 0
@@ -298,12 +304,14 @@ class SlotCache:
     def _grow(self, n_slots: int, capacity: int) -> None:
         """Makes room for more slots and positions; what nobody has written yet takes no memory until somebody does."""
         blocks, n_old, held, width = self.cache.shape
-        cache, used = torch.empty(blocks, n_slots, capacity, width), self._longest
+        cache = torch.empty(blocks, n_slots, capacity, width)
+        used = self._longest
         cache[:, :n_old, :used] = self.cache[:, :, :used]
         if capacity > held:
             slots = np.zeros((self.rows, capacity), dtype=np.int32)
             slots[:, :used] = self.slots[:, :used]
-            self.slots, self.capacity = slots, capacity
+            self.slots = slots
+            self.capacity = capacity
         self.cache = cache
 
     def _add_memory(
@@ -316,14 +324,16 @@ class SlotCache:
             self._n_memory = live.shape[1]
             self.memory = live.new_empty(live.shape[0], 2 * (self._n_memory + n), live.shape[2])
             self.memory[:, : self._n_memory] = live
-        first, self._n_memory = self._n_memory, self._n_memory + n
+        first = self._n_memory
+        self._n_memory = self._n_memory + n
         self.memory[:, first : self._n_memory] = memory
         return starts + first
 
     def _live_memory(self) -> tuple[Tensor, Int[np.ndarray, " rows"]]:
         """The memory of the sources that have rows, and where each row's starts in it."""
         _, first, index = np.unique(self.sources, return_index=True, return_inverse=True)
-        starts, lengths = self.memory_start[first], self.memory_length[first]
+        starts = self.memory_start[first]
+        lengths = self.memory_length[first]
         tokens = np.concatenate(
             [np.arange(start, start + n) for start, n in zip(starts, lengths, strict=True)]
             or [np.zeros(0, dtype=np.int64)]
@@ -331,21 +341,25 @@ class SlotCache:
         return self.memory[:, torch.from_numpy(tokens)], (np.cumsum(lengths) - lengths)[index]
 
     def _select(self, rows: Int[np.ndarray, " new_rows"]) -> None:
-        sources, used = self.sources[rows], self._longest
+        sources = self.sources[rows]
+        used = self._longest
         if len(rows) == self.rows and (sources == self.sources).all():  # in place: all addresses stay
             self.slots[:, :used] = self.slots[rows, :used]
             self.lengths[:] = self.lengths[rows]
             return
         self.own = self._own_slots(sources)
-        self.memory_start, self.memory_length = self.memory_start[rows], self.memory_length[rows]
-        self.sources, self.lengths = sources, self.lengths[rows]
+        self.memory_start = self.memory_start[rows]
+        self.memory_length = self.memory_length[rows]
+        self.sources = sources
+        self.lengths = self.lengths[rows]
         slots = np.zeros((len(rows), self.capacity), dtype=np.int32)
         slots[:, :used] = self.slots[rows, :used]
         self.slots = slots
         self._moved()
 
     def _moved(self) -> None:
-        self._longest, self._tokens = int(self.lengths.max(initial=0)), None
+        self._longest = int(self.lengths.max(initial=0))
+        self._tokens = None
 
     def _own_slots(self, sources: Int[np.ndarray, " new_rows"]) -> Int[np.ndarray, " new_rows"]:
         """A slot for each row of these sources: those that the source's rows have, in order, then new ones."""
@@ -354,7 +368,8 @@ class SlotCache:
         ranks[order] = np.arange(len(sources)) - np.searchsorted(sources[order], sources[order])
         old_order = np.argsort(self.sources, kind="stable")
         ordered = self.sources[old_order]
-        first, n_old = np.searchsorted(ordered, sources), np.searchsorted(ordered, sources, "right")
+        first = np.searchsorted(ordered, sources)
+        n_old = np.searchsorted(ordered, sources, "right")
         has = ranks < n_old - first
         own = np.empty(len(sources), dtype=np.int32)
         own[has] = self.own[old_order[(first + ranks)[has]]]

@@ -12,7 +12,7 @@ import torch
 
 from attendo.bundle import Bundle, embeds_texts, save_description, save_weights, use_of
 from attendo.config import build
-from attendo.decoding.filters import SamplingConfig
+from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder

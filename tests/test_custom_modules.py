@@ -1,4 +1,4 @@
-"""Parts of a user's own, as the page on changing a block has them: trained, kept, resumed, looked into, or refused."""
+"""Custom modules, as the page on changing a block has them: trained, kept, resumed, looked into, or refused."""
 
 import re
 import shutil
@@ -261,9 +261,7 @@ def test_a_part_of_another_shape_is_refused_when_loaded_and_when_resumed(within,
     folder, other = tmp_path / "run", with_table(4, kind)
     list(run_with(with_table(8, kind), folder).reports())
     library.load(folder, own_parts=with_table(8, kind))
-    told = (
-        r"positions.table is \(2, 17\), test_own_parts.py:with_table.* makes \(2, 9\); take what the run was"
-    )
+    told = r"positions.table is \(2, 17\), test_custom_modules.py:with_table.* makes \(2, 9\); take what the run was"
     for use in (library.load, resumed_run, verify_resume):
         with pytest.raises(AttendoError, match=told):
             use(folder, own_parts=other)
@@ -279,36 +277,13 @@ def run_with(own_parts, folder, **tables):
 
 def test_a_function_that_changes_nothing_is_refused(within, tmp_path):
     with pytest.raises(
-        AttendoError, match=r"test_own_parts.py:.*nothing put no module or parameter into the model"
+        AttendoError, match=r"test_custom_modules.py:.*nothing put no module or parameter into the model"
     ):
 
         def nothing(model):
             model.get_submodule("encoder.blocks.0")
 
         run_with(nothing, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("forward", "message"),
-    [
-        (
-            lambda self, queries, keys: torch.zeros(2, queries.shape[1], len(keys)),
-            r"self_attention.positions \(Own\) gives \[2, 2, 6\] for queries \[2, 2\] and keys \[6\]",
-        ),
-        (
-            lambda self, queries, keys: -(queries[:, :, None] - keys).abs() * torch.ones(3, 1, 1),
-            r"fails for queries \[2, 2\] and keys \[6\]: The size of tensor a .* \[2, 2 or 1, 2, 6\]$",
-        ),
-    ],
-)
-def test_a_bias_of_another_shape_is_refused_before_it_is_trained(within, tmp_path, forward, message):
-    def with_it(model):
-        for block in model.encoder.blocks:
-            block.self_attention.positions = type("Own", (DistanceBias,), {"forward": forward})()
-
-    with pytest.raises(AttendoError, match=message):
-        run_with(with_it, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
 
 
 def test_what_counts_parts_on_paper_is_refused(within, tmp_path):

@@ -9,7 +9,7 @@ from exact_sampling import by_rank, softmax
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from attendo.decoding.filters import SamplingConfig, allowed, min_p, penalized, tempered, top_k, top_p
+from attendo.decoding.logit_filters import SamplingConfig, allowed, min_p, penalized, tempered, top_k, top_p
 
 # few different values, so that many are equal; a row of 700 does not fit a short list of the best
 rows = st.one_of(

@@ -1,6 +1,6 @@
 """Caches that take the memory of spent ones, and those that cannot."""
 
-from attendo.decoding.step import reusing
+from attendo.decoding.protocols import reusing
 
 
 class Plain(list):

@@ -77,11 +77,11 @@ class SpecialIds:
 
     bos_id: int
     eos_id: int
-    never: tuple[int, ...] = ()
+    banned_ids: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.eos_id in self.never:
-            raise ValueError(f"never contains eos_id {self.eos_id}; a text must be able to end")
+        if self.eos_id in self.banned_ids:
+            raise ValueError(f"banned_ids contains eos_id {self.eos_id}; a text must be able to end")
 
 
 @dataclass(frozen=True)

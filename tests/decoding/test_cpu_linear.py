@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attendo.decoding.prepare import (
+from attendo.decoding.cpu_linear import (
     FEW,
     LARGEST,
     FastLinear,

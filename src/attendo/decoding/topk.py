@@ -11,14 +11,14 @@ from torch import Tensor
 from attendo.errors import NOT_NUMBERS, AttendoError
 
 
-class BestTokens(Protocol):
+class TopKFn(Protocol):
     """`best_tokens`, or another way to the same."""
 
     def __call__(
         self,
         logits: Float[Tensor, "rows vocab"],
         k: int,
-        never: tuple[int, ...] = (),
+        banned_ids: tuple[int, ...] = (),
         constrain: Callable[[Tensor], None] | None = None,
         out: Float[Tensor, "rows vocab"] | None = None,
     ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]: ...
@@ -48,32 +48,33 @@ def log_probs_of(
 def best_tokens(
     logits: Float[Tensor, "rows vocab"],
     k: int,
-    never: tuple[int, ...] = (),
+    banned_ids: tuple[int, ...] = (),
     constrain: Callable[[Tensor], None] | None = None,
     out: Float[Tensor, "rows vocab"] | None = None,
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
     """The `k` most probable next tokens of each row, in order, and their log-probabilities.
 
     Equal values are ordered by token id, also where the cut between the k-th and the next falls among
-    them. `never` lists ids that get log-probability -inf after normalization: a hypothesis has the
+    them. `banned_ids` lists ids that get log-probability -inf after normalization: a hypothesis has the
     probability the model gives it, whether or not some ids are banned. `constrain` may set further
     log-probabilities to -inf, in place. `out`, of `log_prob_type`, takes all log-probabilities, so that a
     search need not allocate them at every step. Fewer columns if the vocabulary is smaller than `k`.
     Raises AttendoError on NaN.
 
-    >>> best_tokens(torch.zeros(1, 4), 2, never=(0,))[0]
+    >>> best_tokens(torch.zeros(1, 4), 2, banned_ids=(0,))[0]
     array([[1, 2]])
     """
     # On CPU one vectorized log_softmax is faster than logsumexp, and topk as fast as argmax.
     log_probs = torch.log_softmax(logits, -1, dtype=log_prob_type(logits), out=out)
-    if never:
-        log_probs[:, list(never)] = -torch.inf
+    if banned_ids:
+        log_probs[:, list(banned_ids)] = -torch.inf
     if constrain is not None:
         constrain(log_probs)
     vocab = log_probs.shape[1]
     k = min(k, vocab)
     values, ids = log_probs.topk(min(k + 1, vocab), dim=1)
-    found, tokens = values.double().cpu().numpy(), ids.cpu().numpy()
+    found = values.double().cpu().numpy()
+    tokens = ids.cpu().numpy()
     if np.isnan(found[:, 0]).any():
         found = _without_impossible_rows(found, logits)
     found, tokens = reordered(np.lexsort((tokens, -found)), found, tokens)

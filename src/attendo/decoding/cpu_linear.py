@@ -64,7 +64,8 @@ class Int8Linear(nn.Module):
             raise ValueError(
                 f"in_features={plain.in_features} is too narrow for 8 bits; keep the layer as it is"
             )
-        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.in_features = plain.in_features
+        self.out_features = plain.out_features
         numbers, scale = quantized(plain.weight.detach().float())
         self.register_buffer("numbers", numbers)
         self.register_buffer("scale", scale.flatten())
@@ -88,18 +89,20 @@ class FastLinear(nn.Module):
 
     def __init__(self, plain: nn.Linear):
         super().__init__()
-        self.in_features, self.out_features = plain.in_features, plain.out_features
-        self._plain = plain.weight.detach(), None if plain.bias is None else plain.bias.detach()
+        self.in_features = plain.in_features
+        self.out_features = plain.out_features
+        self._weight = plain.weight.detach()
+        self._bias = None if plain.bias is None else plain.bias.detach()
 
     @cached_property
     def few(self) -> Product:
         """The product with FEW rows or fewer."""
-        return transposed(*self._plain)
+        return transposed(self._weight, self._bias)
 
     @cached_property
     def many(self) -> Product:
         """The product with more."""
-        return (packed if has_blocks() else as_it_is)(*self._plain)
+        return (packed if has_blocks() else as_it_is)(self._weight, self._bias)
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
         """As `nn.Linear`, equal up to rounding."""

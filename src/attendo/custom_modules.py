@@ -1,0 +1,106 @@
+"""Custom modules in a model: how a user puts them in, how they are named, and how they are handed in again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attendo.errors import AttendoError
+from attendo.models import Model
+from attendo.nn.positions import DistanceBias
+
+CustomModules = Callable[[Any], object]
+"""A user's function that puts custom modules into a fresh model, in place."""
+
+LOAD = "attendo.load({folder!r}, own_parts={parts})"
+RESUME = (
+    "from attendo.runs.resume import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
+)
+VERIFY = "from attendo.runs.verify_resume import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
+
+
+def name_of_custom_modules(own_parts: CustomModules) -> str:
+    """FILE.py:FUNCTION, as far as it can be told; for people, nothing is loaded by it.
+
+    >>> name_of_custom_modules(name_of_custom_modules)
+    'custom_modules.py:name_of_custom_modules'
+    """
+    code = getattr(own_parts, "__code__", None)
+    if code is None:
+        return type(own_parts).__name__
+    return f"{Path(code.co_filename).name}:{getattr(own_parts, '__qualname__', code.co_name)}"
+
+
+def python_line(name: str, folder: Path, call: str) -> str:
+    """The Python that hands the custom modules of this name in: LOAD, RESUME or VERIFY.
+
+    >>> python_line("bias.py:with_bias", Path("runs/a"), LOAD)
+    "from bias import with_bias; attendo.load('runs/a', own_parts=with_bias)"
+    >>> python_line("bias.py:made.<locals>.with_bias", Path("runs/a"), LOAD)
+    "attendo.load('runs/a', own_parts=F), where F is the function that you gave to attendo.train"
+    """
+    file, _, function = name.rpartition(":")
+    if not file or not function.isidentifier():
+        told = call.format(folder=str(folder), parts="F")
+        return f"{told}, where F is the function that you gave to attendo.train"
+    module = file.removesuffix(".py")
+    known = file != module and module.isidentifier()
+    imported = f"from {module} import {function}; " if known else ""
+    return imported + call.format(folder=str(folder), parts=function)
+
+
+def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
+    """Put custom modules into a fresh model, in place. Raises AttendoError where the model is as it was.
+
+    Whether a trained run still has the shapes of these modules is checked as its weights are loaded
+    (`Bundle.require_shapes`).
+    """
+    before = [*model.modules(), *model.parameters()]  # kept, so that no new module has the id of an old one
+    known = set(map(id, before))
+    own_parts(model)
+    if all(id(part) in known for part in (*model.modules(), *model.parameters())):
+        raise AttendoError(
+            f"own_parts={name_of_custom_modules(own_parts)} put no module or parameter into the model that it was"
+            " given; replace some there, in place"
+        )
+
+
+def custom_buffers(model: nn.Module) -> dict[str, list[int]]:
+    """The shapes of the buffers that custom modules keep; attendo's own modules make theirs anew."""
+    parameters = dict(model.named_parameters())
+    return {name: list(t.shape) for name, t in model.state_dict().items() if name not in parameters}
+
+
+def is_custom(module: nn.Module) -> bool:
+    """Whether a module's class is neither attendo's nor torch's.
+
+    >>> is_custom(nn.Linear(1, 1)), is_custom(type("Mine", (nn.Linear,), {"__module__": "mine"})(1, 1))
+    (False, True)
+    """
+    return type(module).__module__.partition(".")[0] not in ("attendo", "torch")
+
+
+def custom_module_at(model: nn.Module, name: str) -> nn.Module | None:
+    """The outermost custom module on a path or around a parameter of this name; None if there is none."""
+    found: Any = model
+    for step in name.split("."):
+        found = getattr(found, step, None)
+        if isinstance(found, nn.Module) and is_custom(found):
+            return found
+    return None
+
+
+def is_not_finite(module: nn.Module, output: Tensor) -> bool:
+    """Whether a module gives NaN or infinity; a bias may give -inf, which hides a key.
+
+    >>> hidden = torch.tensor([0.0, -torch.inf])
+    >>> is_not_finite(nn.Identity(), hidden), is_not_finite(DistanceBias(), hidden)
+    (True, False)
+    """
+    if isinstance(module, DistanceBias):
+        return bool((output.isnan() | (output == torch.inf)).any())
+    return not output.isfinite().all()
