@@ -476,7 +476,7 @@ def search_text(
         cache = model.start(beam, len(prompt) + max_tokens)
         if len(prompt) > 1:  # the search itself feeds the last of them
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
-        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.never)
+        special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.banned_ids)
         hypotheses, traces = traced_beam_search(
             model.step,
             cache,

@@ -1,6 +1,6 @@
 """Faster and smaller training steps: number formats, oneDNN's matrix products, compiled and recomputed blocks.
 
-On AMD processors with AVX-512 torch's own library (MKL) keeps to half-width instructions; oneDNN is up to twice as fast.
+On AMD processors with AVX-512 MKL, torch's own library, uses half-width instructions; oneDNN is up to twice as fast.
 """
 
 from __future__ import annotations
