@@ -22,11 +22,10 @@ from attendo.microscope.answers import layer_of, positions_answer
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.attention import Attend
 from attendo.nn.positions import DistanceBias
-from attendo.runs.resume import resumed_run
+from attendo.runs.resume import resumed_run, verify_resume
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
-from attendo.runs.verify_resume import verify_resume
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FILE = re.compile(r'^```python title="(.+?)"\n(.*?)^```', re.MULTILINE | re.DOTALL)
@@ -208,7 +207,7 @@ def test_commands_refuse_the_run_in_one_line_and_its_card_says_how_it_is_loaded(
         assert refused(*command) == line, command
     given, (begin, _) = "('runs/near', own_parts=with_log_distance)", line.split("attendo.load")
     resume = f"from attendo.runs.resume import resumed_run; resumed_run{given}.to_end(print)"
-    verify = f"from attendo.runs.verify_resume import verify_resume; print(verify_resume{given})"
+    verify = f"from attendo.runs.resume import verify_resume; print(verify_resume{given})"
     assert refused("resume", "runs/near", "--more-steps", "2", "--threads", "1") == begin + resume
     assert refused("verify-resume", "runs/near") == begin + verify
     assert resumed_run("runs/near", own_parts=WITH_BIAS).saved.endswith(f"; {resume}")

@@ -20,7 +20,7 @@ LOAD = "attendo.load({folder!r}, own_parts={parts})"
 RESUME = (
     "from attendo.runs.resume import resumed_run; resumed_run({folder!r}, own_parts={parts}).to_end(print)"
 )
-VERIFY = "from attendo.runs.verify_resume import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
+VERIFY = "from attendo.runs.resume import verify_resume; print(verify_resume({folder!r}, own_parts={parts}))"
 
 
 def name_of_custom_modules(own_parts: CustomModules) -> str:

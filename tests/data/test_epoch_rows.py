@@ -19,7 +19,7 @@ from attendo.data.epoch_rows import EpochRows, Grouping, Rows
 from attendo.data.lengths import RowLengths
 from attendo.data.token_stream import TokenStream
 from attendo.data.windows import window_batches
-from attendo.runs.masked import MaskedDataset, MaskingConfig
+from attendo.runs.tasks import MaskedDataset, MaskingConfig
 
 FEW = Grouping(at_once=10, shard=7, shards=3)
 NUMBERS = st.integers(0, 9)

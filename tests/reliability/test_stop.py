@@ -16,7 +16,7 @@ import attendo
 from attendo.cli.reporting import Screen, follow
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
-from attendo.runs.translation import TranslationTask
+from attendo.runs.tasks import TranslationTask
 from attendo.training.checkpoints import Saver, checkpoints, newest_checkpoint
 from attendo.training.stopping import stopping
 

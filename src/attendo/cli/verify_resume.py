@@ -28,7 +28,7 @@ def verify_resume(
 
     Example: attendo verify-resume runs/mine
     """
-    from attendo.runs.verify_resume import verify_resume as verified
+    from attendo.runs.resume import verify_resume as verified
 
     found = verified(folder, steps, say, device)
     print(found)

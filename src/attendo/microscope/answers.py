@@ -38,7 +38,7 @@ from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
 from attendo.nn.embeddings import InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
-from attendo.runs.adapters import kept_weights
+from attendo.runs.init_from import kept_weights
 from attendo.training.checkpoints import load_weights, sound_checkpoints
 
 

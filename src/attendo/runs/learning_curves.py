@@ -16,7 +16,7 @@ from attendo.bundle import no_such_run
 from attendo.config import read_toml
 from attendo.display.i18n import Language, Localized
 from attendo.errors import AttendoError
-from attendo.runs.classification import NAMES
+from attendo.runs.tasks import BASELINE_MEASURES
 from attendo.runs.tracking import LOG_NAME, read_log
 from attendo.training.run import counted
 
@@ -180,7 +180,7 @@ MEASURES = {
 TRAINING, VALIDATION = Localized("training", "学習"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
 SPEED = Localized("tokens a second", "1 秒あたりのトークン数")
-NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *NAMES}
+NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperature", *BASELINE_MEASURES}
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50

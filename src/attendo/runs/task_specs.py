@@ -25,10 +25,14 @@ from attendo.inference.generator import Generator
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
-from attendo.runs.classification import ClassificationTask
-from attendo.runs.language import LanguageModelTask
-from attendo.runs.masked import MaskedDataset, MaskedTask, MaskingConfig
-from attendo.runs.translation import TranslationTask
+from attendo.runs.tasks import (
+    ClassificationTask,
+    LanguageModelTask,
+    MaskedDataset,
+    MaskedTask,
+    MaskingConfig,
+    TranslationTask,
+)
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Task
 

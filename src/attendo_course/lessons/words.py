@@ -20,7 +20,7 @@ from attendo.display.i18n import Localized
 from attendo.inference.perplexity import document_windows
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, parameter_count
-from attendo.runs.language import LanguageModelTask
+from attendo.runs.tasks import LanguageModelTask
 from attendo_course.lessons.arrays import curve, mean_and_deviation, seeded
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.words_models import (

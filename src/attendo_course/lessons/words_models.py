@@ -22,7 +22,7 @@ from attendo.inference.generation import Window
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
 from attendo.nn.dropout import Dropout
-from attendo.runs.language import LanguageModelTask
+from attendo.runs.tasks import LanguageModelTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig

@@ -14,7 +14,7 @@ from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.i18n import Localized
-from attendo.runs.language import LanguageModelTask
+from attendo.runs.tasks import LanguageModelTask
 
 CONTEXT, BATCH_ROWS = 35, 20
 """Words in a window (the source's bptt) and windows in a batch, as in the source."""

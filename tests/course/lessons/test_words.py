@@ -23,7 +23,7 @@ from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
 from attendo.models import parameter_count
-from attendo.runs.language import LanguageModelTask
+from attendo.runs.tasks import LanguageModelTask
 from attendo_course.lessons.arrays import seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.words import (

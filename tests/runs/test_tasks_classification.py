@@ -17,7 +17,7 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature
 from attendo.models import EncoderClassifier, ModelConfig
-from attendo.runs.classification import N_SAMPLES, ClassificationTask
+from attendo.runs.tasks import CLASSIFICATION_SAMPLES, ClassificationTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.losses import batch_loss
@@ -171,7 +171,7 @@ def test_an_evaluation_fits_the_temperature_on_its_rows(store):
     for name in ("loss", "accuracy", "macro_f1", "ece", "ece_uncalibrated"):
         assert found.measures[name] == pytest.approx(same[name], abs=1e-12)
     assert found.measures["ece"] < found.measures["ece_uncalibrated"]
-    shown = ROWS[:: max(1, len(ROWS) // N_SAMPLES)][:N_SAMPLES]
+    shown = ROWS[:: max(1, len(ROWS) // CLASSIFICATION_SAMPLES)][:CLASSIFICATION_SAMPLES]
     assert [(text, label) for text, label, _ in found.samples] == [(row.text, row.label) for row in shown]
     assert [given for _, _, given in found.samples] == [
         each.label for each in subject.classify([row.text for row in shown])

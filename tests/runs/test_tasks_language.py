@@ -11,7 +11,7 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
-from attendo.runs.language import LanguageModelTask
+from attendo.runs.tasks import LanguageModelTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train
 from attendo.training.optimizer import TrainingConfig

@@ -10,7 +10,7 @@ from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.model_config import ModelConfig
 from attendo.models import MaskedLM
-from attendo.runs.masked import MaskedDataset, MaskedTask, MaskingConfig
+from attendo.runs.tasks import MaskedDataset, MaskedTask, MaskingConfig
 from attendo.training.losses import token_losses
 
 TOKENIZER = train_tokenizer(["abcdef"], TokenizerConfig(kind="character"))

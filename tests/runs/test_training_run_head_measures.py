@@ -7,7 +7,7 @@ from tiny_task import TinyTask, tiny_run
 from attendo.data.batches import Batch
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, ModelConfig, build_model
 from attendo.nn.attention import Attention
-from attendo.runs.coaching import NOTE, Coaching, even_inputs, measured_heads
+from attendo.runs.training_run import NOTE, Coaching, even_inputs, measured_heads
 from attendo.training.coach import names_of_dead
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train

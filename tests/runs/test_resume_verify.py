@@ -13,10 +13,9 @@ from tiny_corpus import pairs_file, small_run
 
 from attendo.errors import AttendoError
 from attendo.files import write_manifest
-from attendo.runs.resume import resumed_run
+from attendo.runs.resume import resumed_run, verify_resume
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
-from attendo.runs.verify_resume import verify_resume
 from attendo.training.checkpoints import checkpoints
 
 SETTINGS = {
@@ -152,7 +151,7 @@ def test_a_chain_that_was_logged_otherwise_is_told_with_its_steps(run):
 
 def test_other_rows_are_told(run, monkeypatch):
     """The same numbers of rows in another order."""
-    from attendo.runs.translation import TranslationTask
+    from attendo.runs.tasks import TranslationTask
 
     batches = TranslationTask.batches
     monkeypatch.setattr(

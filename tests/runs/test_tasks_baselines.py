@@ -13,8 +13,8 @@ from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.labelled_store import labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.metrics import accuracy, class_scores, confusion_matrix
-from attendo.runs import classification as module
-from attendo.runs.classification import NAMES, baselines, naive_bayes, word_counts
+from attendo.runs import tasks as module
+from attendo.runs.tasks import BASELINE_MEASURES, baselines, naive_bayes, word_counts
 
 WORDS = ["late", "parcel", "wrong", "bill"]
 LABELS = LabelSet(("bill", "mail"))
@@ -74,14 +74,14 @@ def test_words_are_counted_in_pieces_as_in_one(store, monkeypatch):
     late, parcel = (TOKENIZER.encode(word)[0] for word in ("late", "parcel"))
     assert whole.sum() == 9 and whole[1, late] == whole[1, parcel] == 3 and whole[0, late] == 0
     for tokens in (1, 3, 4):
-        monkeypatch.setattr(module, "TOKENS", tokens)
+        monkeypatch.setattr(module, "COUNTED_TOKENS", tokens)
         assert (word_counts(store, 2, TOKENIZER.vocab_size) == whole).all()
 
 
 def test_both_are_measured_on_the_validation_texts(store, monkeypatch):
     texts, true = ["late parcel", "bill", "wrong bill late", "parcel"], np.array([1, 0, 0, 0])
-    ids, shape = TOKENIZER.encode_batch(texts), (2, TOKENIZER.vocab_size)
-    found = baselines(store, ids, true, shape)
+    ids = TOKENIZER.encode_batch(texts)
+    found = baselines(store, ids, true, 2, TOKENIZER.vocab_size)
     train = [(row.label, row.text.split()) for row in TRAIN]
     counted = [
         int(np.argmax([log_joint(train, label, text.split()) for label in LABELS.names])) for text in texts
@@ -90,6 +90,6 @@ def test_both_are_measured_on_the_validation_texts(store, monkeypatch):
         wanted = accuracy(true, predicted), class_scores(confusion_matrix(true, predicted, 2)).macro_f1
         measures = found.measures()
         assert (measures[f"accuracy_{name}"], measures[f"macro_f1_{name}"]) == wanted
-    assert found.commonest == 1 and tuple(found.measures()) == NAMES
-    monkeypatch.setattr(module, "MOST_COUNTS", 3)
-    assert tuple(baselines(store, ids, true, shape).measures()) == NAMES[:2]
+    assert found.commonest == 1 and tuple(found.measures()) == BASELINE_MEASURES
+    monkeypatch.setattr(module, "MOST_WORD_COUNTS", 3)
+    assert tuple(baselines(store, ids, true, 2, TOKENIZER.vocab_size).measures()) == BASELINE_MEASURES[:2]
