@@ -85,7 +85,8 @@ class LookRequest:
 def look_request(body: Mapping[str, Any]) -> LookRequest:
     """A LookRequest from a request's body, strictly. Raises AttendoError naming the field and what is right.
 
-    >>> look_request({"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].inverse_temperature
+    >>> request = look_request({"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]})
+    >>> request.edits[0].inverse_temperature
     inf
     """
     edits = body.get("edits", [])
