@@ -47,10 +47,10 @@ class LookResult:
 
     model: as it is, never changed; its views are in evaluation mode. edits: those of the request, for `recording`.
     inputs: of the model's forward, one row without padding. source: ids that an encoder reads; target: ids that a
-    decoder reads, the begin id first, of which the first `prompt_tokens` were given; wanted: what each of those positions
-    predicts, None where nothing follows. score: of a search, normalized as it does; finished: whether the answer came
-    to its end. record: of the edited model; kept are scores, weights, query, key and value of each attention layer,
-    and every output. logits: of its last state. note: a sentence on what was left out, or "".
+    decoder reads, the begin id first, of which the first `prompt_tokens` were given; wanted: what each of those
+    positions predicts, None where nothing follows. score: of a search, normalized as it does; finished: whether the
+    answer came to its end. record: of the edited model; kept are scores, weights, query, key and value of each
+    attention layer, and every output. logits: of its last state. note: a sentence on what was left out, or "".
     """
 
     user: User
