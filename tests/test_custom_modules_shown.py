@@ -8,18 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from attendo.microscope.position_view import positions_answer
 from tiny_looks import tiny_look, tiny_user
 from tiny_task import tiny_run
 from torch import nn
 
 from attendo.custom_modules import custom_module_at, insert_custom_modules
 from attendo.errors import AttendoError
+from attendo.microscope.answers import positions_answer
 from attendo.models import ModelConfig, build_model, parameter_count
 from attendo.nn.positions import DistanceBias
 from attendo.runs.settings import preset_tables
 from attendo.training.loop import train
-from attendo.training.update import left_out, update
+from attendo.training.update import skipped_report, update
 
 PATH = "encoder.blocks.0.self_attention"
 
@@ -83,7 +83,7 @@ def test_a_hidden_key_is_not_taken_for_what_went_wrong(tmp_path):
     assert report.note.startswith("encoder.blocks.0.feed_forward is not finite at step 1")
     run.progress.skipped_in_a_row = 2
     with pytest.raises(AttendoError, match=r"; train again with a lower training.learning_rate \(now \S+\)$"):
-        left_out(run, "the loss", torch.nan, torch.nan)
+        skipped_report(run, "the loss", torch.nan, torch.nan)
 
 
 def test_the_outermost_part_of_ones_own_is_named():

@@ -7,7 +7,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from attendo.training.state import CheckpointConfig, weights_of
 from safetensors.torch import save_file
 from tiny_looks import tiny_look, tiny_user
 from tiny_translator import save_run
@@ -19,6 +18,7 @@ from attendo.inspecting.recording import recording
 from attendo.microscope import answers
 from attendo.microscope.answers import film_answer
 from attendo.microscope.protocol import EditRequest
+from attendo.training.checkpoints import CheckpointConfig, weights_of
 
 PATH = "decoder.blocks.1.cross_attention"
 
