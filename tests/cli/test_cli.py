@@ -253,7 +253,7 @@ def test_a_stopped_run_has_saved_and_goes_on(tmp_path, pairs, number, code):
 
 
 def test_a_stop_before_the_first_step_says_that_nothing_is_kept(tmp_path, pairs, monkeypatch):
-    def interrupted(*arguments, tried):
+    def interrupted(*arguments, **settings):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("attendo.runs.training_run.new_model", interrupted)
