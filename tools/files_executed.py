@@ -22,9 +22,8 @@ from fastapi.testclient import TestClient
 
 from attendo.cli import main as attendo
 from attendo.serving.app import State, create_app
-from attendo.serving.keys import Keys
-from attendo.serving.served import Models
-from attendo.serving.state import ServingConfig
+from attendo.serving.registry import ModelRegistry
+from attendo.serving.state import Keys, ServingConfig
 
 SOURCE = Path(__file__).resolve().parent.parent / "src" / "attendo"
 MOST = {"translate a sentence": 28, "look --out": 45, "three training steps": 60, "POST /translate": 24}
@@ -81,7 +80,7 @@ def actions(folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "translate a sentence", lambda: attendo(["translate", str(run), TEXT])
     yield "look --out", lambda: attendo(["look", str(run), TEXT, "--out", str(folder / "look.html")])
     yield "three training steps", lambda: train(folder / f"run-{next(number)}")
-    models = Models([run])
+    models = ModelRegistry([run])
     models.load()
     app = create_app(State(models, ServingConfig(), Keys(())))
     with TestClient(app, "http://127.0.0.1") as client:

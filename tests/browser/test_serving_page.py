@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from served_page import TOKENIZER, TYPING, WRITTEN, settled, shown, until_ready
 
-from attendo.serving import events
+from attendo.serving import completions
 
 # ---- translating
 
@@ -248,13 +248,13 @@ def test_a_text_is_gone_on_with_by_the_settings(at, site):
 
 
 def test_a_stream_is_seen_as_it_comes_and_stopped(at, site, monkeypatch):
-    sent = events.event
+    sent = completions.event
 
     def slowly(value):
         time.sleep(0.01)
         return sent(value)
 
-    monkeypatch.setattr(events, "event", slowly)
+    monkeypatch.setattr(completions, "event", slowly)
     visited = at(state={"model": "writer", "live": "no", "max_tokens": "500", "seed": "1"})
     page = visited.until('document.activeElement.id === "prompt"')
     page.keyboard.type("rain")
@@ -264,7 +264,7 @@ def test_a_stream_is_seen_as_it_comes_and_stopped(at, site, monkeypatch):
         lengths.add(len(page.text_content("#target")))
     before = site.statuses("/v1/completions").count(499)
     page.click("#stop")
-    assert page.text_content("#status") == "Stopped."
+    assert page.text_content("#status") == "EngineStopped."
     length = len(page.text_content("#target"))
     for _ in range(200):
         if site.statuses("/v1/completions").count(499) > before:

@@ -20,9 +20,9 @@ from served_page import (
     until_ready,
 )
 
-from attendo.serving.faults import LOADING, STOPPING
-from attendo.serving.keys import Keys
-from attendo.serving.page import MODULES, SHARED, joined
+from attendo.serving.errors import LOADING, STOPPING
+from attendo.serving.pages import MODULES, SHARED, joined
+from attendo.serving.state import Keys
 
 full = pytest.mark.full
 KEY = "correct-horse"

@@ -11,7 +11,7 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
-from attendo.inference.continuous_translation import Translating, Wanted
+from attendo.inference.continuous_translation import Translating, TranslationJob
 
 TOKENIZER = tiny_tokenizer()
 USER = tiny_translator(TOKENIZER, max_len=24).prepare()
@@ -56,7 +56,9 @@ def test_each_request_gets_what_translate_gives(asked, rows):
         for _ in range(one["wait"]):
             whole |= {n.number: n.translations for n in translating.advance() if n.translations is not None}
         config = dataclasses.replace(USER.decoding, beam=one["beam"], n_best=one["beam"])
-        number = translating.add(Wanted(sources(one["texts"]), config, one["guard"], one["alignments"]))
+        number = translating.add(
+            TranslationJob(sources(one["texts"]), config, one["guard"], one["alignments"])
+        )
         wanted[number] = one
         if one["leaves"] is not None:
             leaving.append((one["leaves"], number))
@@ -75,8 +77,8 @@ def test_each_request_gets_what_translate_gives(asked, rows):
 def test_a_stream_gives_its_text_in_pieces(streamed, beside):
     translating = Translating(USER)
     greedy = dataclasses.replace(USER.decoding, beam=1, n_best=1)
-    other = translating.add(Wanted(sources([beside]), greedy))
-    number = translating.add(Wanted(sources([streamed]), greedy, guard=False, stream=True))
+    other = translating.add(TranslationJob(sources([beside]), greedy))
+    number = translating.add(TranslationJob(sources([streamed]), greedy, guard=False, stream=True))
     pieces, whole = finished(translating)
     assert other not in pieces and all(pieces.get(number, []))
     (expected,) = USER.translate([streamed], 1, guard=False)
@@ -86,8 +88,8 @@ def test_a_stream_gives_its_text_in_pieces(streamed, beside):
 def test_a_short_request_does_not_wait_for_the_end_of_a_long_one():
     translating = Translating(USER, rows=4)
     config = dataclasses.replace(USER.decoding, beam=1)
-    long = translating.add(Wanted(sources(["rain . " * 200]), config))
-    short = translating.add(Wanted(sources(["snow"]), config))
+    long = translating.add(TranslationJob(sources(["rain . " * 200]), config))
+    short = translating.add(TranslationJob(sources(["snow"]), config))
     done = []
     while short not in done:
         done += [news.number for news in translating.advance() if news.translations is not None]
@@ -101,10 +103,12 @@ def test_searches_that_nobody_needs_do_not_gather(monkeypatch):
     )
     translating = Translating(USER)
     for n in range(6):
-        gone = translating.add(Wanted(sources(["rain"]), dataclasses.replace(USER.decoding, min_length=n)))
+        gone = translating.add(
+            TranslationJob(sources(["rain"]), dataclasses.replace(USER.decoding, min_length=n))
+        )
         translating.advance()
         translating.leave([gone])
-    finished_at = [translating.add(Wanted(sources(["snow"]), USER.decoding)) for _ in range(2)]
+    finished_at = [translating.add(TranslationJob(sources(["snow"]), USER.decoding)) for _ in range(2)]
     _, whole = finished(translating)
     assert sorted(whole) == finished_at
     alive = [weakref.ref(search) for search in made]
@@ -125,4 +129,4 @@ def test_what_cannot_go_on_side_by_side_is_refused(change, texts, message):
     translating = Translating(USER)
     config = DecodingConfig(**{"n_best": 1, **change})
     with pytest.raises(AttendoError, match=message):
-        translating.add(Wanted(sources(texts), config, stream=True))
+        translating.add(TranslationJob(sources(texts), config, stream=True))

@@ -13,7 +13,7 @@ from attendo.cli import build_app
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("fastapi", reason='serving is not installed: pip install "attendo[serve]"')
 
-from attendo.serving import health  # noqa: E402
+from attendo.serving import app  # noqa: E402
 from attendo.serving.run import KEEP_ALIVE  # noqa: E402
 from attendo.serving.state import ServingConfig  # noqa: E402
 
@@ -97,9 +97,9 @@ def test_there_is_time_to_drain():
 def test_kubernetes_asks_what_needs_no_key():
     asked = [CONTAINER[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")]
     assert asked == ["/livez", "/readyz"]
-    assert set(asked) <= health.PUBLIC
+    assert set(asked) <= app.PUBLIC
     (endpoint,) = OBJECTS["ServiceMonitor"]["spec"]["endpoints"]
-    assert endpoint["path"] in health.PATHS - health.PUBLIC
+    assert endpoint["path"] in app.EARLY - app.PUBLIC
     secret = POD["volumes"][1]["secret"]["secretName"]
     assert endpoint["authorization"]["credentials"]["name"] == secret
     wanted = OBJECTS["Deployment"]["spec"]["selector"]["matchLabels"]

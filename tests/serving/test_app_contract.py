@@ -8,8 +8,8 @@ from jsonschema_rs import Draft202012Validator
 from schemathesis.specs.openapi.definitions import OPENAPI_31
 
 from attendo.serving.app import State, create_app
-from attendo.serving.keys import Keys
-from attendo.serving.logs import Log
+from attendo.serving.monitoring import Log
+from attendo.serving.state import Keys
 
 PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/")}
 STILL = {("GET", "/look/x"), ("GET", "/look/x/")}

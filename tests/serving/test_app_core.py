@@ -14,11 +14,11 @@ from served_app import SECRET, bearer, lines, served
 from starlette.responses import Response, StreamingResponse
 
 from attendo.errors import AttendoError
-from attendo.serving import page, passage
+from attendo.serving import middleware, pages
 from attendo.serving.app import State, create_app
 from attendo.serving.engine import Counts
-from attendo.serving.keys import Keys
-from attendo.serving.logs import Log
+from attendo.serving.monitoring import Log
+from attendo.serving.state import Keys
 
 # ---- what goes out
 
@@ -27,9 +27,9 @@ def test_the_page_is_made_once():
     """It is given without a key."""
     state = State(NoModels(), keys=Keys([KEY]), log=Log(stream=io.StringIO()))
     app = create_app(state)
-    first, made = ask(app, "GET", "/"), page.document_of.cache_info().misses
+    first, made = ask(app, "GET", "/"), pages.document_of.cache_info().misses
     second = ask(app, "GET", "/", {"If-None-Match": first["etag"]})
-    assert (first.status, second.status, page.document_of.cache_info().misses) == (200, 304, made)
+    assert (first.status, second.status, pages.document_of.cache_info().misses) == (200, 304, made)
 
 
 def test_every_answer_is_hardened():
@@ -158,7 +158,7 @@ def test_a_client_that_goes_amid_a_stream_counts_as_gone():
 
 
 def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch):
-    monkeypatch.setattr(passage, "SENT_SECONDS", 0.02)
+    monkeypatch.setattr(middleware, "SENT_SECONDS", 0.02)
     app, log = served()
     sent = []
 

@@ -15,8 +15,7 @@ from looked_models import looked_model
 from served_models import TOKENIZER, client_of, live, serving
 from tiny_translator import tiny_translator
 
-from attendo.serving.calls import call
-from attendo.serving.engine import Job, Pass
+from attendo.serving.engine import ForwardJob, Job, call
 
 WRITER = looked_model("language-model", TOKENIZER, max_len=60).prepare()
 USER = tiny_translator(TOKENIZER, max_len=60).prepare()
@@ -223,7 +222,7 @@ def test_errors_are_the_packages_own(client):
 
 def test_a_full_server_is_a_rate_limit(client):
     release = threading.Event()
-    work = Pass("wait", ["x"], lambda items: [release.wait(20) for _ in items])
+    work = ForwardJob("wait", ["x"], lambda items: [release.wait(20) for _ in items])
 
     async def fill():
         async with call(STATE.models.named("writer").engine, STATE.admission.entered(1), work, 30):
@@ -320,7 +319,7 @@ def test_a_client_that_goes_before_the_first_piece_is_no_fault():
 
 
 def test_silence_is_pinged(monkeypatch):
-    monkeypatch.setattr("attendo.serving.events.PING_SECONDS", 0.01)
+    monkeypatch.setattr("attendo.serving.completions.PING_SECONDS", 0.01)
     begun, release = threading.Event(), threading.Event()
 
     def wait(items):
@@ -328,7 +327,7 @@ def test_silence_is_pinged(monkeypatch):
         return [release.wait(20) for _ in items]
 
     async def main():
-        STATE.models.named("writer").engine.submit(Job(Pass("wait", ["x"], wait), lambda news: None))
+        STATE.models.named("writer").engine.submit(Job(ForwardJob("wait", ["x"], wait), lambda news: None))
         assert begun.wait(20)
         body = {"model": "writer", "prompt": "It", "max_tokens": 3, "stream": True}
         asking = asyncio.ensure_future(client_of(APP).post("/v1/completions", json=body))

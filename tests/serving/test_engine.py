@@ -15,8 +15,18 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 from attendo.decoding.searcher import ContinuousSearch
 from attendo.errors import AttendoError
 from attendo.inference import Generator
-from attendo.inference.continuous_translation import Wanted
-from attendo.serving.engine import Done, Engine, Failed, Job, Pass, Piece, Stopped, TimeIsUp, Writes
+from attendo.inference.continuous_translation import TranslationJob
+from attendo.serving.engine import (
+    DeadlineExceeded,
+    Done,
+    Engine,
+    EngineStopped,
+    Failed,
+    ForwardJob,
+    GenerationJob,
+    Job,
+    Piece,
+)
 
 TOKENIZER = tiny_tokenizer()
 USER = tiny_translator(TOKENIZER, max_len=24).prepare()
@@ -39,7 +49,7 @@ def generator() -> Generator:
 def wanted(*lines, **changes):
     stream = changes.pop("stream", False)
     config = dataclasses.replace(USER.decoding, **changes)
-    return Wanted(USER.sources(lines), config, guard=not stream, stream=stream)
+    return TranslationJob(USER.sources(lines), config, guard=not stream, stream=stream)
 
 
 def run(engine, work, **options):
@@ -82,7 +92,9 @@ def test_texts_are_written_as_alone(generator):
         for seed in range(7)
     ]
     prompts = ["snow", "", "rain rain", "it", "snow", "will", "."]
-    done, pieces = run(engine, Writes([generator.text(*pair) for pair in zip(prompts, configs, strict=True)]))
+    done, pieces = run(
+        engine, GenerationJob([generator.text(*pair) for pair in zip(prompts, configs, strict=True)])
+    )
     assert list(done.results) == generator.generate_batch(prompts, configs)
     for number, found in enumerate(done.results):
         assert "".join(piece.piece for piece in pieces if piece.text == number) == found.text
@@ -103,10 +115,10 @@ def test_passes_of_one_kind_go_together(engine):
         return [text.upper() for text in given]
 
     answers = [queue.Queue() for _ in range(4)]
-    engine.submit(Job(Pass("slow", ["x"], slow), queue.Queue().put))
+    engine.submit(Job(ForwardJob("slow", ["x"], slow), queue.Queue().put))
     kinds = ["a", "a", "b", "a"]
     for number, (kind, answer) in enumerate(zip(kinds, answers, strict=True)):
-        engine.submit(Job(Pass(kind, [f"one {number}", f"two {number}"], run_together), answer.put))
+        engine.submit(Job(ForwardJob(kind, [f"one {number}", f"two {number}"], run_together), answer.put))
     begin.set()
     found = [answer.get(timeout=10).results for answer in answers]
     assert found == [[f"ONE {n}", f"TWO {n}"] for n in range(4)]
@@ -128,7 +140,7 @@ def test_what_was_given_up_is_not_computed_any_more(engine, monkeypatch):
         patch.setattr(ContinuousSearch, "advance", one_by_one)
         engine.submit(job)
         assert going.acquire(timeout=20)
-        engine.give_up(job)
+        engine.cancel(job)
         on.release()  # this step is the last
         assert not going.acquire(timeout=0.3)
     assert engine.going_on == 0 and told.empty()
@@ -137,7 +149,7 @@ def test_what_was_given_up_is_not_computed_any_more(engine, monkeypatch):
 
 def test_a_late_job_is_told_so_and_the_others_go_on(engine):
     news, _ = run(engine, wanted("rain"), deadline=time.monotonic() - 1)
-    assert isinstance(news, Failed) and isinstance(news.error, TimeIsUp)
+    assert isinstance(news, Failed) and isinstance(news.error, DeadlineExceeded)
     assert isinstance(run(engine, wanted("rain"), deadline=math.inf)[0], Done)
 
 
@@ -145,7 +157,7 @@ def test_an_error_ends_only_the_jobs_that_it_struck(engine, monkeypatch):
     def broken(given):
         raise MemoryError("no room")
 
-    news, _ = run(engine, Pass("broken", ["x"], broken))
+    news, _ = run(engine, ForwardJob("broken", ["x"], broken))
     assert isinstance(news, Failed) and isinstance(news.error, MemoryError)
     news, _ = run(engine, wanted("rain", coverage_penalty=0.5))
     assert isinstance(news, Failed) and isinstance(news.error, AttendoError)
@@ -162,5 +174,5 @@ def test_a_stopped_engine_finishes_what_it_has_and_takes_no_more(engine):
     engine.stop()
     assert all(isinstance(answer.get(timeout=10), Done) for answer in answers)
     engine.join(10)
-    with pytest.raises(Stopped):
+    with pytest.raises(EngineStopped):
         engine.submit(Job(wanted("snow"), queue.Queue().put))

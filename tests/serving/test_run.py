@@ -16,9 +16,8 @@ from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 from attendo.errors import AttendoError
 from attendo.serving import run
 from attendo.serving.app import State
-from attendo.serving.logs import Log
-from attendo.serving.reloading import Reloading
-from attendo.serving.served import Models
+from attendo.serving.monitoring import Log
+from attendo.serving.registry import ModelRegistry, Reloading
 
 TOKENIZER = tiny_tokenizer()
 
@@ -127,7 +126,7 @@ def test_a_signal_ends_it_while_it_loads(tmp_path):
 
 
 def test_a_folder_that_is_no_model_ends_it(tmp_path):
-    with Server(tmp_path, Models([tmp_path / "none"])) as server:
+    with Server(tmp_path, ModelRegistry([tmp_path / "none"])) as server:
         assert server.ended() == 2
 
 
@@ -152,7 +151,7 @@ def test_a_host_that_cannot_be_had():
 def test_a_model_is_swapped_when_its_files_have_changed(tmp_path):
     folder = save_run(tmp_path / "run", tiny_translator(TOKENIZER, seed=0, max_len=24))
     other = save_run(tmp_path / "other", tiny_translator(TOKENIZER, seed=1, max_len=24))
-    models, log = Models([folder]), Log("json", io.StringIO())
+    models, log = ModelRegistry([folder]), Log("json", io.StringIO())
     state = State(models, log=log)
     reloading = Reloading(state)
     reloading.load()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from served_process import Server, until, until_closed
 
-from attendo.serving import passage, run, sockets
+from attendo.serving import middleware, run, sockets
 
 
 def test_a_head_that_does_not_come_is_not_waited_for(tmp_path):
@@ -107,7 +107,7 @@ def test_a_refused_body_does_not_break_the_pipe(tmp_path):
 
 def test_a_client_that_does_not_read_is_let_go(tmp_path):
     def prepare():
-        passage.SENT_SECONDS = 0.2
+        middleware.SENT_SECONDS = 0.2
 
     def files():
         told = server.get("/metrics")[1].decode().splitlines()

@@ -8,24 +8,21 @@ from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from attendo.errors import AttendoError
-from attendo.serving.admission import Full, TooLarge
 from attendo.serving.app import State, create_app
-from attendo.serving.bodies import Body, body_of
-from attendo.serving.calls import ClientGone
-from attendo.serving.engine import TimeIsUp
-from attendo.serving.faults import Refused
-from attendo.serving.keys import Keys
-from attendo.serving.logs import Log, noted
-from attendo.serving.state import ServingConfig
+from attendo.serving.engine import ClientGone, DeadlineExceeded
+from attendo.serving.errors import ApiError
+from attendo.serving.monitoring import Log, context_of
+from attendo.serving.schemas import Body, read_json
+from attendo.serving.state import Full, Keys, ServingConfig, TooLarge
 
 SECRET = "zyzzyva"
 RAISED = {
     "full": Full(7),
     "large": TooLarge("send it in parts"),
-    "late": TimeIsUp(),
+    "late": DeadlineExceeded(),
     "gone": ClientGone(),
     "ours": AttendoError("a beam has at least 1; give one"),
-    "refused": Refused(404, "there is no such model; see /v1/models", param="model", code="model_not_found"),
+    "refused": ApiError(404, "there is no such model; see /v1/models", param="model", code="model_not_found"),
     "fault": KeyError(SECRET),
 }
 
@@ -46,7 +43,7 @@ def served(*, keys=(), form="json", models=None, **options):
 
         @app.post(prefix + "/echo")
         async def echo(request: Request):
-            notes = noted(request)
+            notes = context_of(request)
             notes.model, notes.tokens_in, notes.tokens_out, notes.queued = "tiny", 3, 4, 0.001
             return Response(await request.body())
 
@@ -56,7 +53,7 @@ def served(*, keys=(), form="json", models=None, **options):
 
         @app.post(prefix + "/asked")
         async def field(request: Request):
-            return Response(str((await body_of(request, Asked)).n))
+            return Response(str((await read_json(request, Asked)).n))
 
     @app.get("/test/stream")
     async def stream():

@@ -14,16 +14,15 @@ from tiny_translator import tiny_tokenizer, tiny_translator
 from attendo.inference import Generator, Translator
 from attendo.serving.app import create_app
 from attendo.serving.engine import Engine
-from attendo.serving.keys import Keys
-from attendo.serving.logs import Log
-from attendo.serving.served import Models, Served
-from attendo.serving.state import ServingConfig, State
+from attendo.serving.monitoring import Log
+from attendo.serving.registry import ModelRegistry, ServedModel
+from attendo.serving.state import Keys, ServingConfig, State
 
 TOKENIZER = tiny_tokenizer()
 
 
-class InMemory(Models):
-    """Models that are there already: (name, user, source, target)."""
+class InMemory(ModelRegistry):
+    """ModelRegistry that are there already: (name, user, source, target)."""
 
     def __init__(self, *given, rows=16):
         super().__init__([])
@@ -36,7 +35,7 @@ class InMemory(Models):
         if isinstance(user, Translator | Generator):
             user.prepare()
         self.folders[name] = Path(name)
-        self._served[name] = Served(
+        self._served[name] = ServedModel(
             name, Path(name), user, Engine(user, rows, name), source, target, created=1_700_000_000
         )
         if old is not None:

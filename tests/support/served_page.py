@@ -8,7 +8,7 @@ from looked_models import hostile_tokenizer, looked_model
 from served_models import InMemory, live
 
 from attendo.serving.app import create_app
-from attendo.serving.logs import Log
+from attendo.serving.monitoring import Log
 from attendo.serving.state import ServingConfig, State
 
 TOKENIZER = hostile_tokenizer()

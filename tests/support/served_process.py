@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from attendo.errors import AttendoError
 from attendo.serving import run
 from attendo.serving.app import State, create_app
-from attendo.serving.logs import Log
+from attendo.serving.monitoring import Log
 from attendo.serving.state import ServingConfig
 
 

@@ -14,7 +14,15 @@ import typer
 from attendo.cli.options import Device, Segmented, Threads, chosen_device
 from attendo.errors import AttendoError
 
-NEEDED = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+NEEDED = (
+    "fastapi",
+    "httptools",
+    "prometheus_client",
+    "python_multipart",
+    "pythonjsonlogger",
+    "sse_starlette",
+    "uvicorn",
+)
 
 
 def _limit(help_: str) -> typer.models.OptionInfo:
@@ -106,19 +114,16 @@ def serve(
     require_code("--from", source)
     require_code("--to", target)
     origins = tuple(_origin(origin) for origin in cors or ())
-    from attendo.serving.keys import Keys, read_keys
-    from attendo.serving.logs import Log
-    from attendo.serving.run import State, is_loopback, names_of
+    from attendo.serving import Keys, Log, ModelRegistry, ServingConfig, State
+    from attendo.serving.run import is_loopback, names_of
     from attendo.serving.run import serve as serve_models
-    from attendo.serving.state import ServingConfig
+    from attendo.serving.state import read_keys
 
     keys = Keys() if api_key_file is None else read_keys(api_key_file)
     if not (keys or no_key or is_loopback(host)):
         raise AttendoError(
             f"--host {host} lets other machines ask: give --api-key-file F, or --no-key if anybody may"
         )
-    from attendo.serving.served import Models
-
     for folder in folders:
         if not folder.is_dir():
             raise AttendoError(f"{folder} is no folder; give the folder of a run, as attendo train wrote it")
@@ -135,7 +140,7 @@ def serve(
         timeout=timeout,
         drain=drain,
     )
-    models = Models(
+    models = ModelRegistry(
         folders,
         rows=rows,
         device=chosen_device(device, threads),

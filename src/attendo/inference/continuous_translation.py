@@ -22,7 +22,7 @@ PATIENCE = 3
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TranslationJob:
     """What is to be done with the texts of one request; as in `Translator.translate`.
 
     stream: the greedy translation of a single text is given in pieces; it is not guarded.
@@ -47,7 +47,7 @@ class Translated:
 @dataclass(eq=False)
 class _Request:
     number: int
-    wanted: Wanted
+    wanted: TranslationJob
     found: list[tuple[list[Hypothesis], Loop] | None]
     text: TextAsFound | None
     begins: Callable[[], None] | None = None
@@ -66,7 +66,7 @@ class _Part:
     first: list[Hypothesis] | None = None  # what ran away, if it is searched again
 
 
-class _Lane:
+class _SearchQueue:
     """The parts that are searched in the same way, and those that wait for a row."""
 
     def __init__(self, search: ContinuousSearch) -> None:
@@ -127,8 +127,8 @@ class Translating:
     def __init__(self, translator: Translator, rows: int = 128) -> None:
         self.translator = translator
         self.rows = rows
-        self._lanes: dict[DecodingConfig, _Lane] = {}
-        self._rested: DecodingConfig | None = None  # whose lane was the last that came to rest
+        self._queues: dict[DecodingConfig, _SearchQueue] = {}
+        self._rested: DecodingConfig | None = None  # whose queue was the last that came to rest
         self._requests: dict[int, _Request] = {}
         self._n_known = 0
 
@@ -137,7 +137,7 @@ class Translating:
         """How many requests have not been handed back as a whole."""
         return len(self._requests)
 
-    def add(self, wanted: Wanted, begins: Callable[[], None] | None = None) -> int:
+    def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
         """Takes in a request; returns the number by which `advance` names it.
 
         begins: is called once, when the first part of it is taken up. Raises AttendoError for a coverage penalty, and
@@ -159,16 +159,16 @@ class Translating:
         self._n_known += 1
         self._requests[request.number] = request
         if n_parts:
-            self._lane(config).waiting.append(request)
+            self._queue(config).waiting.append(request)
         return request.number
 
     def advance(self) -> list[Translated]:
         """One step of everything that is searched: what can be shown of streams, and the requests that are done."""
         news = []
-        for config, lane in list(self._lanes.items()):
-            if lane.busy:
-                news += self._advance(config, lane)
-            if not lane.busy and config in self._lanes:
+        for config, queue in list(self._queues.items()):
+            if queue.busy:
+                news += self._advance(config, queue)
+            if not queue.busy and config in self._queues:
                 self._rest(config)
         whole = [request for request in self._requests.values() if not request.going_on]
         return news + [Translated(request.number, translations=self._whole(request)) for request in whole]
@@ -177,27 +177,27 @@ class Translating:
         """Gives up these requests: from the next step on nothing is computed for them."""
         for number in numbers:
             if request := self._requests.pop(number, None):
-                for lane in self._lanes.values():
-                    lane.leave(request)
+                for queue in self._queues.values():
+                    queue.leave(request)
 
-    def _lane(self, config: DecodingConfig) -> _Lane:
-        if config not in self._lanes:
-            self._lanes[config] = _Lane(self.translator.continuous(config))
-        return self._lanes[config]
+    def _queue(self, config: DecodingConfig) -> _SearchQueue:
+        if config not in self._queues:
+            self._queues[config] = _SearchQueue(self.translator.continuous(config))
+        return self._queues[config]
 
-    def _advance(self, config: DecodingConfig, lane: _Lane) -> list[Translated]:
+    def _advance(self, config: DecodingConfig, queue: _SearchQueue) -> list[Translated]:
         news = []
-        lane.take(max(int(not lane.parts), self.rows // config.beam - len(lane.parts)))
-        for number, hypotheses in lane.search.advance():
-            news += self._found(lane.parts.pop(number), hypotheses)
-        return news + self._told(lane) if config.beam == 1 else news
+        queue.take(max(int(not queue.parts), self.rows // config.beam - len(queue.parts)))
+        for number, hypotheses in queue.search.advance():
+            news += self._found(queue.parts.pop(number), hypotheses)
+        return news + self._told(queue) if config.beam == 1 else news
 
     def _rest(self, config: DecodingConfig) -> None:
-        """Of the lanes that nobody needs the last is kept: what memory it has serves the next texts, too."""
+        """Of the queues that nobody needs the last is kept: what memory it has serves the next texts, too."""
         last = self._rested
         self._rested = config
-        if last not in (None, config) and not self._lanes[last].busy:
-            del self._lanes[last]
+        if last not in (None, config) and not self._queues[last].busy:
+            del self._queues[last]
 
     def _found(self, part: _Part, hypotheses: list[Hypothesis]) -> list[Translated]:
         """Notes what was found of a part; one that runs away is searched again."""
@@ -211,18 +211,18 @@ class Translating:
         elif (strict := without_repetition(wanted.config, self.translator.tokenizer.kind)) is None:
             request.found[part.place] = hypotheses, "left"
         else:
-            self._lane(strict).again.append(dataclasses.replace(part, first=hypotheses))
+            self._queue(strict).again.append(dataclasses.replace(part, first=hypotheses))
         if request.text is None:
             return []
         new = hypotheses[0].token_ids[request.n_told[part.place] :]
         piece = request.text.add(part.place, new, ends=True)
         return [Translated(request.number, piece)] if piece else []
 
-    def _told(self, lane: _Lane) -> list[Translated]:
+    def _told(self, queue: _SearchQueue) -> list[Translated]:
         """The pieces of streams that go on."""
         news = []
-        for number, token in lane.search.last_tokens():
-            part = lane.parts[number]
+        for number, token in queue.search.last_tokens():
+            part = queue.parts[number]
             if part.request.text is not None:
                 part.request.n_told[part.place] += 1
                 piece = part.request.text.add(part.place, (token,), ends=False)

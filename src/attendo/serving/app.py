@@ -1,32 +1,77 @@
-"""The application: routes, guard and answers to errors, put together; plain ASGI, for any server."""
+"""The application: its routes, middleware, health checks and OpenAPI document; plain ASGI, for any server."""
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import APIRouter, FastAPI, Request
+from starlette.responses import Response
 
 from attendo import __version__
 from attendo.errors import AttendoError
-from attendo.serving import completions, embeddings, faults, health, libretranslate, look_routes, page, texts
-from attendo.serving.bodies import describe
-from attendo.serving.direct import Direct
-from attendo.serving.guard import Guard
-from attendo.serving.reloading import Reloading
+from attendo.serving import completions, errors, pages, texts, translations
+from attendo.serving.errors import Fault, documented_errors
+from attendo.serving.middleware import CrossOrigin, Guard, ResponseLog
+from attendo.serving.monitoring import MEDIA_TYPE
+from attendo.serving.registry import Reloading
 from attendo.serving.state import State
 
 __all__ = ["State", "create_app"]
 
 OPENAPI = "/openapi.json"
+EARLY = frozenset({"/livez", "/readyz", "/health", "/metrics", OPENAPI})
+"""Answered while models load and while the server drains, too."""
+PUBLIC = frozenset({"/livez", "/readyz"})
+"""Answered without a key."""
+KEYS = {
+    "Bearer": {"type": "http", "scheme": "bearer"},
+    "Key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+}
+
+health = APIRouter(tags=["health"], default_response_class=Response)
+
+
+@health.get("/livez", responses=documented_errors(Fault, 403))
+async def livez(request: Request) -> Response:
+    """200 as long as the process answers."""
+    return _status("alive")
+
+
+@health.get("/readyz", responses=documented_errors(Fault, 403, 503))
+async def readyz(request: Request) -> Response:
+    """200 when all models are loaded; 503 while they load, and from the moment that the server is told to stop."""
+    state: State = request.app.state.attendo
+    if state.ready:
+        return _status("ready")
+    return errors.error_response(request.scope, 503, errors.STOPPING if state.draining else errors.LOADING)
+
+
+@health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
+async def health_check(request: Request) -> Response:
+    """The same as /readyz."""
+    return await readyz(request)
+
+
+@health.get("/metrics", responses=documented_errors(Fault, 401, 403))
+async def metrics(request: Request) -> Response:
+    """All counts, as Prometheus reads them."""
+    return Response(request.app.state.attendo.metrics.text(), media_type=MEDIA_TYPE)
+
+
+def _status(status: str) -> Response:
+    return Response(json.dumps({"status": status}), media_type="application/json")
 
 
 def create_app(state: State) -> FastAPI:
-    """The application of a server; a route finds the state as `request.app.state.attendo`.
+    """Return the application of a server; a route finds the state as `request.app.state.attendo`.
 
-    Until the models are loaded it answers 503. `serving.run` loads them; another ASGI server has them loaded by the
-    application's lifespan.
+    Until the models are loaded it answers 503. `serving.run` loads them; under another ASGI server the application's
+    lifespan does.
     """
     app = FastAPI(
         title="attendo",
@@ -39,29 +84,47 @@ def create_app(state: State) -> FastAPI:
         lifespan=_lifespan,
     )
     app.state.attendo = state
-    routers = [health.router, libretranslate.router, completions.router]
-    routers += [embeddings.router, texts.router]
-    routers += [look_routes.router] if state.look else []
-    routers += [page.router] if state.page else []
+    routers = [health, translations.router, completions.router, texts.openai_router, texts.router]
+    routers += [pages.look_router] if state.look else []
+    routers += [pages.router] if state.page else []
     for router in routers:
         app.include_router(router)
-    state.paths = frozenset().union(*map(_paths_of, routers))
-    faults.install(app)
-    describe(app, bool(state.keys))
-    # the pages are the same for everybody; what they ask is not
-    still = _paths_of(page.router) if state.page else frozenset[str]()
+    paths = [getattr(route, "path", "{") for router in routers for route in router.routes]
+    state.paths = frozenset(path for path in paths if "{" not in path)
+    still = frozenset({"/"}) if state.page else frozenset()  # the same for everybody; what it asks is not
+    errors.install(app)
+    if state.keys:
+        app.openapi = partial(_openapi_with_keys, app)
 
     def is_public(path: str) -> bool:
-        return path in still or path in health.PUBLIC or (state.look and look_routes.is_page(path))
+        return path in still or path in PUBLIC or (state.look and pages.is_look_page(path))
 
-    app.add_middleware(Direct, routers=routers)
-    app.add_middleware(Guard, state=state, is_public=is_public, early=still | health.PATHS | {OPENAPI})
+    app.add_middleware(Guard, state=state, is_public=is_public, early=still | EARLY)
+    if state.cors:
+        app.add_middleware(
+            CrossOrigin,
+            allow_origins=state.cors,
+            allow_methods=("GET", "POST"),
+            allow_headers=("authorization", "content-type", "x-api-key", "x-request-id", "x-request-timeout"),
+            expose_headers=("x-request-id", "retry-after"),
+        )
+    app.add_middleware(ResponseLog, state=state)
     return app
+
+
+def _openapi_with_keys(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document of a server that asks for a key."""
+    document = FastAPI.openapi(app)
+    document["components"]["securitySchemes"] = KEYS
+    document["security"] = [{name: []} for name in KEYS]
+    for path in PUBLIC:
+        document["paths"][path]["get"]["security"] = []
+    return document
 
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Under another server than ours: loads in a thread while it answers, and ends the engines at its end."""
+    """Load the models in a thread, unless our own server does, and end the engines at the end."""
     state: State = app.state.attendo
     if not state.models.ready:
         threading.Thread(target=_load, args=(state,), name="loading", daemon=True).start()
@@ -75,9 +138,3 @@ def _load(state: State) -> None:
         Reloading(state).load()
     except AttendoError as error:
         state.log.event("failed", {"why": str(error)})
-
-
-def _paths_of(router: APIRouter) -> frozenset[str]:
-    """The paths of its routes without a field."""
-    paths = [getattr(route, "path", "") for route in router.routes]
-    return frozenset(path for path in paths if "{" not in path)

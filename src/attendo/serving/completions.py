@@ -2,55 +2,53 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from sse_starlette.sse import AppStatus
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.logit_filters import SamplingConfig
+from attendo.errors import AttendoError
 from attendo.inference import Generator, Translation, Translator
-from attendo.inference.continuous_translation import Wanted
+from attendo.inference.continuous_translation import TranslationJob
 from attendo.inference.generation import Generation, WrittenText
 from attendo.inference.incremental_decode import Spelling
-from attendo.serving.asking import (
-    asked,
+from attendo.serving.dependencies import (
     check_most,
     check_texts,
-    chosen,
-    coming,
+    choose_model,
+    disconnected,
+    in_thread,
+    job_events,
     limits_of,
-    off_loop,
-    passed,
+    run_forward,
+    run_job,
     state_of,
     with_model,
 )
-from attendo.serving.bodies import (
-    UNREAD,
-    WHOLE,
-    Body,
-    Ids,
-    Name,
-    Rows,
-    Texts,
-    answered_with,
-    body_of,
-    documented,
-)
-from attendo.serving.engine import Done, News, Piece, Writes
-from attendo.serving.events import Events
-from attendo.serving.faults import Refused
-from attendo.serving.logs import noted
-from attendo.serving.scoring import Stretch, TokenScore, stretches, text_scores, token_text
-from attendo.serving.served import Served
-from attendo.serving.translations import How, prepared, translations
+from attendo.serving.engine import DeadlineExceeded, Done, GenerationJob, JobEvent, Piece, event_or_gone
+from attendo.serving.errors import TOO_LATE, ApiError, OpenAIFault, documented_errors
+from attendo.serving.monitoring import context_of
+from attendo.serving.registry import ServedModel
+from attendo.serving.schemas import WHOLE, Body, Ids, Name, Rows, Texts, json_response, read_json, reads
+from attendo.serving.scoring import ScoringChunk, TokenScore, scoring_chunks, text_scores, token_text
+from attendo.serving.translations import TranslateOptions, prepared, translations
+
+PING_SECONDS = 10.0
+"""Seconds after which a comment is sent, so that no proxy takes the connection for a dead one."""
 
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 
@@ -172,7 +170,7 @@ def choice(
 
 
 @dataclass(frozen=True)
-class Prompted:
+class GenerationRequest:
     """The texts that are to be written, n of each prompt.
 
     ids: of each prompt, without what the tokenizer puts before a text. read: as the model reads them.
@@ -201,12 +199,12 @@ class Prompted:
 
 async def prompted(
     request: Request, generator: Generator, prompts: Sequence[str | list[int]], body: CompletionBody
-) -> Prompted:
-    """The texts of a request. Raises Refused for a setting out of range, and for ids that are none of the model's."""
+) -> GenerationRequest:
+    """The texts of a request. Raises ApiError for a setting out of range, and for ids that are none of the model's."""
     n, limits, tokenizer = body.n or 1, limits_of(request), generator.tokenizer
     n_characters = n * sum(len(prompt) for prompt in prompts)
 
-    def made() -> Prompted:
+    def made() -> GenerationRequest:
         config = _config(generator, body, limits.max_tokens)
         texts = [tokenizer.decode(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
         ids = [prompt if isinstance(prompt, list) else tokenizer.encode(prompt) for prompt in prompts]
@@ -223,10 +221,10 @@ async def prompted(
                     one.prompt_ids = own[-most:]
                     one.cut = max(0, len(own) - most)
                 written.append(one)
-        return Prompted(generator, body, ids, read, written, n)
+        return GenerationRequest(generator, body, ids, read, written, n)
 
-    found = await off_loop(n_characters, made)
-    noted(request).tokens_in += sum(map(len, found.ids))
+    found = await in_thread(n_characters, made)
+    context_of(request).tokens_in += sum(map(len, found.ids))
     return found
 
 
@@ -241,12 +239,12 @@ def _config(generator: Generator, body: CompletionBody, most: int) -> SamplingCo
 
 
 async def texts_answer(
-    request: Request, served: Served, ready: Prompted
+    request: Request, served: ServedModel, ready: GenerationRequest
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """The choices and the usage of an answer as a whole."""
     body = ready.body
-    found: Sequence[Generation] = await asked(request, served, Writes(ready.texts), ready.cost)
-    noted(request).tokens_out += sum(len(one.log_probs) for one in found)
+    found: Sequence[Generation] = await run_job(request, served, GenerationJob(ready.texts), ready.cost)
+    context_of(request).tokens_out += sum(len(one.log_probs) for one in found)
     scores: list[list[TokenScore | None]] = [[] for _ in found]
     if body.logprobs is not None and (body.echo or body.logprobs):
         scores = await _scores(request, served, ready, found)
@@ -264,7 +262,7 @@ def reason_of(found: Generation) -> str:
 
 
 async def _scores(
-    request: Request, served: Served, ready: Prompted, found: Sequence[Generation]
+    request: Request, served: ServedModel, ready: GenerationRequest, found: Sequence[Generation]
 ) -> list[list[TokenScore | None]]:
     """Every token of each prompt and its text, by one pass more; a context at a time where they are longer.
 
@@ -276,26 +274,26 @@ async def _scores(
     for index, one in enumerate(found):
         first, *rest = ready.read[index // ready.n]
         opened = dataclasses.replace(specials, before_prompt=(first,))
-        windows.append(stretches([*rest, *_drawn(ready, one)], context, opened, ended=False))
+        windows.append(scoring_chunks([*rest, *_drawn(ready, one)], context, opened, ended=False))
 
-    def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
+    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
         return text_scores(generator, some, n)
 
     every = [part for parts in windows for part in parts]
     cost = sum(len(part.source) for part in every)
-    scored = iter(await passed(request, served, ("texts", n), every, run, cost, Stretch.characters))
+    scored = iter(await run_forward(request, served, ("texts", n), every, run, cost, ScoringChunk.characters))
     every_one = [[None, *(score for _ in parts for score in next(scored))] for parts in windows]
     n_before = [len(read) - len(own) for read, own in zip(ready.read, ready.ids, strict=True)]
     return [scores[n_before[index // ready.n] :] for index, scores in enumerate(every_one)]
 
 
-def _drawn(ready: Prompted, found: Generation) -> list[int]:
+def _drawn(ready: GenerationRequest, found: Generation) -> list[int]:
     """All that was drawn, the end token included."""
     return [*found.token_ids, ready.generator.tokenizer.eos_id][: len(found.log_probs)]
 
 
 def _log_probs(
-    ready: Prompted, index: int, found: Generation, scores: Sequence[TokenScore | None]
+    ready: GenerationRequest, index: int, found: Generation, scores: Sequence[TokenScore | None]
 ) -> dict[str, Any]:
     """OpenAI's table. With echo the prompt's tokens come first; tokens that a stop took back are left out."""
     tokenizer, body = ready.generator.tokenizer, ready.body
@@ -332,17 +330,17 @@ def _offsets(tokenizer: Tokenizer, ids: Sequence[int], *, going_on: bool) -> lis
     return found
 
 
-class Told:
+class TextEvents:
     """The events of a stream of texts."""
 
-    def __init__(self, ready: Prompted, head: dict[str, Any]) -> None:
+    def __init__(self, ready: GenerationRequest, head: dict[str, Any]) -> None:
         self._ready, self._head = ready, head
         self._usage = bool(ready.body.stream_options and ready.body.stream_options.include_usage)
         self._kept: list[list[tuple[int, float]]] = [[] for _ in ready.texts]  # tokens not told of yet
         self._ids: list[list[int]] = [[] for _ in ready.texts]
         self._begun = False
 
-    def __call__(self, news: News) -> list[dict[str, Any]]:
+    def __call__(self, news: JobEvent) -> list[dict[str, Any]]:
         """The events of a piece, or of the end."""
         told: list[dict[str, Any]] = []
         if not self._begun and self._ready.body.echo:
@@ -382,7 +380,7 @@ class Told:
         return self._head | {"choices": [own]} | ({"usage": None} if self._usage else {})
 
 
-router = APIRouter(tags=["OpenAI"])
+router = APIRouter(tags=["OpenAI"], responses=documented_errors(OpenAIFault))
 FAMILIES = ("language-model", "translation")
 ONE = {"model": {"operationId": "model", "parameters": {"model": "$response.body#/data/0/id"}}}
 EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
@@ -392,52 +390,48 @@ EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 async def models(request: Request) -> Response:
     """The models that are served."""
     data = [_facts(served) for served in state_of(request).models]
-    return answered_with({"object": "list", "data": data})
+    return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model}", responses={200: {"model": ModelFacts}}, operation_id="model")
 async def model(request: Request, model: str) -> Response:
     """One of them."""
-    return answered_with(_facts(chosen(state_of(request), model)))
+    return json_response(_facts(choose_model(state_of(request), model)))
 
 
-def _facts(served: Served) -> dict[str, Any]:
+def _facts(served: ServedModel) -> dict[str, Any]:
     own = {"family": served.family, "source": served.source, "target": served.target}
     return {"id": served.name, "object": "model", "created": served.created, "owned_by": "attendo"} | own
 
 
-@router.post(
-    "/v1/completions",
-    responses={200: {"model": CompletionAnswer, "content": EVENTS}} | UNREAD,
-    openapi_extra=documented(CompletionBody),
-)
+@router.post("/v1/completions", **reads(CompletionBody, CompletionAnswer, shape=OpenAIFault, content=EVENTS))
 async def completions(request: Request) -> Response:
     """Go on with a prompt, by a language model; or translate it, by a translator, with the run's own search.
 
     With stream the text comes as it is found, in server-sent events; of a translator it is the greedy one of one text.
     """
-    body = await body_of(request, CompletionBody)
+    body = await read_json(request, CompletionBody)
     _check(body)
     limits = limits_of(request)
     check_most(body.n, limits.max_n, "n")
     check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     prompts = _prompts(body)
     if len(prompts) * (body.n or 1) > limits.max_texts:
-        raise Refused(413, f"prompts times n are more than {limits.max_texts:,} texts; send them in parts")
+        raise ApiError(413, f"prompts times n are more than {limits.max_texts:,} texts; send them in parts")
     check_texts(limits, [prompt for prompt in prompts if isinstance(prompt, str)], "prompt")
     longest = max((len(prompt) for prompt in prompts if isinstance(prompt, list)), default=0)
     check_most(longest, limits.max_characters, "the number of ids of a prompt")
 
-    async def work(served: Served) -> Response:
+    async def work(served: ServedModel) -> Response:
         if served.family == "translation":
             return await _translated(request, served, body, prompts)
         ready = await prompted(request, served.user, prompts, body)
         head = head_of(served.name)
         if body.stream:
-            told = Told(ready, head)
-            return await _streamed(request, served, Writes(ready.texts), ready.cost, told)
+            told = TextEvents(ready, head)
+            return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, told)
         choices, usage = await texts_answer(request, served, ready)
-        return answered_with(head | {"choices": choices, "usage": usage})
+        return json_response(head | {"choices": choices, "usage": usage})
 
     return await with_model(request, body.model, FAMILIES, work)
 
@@ -456,7 +450,7 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 
 
 def _check(body: CompletionBody) -> None:
-    """Raises Refused, 400, for what OpenAI has and we have not."""
+    """Raises ApiError, 400, for what OpenAI has and we have not."""
     remedies = {
         "best_of": (body.best_of in (None, body.n or 1), "give n alone; all n texts are given back"),
         "presence_penalty": (not body.presence_penalty, "leave it out; repetition_penalty may do"),
@@ -471,48 +465,94 @@ def _check(body: CompletionBody) -> None:
     }
     for name, (fine, remedy) in remedies.items():
         if not fine:
-            raise Refused(400, f"{name} is not served so: {remedy}", param=name)
+            raise ApiError(400, f"{name} is not served so: {remedy}", param=name)
+
+
+class EventStream(EventSourceResponse):
+    """Server-sent events of a job, then `[DONE]`; on the way out the job is cancelled if it is not done."""
+
+    def __init__(self, stack: AsyncExitStack, messages: AsyncIterator[ServerSentEvent]) -> None:
+        ping = ServerSentEvent(comment="ping", sep="\n")
+        super().__init__(messages, ping=PING_SECONDS, sep="\n", ping_message_factory=lambda: ping)
+        del self.headers["connection"]  # a server that drains closes it
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        AppStatus.disable_automatic_graceful_drain()  # a job that was admitted comes to its end
+        async with self._stack:
+            await super().__call__(scope, receive, send)
 
 
 async def _streamed(
     request: Request,
-    served: Served,
-    work: Wanted | Writes,
+    served: ServedModel,
+    work: TranslationJob | GenerationJob,
     cost: int,
-    told: Callable[[News], list[Any]],
+    chunks: Callable[[JobEvent], list[Any]],
 ) -> Response:
-    """What comes of the work, as events."""
-
-    def counted(news: News) -> list[Any]:
-        if isinstance(news, Done):
-            noted(request).tokens_out += sum(map(_n_written, news.results))
-        return told(news)
-
+    """Return the events of a job as a stream. A job that fails before its first event is answered as any error is."""
     async with AsyncExitStack() as stack:
-        news = await stack.enter_async_context(coming(request, served, work, cost))
-        return Events(stack.pop_all(), news, counted)
+        events = await stack.enter_async_context(job_events(request, served, work, cost))
+        first = asyncio.ensure_future(anext(events))
+        stack.callback(first.cancel)
+        await event_or_gone(first, lambda: disconnected(request), PING_SECONDS)
+        if first.done():
+            first.result()
+        return EventStream(stack.pop_all(), _messages(request, first, events, chunks))
+
+
+async def _messages(
+    request: Request,
+    first: asyncio.Future[JobEvent],
+    events: AsyncIterator[JobEvent],
+    chunks: Callable[[JobEvent], list[Any]],
+) -> AsyncIterator[ServerSentEvent]:
+    try:
+        event = await first
+        while True:
+            if isinstance(event, Done):
+                context_of(request).tokens_out += sum(map(_n_written, event.results))
+            for chunk in chunks(event):
+                yield _message(chunk)
+            if isinstance(event, Done):
+                break
+            event = await anext(events)
+    except (AttendoError, DeadlineExceeded) as error:
+        late = isinstance(error, DeadlineExceeded)
+        kind, code = ("server_error", "timeout") if late else ("invalid_request_error", None)
+        message = TOO_LATE if late else str(error)
+        yield _message({"error": {"message": message, "type": kind, "param": None, "code": code}})
+    yield ServerSentEvent("[DONE]", sep="\n")
+
+
+def _message(value: Any) -> ServerSentEvent:
+    data = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return ServerSentEvent(data.encode("utf-8", "replace").decode(), sep="\n")
 
 
 async def _translated(
-    request: Request, served: Served, body: CompletionBody, prompts: Sequence[str | list[int]]
+    request: Request, served: ServedModel, body: CompletionBody, prompts: Sequence[str | list[int]]
 ) -> Response:
     """The candidates of each prompt, or the events of a greedy translation."""
     _check_search(body, prompts)
     translator: Translator = served.user
-    sources = await off_loop(
+    sources = await in_thread(
         sum(map(len, prompts)),
         lambda: [p if isinstance(p, str) else translator.tokenizer.decode(p) for p in prompts],
     )
     head = head_of(served.name)
     if body.stream:
-        greedy = await prepared(request, served, sources, How(beam=1, max_tokens=body.max_tokens))
+        greedy = await prepared(
+            request, served, sources, TranslateOptions(beam=1, max_tokens=body.max_tokens)
+        )
         config = dataclasses.replace(greedy.config, beam=1, beam_groups=1, coverage_penalty=0.0)
         n_read = sum(map(len, greedy.sources.rows))
         usage = bool(body.stream_options and body.stream_options.include_usage)
-        wanted = Wanted(greedy.sources, config, guard=False, stream=True)
+        wanted = TranslationJob(greedy.sources, config, guard=False, stream=True)
         told = _pieces(head, n_read, usage)
         return await _streamed(request, served, wanted, greedy.cost, told)
-    how = How(n=body.n or 1, max_tokens=body.max_tokens)
+    how = TranslateOptions(n=body.n or 1, max_tokens=body.max_tokens)
     ready, found = await translations(request, served, sources, how)
     choices = [
         choice(how.n * place + number, candidate.text, "stop" if candidate.finished else "length")
@@ -521,7 +561,7 @@ async def _translated(
     ]
     n_written = sum(len(candidate.token_log_probs) for one in found for candidate in one.candidates)
     usage = usage_of(sum(map(len, ready.sources.rows)), n_written)
-    return answered_with(head | {"choices": choices, "usage": usage})
+    return json_response(head | {"choices": choices, "usage": usage})
 
 
 def _n_written(found: Generation | Translation) -> int:
@@ -529,24 +569,24 @@ def _n_written(found: Generation | Translation) -> int:
 
 
 def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
-    """Raises Refused, 400, for a setting that means nothing to a search."""
+    """Raises ApiError, 400, for a setting that means nothing to a search."""
     neutral = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     neutral |= {"logprobs": None, "echo": False, "stop": []}
     for name, value in neutral.items():
         if getattr(body, name) not in (None, value):
             said = f"a translator searches for its text, and {name} means nothing to it; leave it out"
-            raise Refused(400, said, param=name)
+            raise ApiError(400, said, param=name)
     if body.max_tokens == 0:
-        raise Refused(400, "max_tokens is 0; a translation has at least 1", param="max_tokens")
+        raise ApiError(400, "max_tokens is 0; a translation has at least 1", param="max_tokens")
     if body.stream and (len(prompts) > 1 or (body.n or 1) > 1):
-        raise Refused(400, "a stream is the greedy translation of one prompt; give one, with n 1", param="n")
+        raise ApiError(400, "a stream is the greedy translation of one prompt; give one, with n 1", param="n")
 
 
-def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[News], list[Any]]:
+def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEvent], list[Any]]:
     """The events of the stream of a translation."""
     more = {"usage": None} if usage else {}
 
-    def told(news: News) -> list[Any]:
+    def told(news: JobEvent) -> list[Any]:
         if isinstance(news, Piece):
             return [head | {"choices": [choice(0, news.piece, None)]} | more]
         assert isinstance(news, Done)

@@ -1,18 +1,20 @@
-"""One thread that owns a model: it takes jobs in between any two steps, and tells their news as they come."""
+"""One thread per model, which takes jobs in between any two steps, and how the event loop waits for their results."""
 
 from __future__ import annotations
 
+import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from attendo.decoding.sampling import SampledToken
 from attendo.inference import Generator, Translator
-from attendo.inference.continuous_translation import Translated, Translating, Wanted
-from attendo.inference.generation import Generation, Written, WrittenText
+from attendo.inference.continuous_translation import Translated, Translating, TranslationJob
+from attendo.inference.generation import Written, WrittenText
 
 PASS_CHARACTERS = 20_000
 """Of texts that go through a model at once between two steps of a search; one text may have more."""
@@ -42,18 +44,18 @@ class Failed:
     error: Exception
 
 
-News = Piece | Done | Failed
+JobEvent = Piece | Done | Failed
 
 
 @dataclass(frozen=True)
-class Writes:
+class GenerationJob:
     """Texts that a language model is to write."""
 
     texts: Sequence[WrittenText]
 
 
 @dataclass(frozen=True)
-class Pass:
+class ForwardJob:
     """Items that go through a function once, from items to one result each; those of the same `kind` go together.
 
     size: the size of an item in characters, which bounds what goes together.
@@ -65,11 +67,18 @@ class Pass:
     size: Callable[[Any], int] = len
 
 
-class TimeIsUp(Exception):
+Work = TranslationJob | GenerationJob | ForwardJob
+
+
+class DeadlineExceeded(Exception):
     """The deadline of a job has passed."""
 
 
-class Stopped(Exception):
+class ClientGone(Exception):
+    """The client left before its answer."""
+
+
+class EngineStopped(Exception):
     """The engine takes no more jobs: its model was swapped, or the server ends."""
 
 
@@ -77,21 +86,33 @@ class Stopped(Exception):
 class Job:
     """Work for an engine.
 
-    tell: takes the news, in the engine's thread. deadline: of `time.monotonic`. stream: pieces are news, too. came,
-    began: when it was made, and when the first of its texts was taken up, of the same clock.
+    tell: takes the events, in the engine's thread. deadline: a time of `time.monotonic`. stream: whether pieces are
+    events, too. came, began: when the job was made, and when the first of its texts was taken up, by the same clock.
     """
 
-    work: Wanted | Writes | Pass
-    tell: Callable[[News], None]
+    work: Work
+    tell: Callable[[JobEvent], None]
     deadline: float = math.inf
     stream: bool = True
-    given_up: bool = False
+    cancelled: bool = False
     came: float = field(default_factory=time.monotonic)
     began: float | None = None
+    _results: dict[int, Any] = field(default_factory=dict, repr=False)
+
+    def begin(self) -> None:
+        """Note the time if this is the first of its texts."""
+        self.began = time.monotonic() if self.began is None else self.began
 
     def done(self, results: Sequence[Any]) -> Done:
-        """The last news."""
+        """Return the last event."""
         return Done(results, 0.0 if self.began is None else self.began - self.came)
+
+    def add(self, number: int, result: Any, n_texts: int) -> list[tuple[Job, JobEvent]]:
+        """Store the result of a text; return the last event once every text has one."""
+        self._results[number] = result
+        if len(self._results) < n_texts:
+            return []
+        return [(self, self.done([self._results[place] for place in range(n_texts)]))]
 
 
 @dataclass
@@ -104,12 +125,12 @@ class Counts:
 
 
 class _Worker(Protocol):
-    """What turns jobs of one kind into news."""
+    """Turns jobs of one kind into events."""
 
     @property
     def going_on(self) -> int: ...
     def take(self, job: Job) -> None: ...
-    def advance(self) -> list[tuple[Job, News]]: ...
+    def advance(self) -> list[tuple[Job, JobEvent]]: ...
     def leave(self, job: Job) -> None: ...
 
 
@@ -125,21 +146,17 @@ class _Translations:
         return len(self.jobs)
 
     def take(self, job: Job) -> None:
-        assert isinstance(job.work, Wanted)
+        assert isinstance(job.work, TranslationJob)
+        self.jobs[self.translating.add(job.work, job.begin)] = job
 
-        def begins() -> None:
-            job.began = time.monotonic()
+    def advance(self) -> list[tuple[Job, JobEvent]]:
+        return [self._event_of(step) for step in self.translating.advance()]
 
-        self.jobs[self.translating.add(job.work, begins)] = job
-
-    def advance(self) -> list[tuple[Job, News]]:
-        return [self._told(news) for news in self.translating.advance()]
-
-    def _told(self, news: Translated) -> tuple[Job, News]:
-        if news.translations is None:
-            return self.jobs[news.number], Piece(0, news.piece)
-        job = self.jobs.pop(news.number)
-        return job, job.done(news.translations)
+    def _event_of(self, step: Translated) -> tuple[Job, JobEvent]:
+        if step.translations is None:
+            return self.jobs[step.number], Piece(0, step.piece)
+        job = self.jobs.pop(step.number)
+        return job, job.done(step.translations)
 
     def leave(self, job: Job) -> None:
         for number in [number for number, other in self.jobs.items() if other is job]:
@@ -147,82 +164,69 @@ class _Translations:
             self.translating.leave([number])
 
 
-@dataclass
-class _Texts:
-    """Texts of a language model."""
+class _Generations:
+    """Writes texts with a language model."""
 
-    generator: Generator
-    rows: int
-
-    def __post_init__(self) -> None:
-        self.writing = self.generator.writing()
-        self.waiting: list[tuple[Job, int]] = []
-        self.places: dict[int, tuple[Job, int]] = {}
-        self.found: dict[int, dict[int, Generation]] = {}  # by job
+    def __init__(self, generator: Generator, rows: int) -> None:
+        self.writing, self.rows = generator.writing(), rows
+        self.waiting: list[tuple[Job, GenerationJob, int]] = []
+        self.places: dict[int, tuple[Job, GenerationJob, int]] = {}
 
     @property
     def going_on(self) -> int:
         return len(self.places) + len(self.waiting)
 
     def take(self, job: Job) -> None:
-        assert isinstance(job.work, Writes)
-        self.found[id(job)] = {}
-        self.waiting += [(job, number) for number in range(len(job.work.texts))]
+        assert isinstance(job.work, GenerationJob)
+        self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
 
-    def advance(self) -> list[tuple[Job, News]]:
+    def advance(self) -> list[tuple[Job, JobEvent]]:
         n = self.rows - self.writing.going_on
         new, self.waiting = self.waiting[:n], self.waiting[n:]
         if new:
-            texts = [job.work.texts[number] for job, number in new if isinstance(job.work, Writes)]
-            _begin(job for job, _ in new)
+            for job, _, _ in new:
+                job.begin()
+            texts = [work.texts[number] for _, work, number in new]
             self.places |= zip(self.writing.add(texts), new, strict=True)
-        return [news for step in self.writing.advance() for news in self._told(step)]
+        return [event for step in self.writing.advance() for event in self._events_of(step)]
 
-    def _told(self, step: Written) -> list[tuple[Job, News]]:
-        job, number = self.places[step.number]
-        told: list[tuple[Job, News]] = []
+    def _events_of(self, step: Written) -> list[tuple[Job, JobEvent]]:
+        job, work, number = self.places[step.number]
+        events: list[tuple[Job, JobEvent]] = []
         if step.piece or step.token is not None:
-            told.append((job, Piece(number, step.piece, step.token)))
+            events.append((job, Piece(number, step.piece, step.token)))
         if step.generation is not None:
             del self.places[step.number]
-            found = self.found[id(job)]
-            found[number] = step.generation
-            assert isinstance(job.work, Writes)
-            if len(found) == len(job.work.texts):
-                del self.found[id(job)]
-                told.append((job, job.done([found[place] for place in range(len(found))])))
-        return told
+            events += job.add(number, step.generation, len(work.texts))
+        return events
 
     def leave(self, job: Job) -> None:
-        self.found.pop(id(job), None)
         self.waiting = [place for place in self.waiting if place[0] is not job]
-        gone = [number for number, (other, _) in self.places.items() if other is job]
+        gone = [number for number, place in self.places.items() if place[0] is job]
         self.writing.leave(gone)
         for number in gone:
             del self.places[number]
 
 
-class _Passes:
-    """Texts that go through once."""
+class _Forwards:
+    """Sends items through a model once."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[Job, Pass, int]] = []
-        self.results: dict[int, list[Any]] = {}
+        self.waiting: list[tuple[Job, ForwardJob, int]] = []
 
     @property
     def going_on(self) -> int:
         return len(self.waiting)
 
     def take(self, job: Job) -> None:
-        assert isinstance(job.work, Pass)
-        self.results[id(job)] = []
+        assert isinstance(job.work, ForwardJob)
         self.waiting += [(job, job.work, number) for number in range(len(job.work.texts))]
 
-    def advance(self) -> list[tuple[Job, News]]:
+    def advance(self) -> list[tuple[Job, JobEvent]]:
         if not self.waiting:
             return []
         (_, first, _), room = self.waiting[0], PASS_CHARACTERS
-        now: list[tuple[Job, Pass, int]] = []
+        now: list[tuple[Job, ForwardJob, int]] = []
         for job, work, number in self.waiting:
             length = work.size(work.texts[number])
             if work.kind != first.kind or (now and length > room):
@@ -230,7 +234,8 @@ class _Passes:
             now.append((job, work, number))
             room -= length
         self.waiting = self.waiting[len(now) :]
-        _begin(job for job, _, _ in now)
+        for job, _, _ in now:
+            job.begin()
         try:
             found = first.run([work.texts[number] for _, work, number in now])
         except Exception as error:  # noqa: BLE001  (the others that wait have no part in it)
@@ -238,27 +243,18 @@ class _Passes:
             for job in struck.values():
                 self.leave(job)
             return [(job, Failed(error)) for job in struck.values()]
-        told: list[tuple[Job, News]] = []
-        for (job, work, _), result in zip(now, found, strict=True):
-            results = self.results[id(job)]
-            results.append(result)
-            if len(results) == len(work.texts):
-                told.append((job, job.done(self.results.pop(id(job)))))
-        return told
+        return [
+            event
+            for (job, work, number), result in zip(now, found, strict=True)
+            for event in job.add(number, result, len(work.texts))
+        ]
 
     def leave(self, job: Job) -> None:
-        self.results.pop(id(job), None)
         self.waiting = [place for place in self.waiting if place[0] is not job]
 
 
-def _begin(jobs: Iterable[Job]) -> None:
-    now = time.monotonic()
-    for job in jobs:
-        job.began = now if job.began is None else job.began
-
-
 class Engine:
-    """The only thread that computes with a model. `submit` and `give_up` are for any thread.
+    """The only thread that computes with a model. `submit` and `cancel` are for any thread.
 
     rows: so many texts, or rows of beams, take part in a step at most; others wait in the order they came. What is
     found of a text does not depend on what else is worked on. An error ends the jobs that it struck, and no other
@@ -281,17 +277,17 @@ class Engine:
         return len(self._jobs) + len(self._new)
 
     def submit(self, job: Job) -> None:
-        """Takes in a job of one text at least, which gets its news until Done or Failed. Raises Stopped."""
+        """Takes in a job of one text at least, which gets its events until Done or Failed. Raises EngineStopped."""
         with self._wake:
             if self._stopping:
-                raise Stopped
+                raise EngineStopped
             self._new.append(job)
             self._wake.notify()
 
-    def give_up(self, job: Job) -> None:
-        """From the next step on nothing is computed for the job, and it gets no news."""
+    def cancel(self, job: Job) -> None:
+        """From the next step on, nothing is computed for the job, and it gets no events."""
         with self._wake:
-            job.given_up = True
+            job.cancelled = True
             self._wake.notify()
 
     def stop(self) -> None:
@@ -314,7 +310,7 @@ class Engine:
                 new, self._new = self._new, []
                 self._jobs |= {id(job): job for job in new}
             for job in new:
-                if not job.given_up:
+                if not job.cancelled:
                     self._take(job)
             self._let_go()
             for kind in list(self._workers):
@@ -329,14 +325,14 @@ class Engine:
     def _worker(self, job: Job) -> _Worker:
         kind = type(job.work)
         if kind not in self._workers:
-            if isinstance(job.work, Wanted):
+            if isinstance(job.work, TranslationJob):
                 assert isinstance(self.user, Translator)
                 self._workers[kind] = _Translations(Translating(self.user, self.rows))
-            elif isinstance(job.work, Writes):
+            elif isinstance(job.work, GenerationJob):
                 assert isinstance(self.user, Generator)
-                self._workers[kind] = _Texts(self.user, self.rows)
+                self._workers[kind] = _Generations(self.user, self.rows)
             else:
-                self._workers[kind] = _Passes()
+                self._workers[kind] = _Forwards()
         return self._workers[kind]
 
     def _advance(self, kind: type) -> None:
@@ -362,12 +358,92 @@ class Engine:
         """Ends the jobs that were given up, or whose time is up."""
         now = time.monotonic()
         for job in list(self._jobs.values()):
-            if job.given_up or job.deadline < now:
+            if job.cancelled or job.deadline < now:
                 if type(job.work) in self._workers:
                     self._workers[type(job.work)].leave(job)
-                self._end(job, None if job.given_up else Failed(TimeIsUp()))
+                self._end(job, None if job.cancelled else Failed(DeadlineExceeded()))
 
-    def _end(self, job: Job, news: News | None) -> None:
+    def _end(self, job: Job, news: JobEvent | None) -> None:
         self._jobs.pop(id(job), None)
         if news is not None:
             job.tell(news)
+
+
+@asynccontextmanager
+async def call(
+    engine: Engine,
+    entered: AbstractContextManager[None],
+    work: Work,
+    seconds: float,
+    *,
+    stream: bool = True,
+) -> AsyncIterator[AsyncIterator[JobEvent]]:
+    """Submit a job and yield its events while it is worked on; on leaving, a job that is not done is cancelled.
+
+    Args:
+        engine: The engine.
+        entered: The place that the admission gives.
+        work: What the job computes.
+        seconds: The time that the job has.
+        stream: Whether pieces are events, too.
+
+    Raises:
+        Full, TooLarge: The admission has no place.
+        DeadlineExceeded: Within the context, the time is up; or the error that the job failed with.
+    """
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[JobEvent]()
+    over = False
+
+    def tell(event: JobEvent) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+    async def coming() -> AsyncIterator[JobEvent]:
+        nonlocal over
+        while not over:
+            event = await events.get()
+            over = not isinstance(event, Piece)
+            if isinstance(event, Failed):
+                raise event.error
+            yield event
+
+    with entered:
+        job = Job(work, tell, time.monotonic() + seconds, stream)
+        engine.submit(job)
+        try:
+            yield coming()
+        finally:
+            if not over:
+                engine.cancel(job)
+
+
+async def results(
+    engine: Engine,
+    entered: AbstractContextManager[None],
+    work: Work,
+    seconds: float,
+    gone: Callable[[], Awaitable[None]],
+) -> Done:
+    """Return all that a job asked for. Raises as `call`, and ClientGone as soon as `gone` returns."""
+    async with call(engine, entered, work, seconds, stream=False) as events:
+        event = asyncio.ensure_future(anext(events))
+        try:
+            await event_or_gone(event, gone)
+            done = event.result()
+            assert isinstance(done, Done)
+            return done
+        finally:
+            event.cancel()
+
+
+async def event_or_gone(
+    event: asyncio.Future[JobEvent], gone: Callable[[], Awaitable[None]], seconds: float | None = None
+) -> None:
+    """Wait for an event, at most so many seconds. Raises ClientGone if `gone` returns first."""
+    leaving = asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({event, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if leaving.done() and not event.done():
+            raise ClientGone
+    finally:
+        leaving.cancel()

@@ -19,7 +19,7 @@ import uvicorn
 
 from attendo.errors import port_refused
 from attendo.serving.app import State, create_app
-from attendo.serving.reloading import Reloading
+from attendo.serving.registry import Reloading
 from attendo.serving.sockets import MOST, Connections
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
@@ -306,7 +306,7 @@ class _Forwarded(logging.Handler):
         self._log = state.log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes its line."""
+        """Write its line."""
         self._log.event("uvicorn", {"said": " ".join(str(record.msg).split())})
 
 

@@ -36,7 +36,7 @@ class TokenScore:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class ScoringChunk:
     """A window of a text for `text_scores`, or a pair for `pair_scores`: source and target, without its end."""
 
     source: Sequence[int]
@@ -48,18 +48,18 @@ class Stretch:
         return CHARACTERS_OF_A_TOKEN * (len(self.source) + len(self.target))
 
 
-def stretches(
+def scoring_chunks(
     token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
-) -> list[Stretch]:
+) -> list[ScoringChunk]:
     """A text as the windows that `attendo evaluate` scores it by; ended: its end is scored, too."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
     windows = document_windows(document, context, context, specials)
-    return [Stretch(window.token_ids.tolist(), (), window) for window in windows]
+    return [ScoringChunk(window.token_ids.tolist(), (), window) for window in windows]
 
 
-def text_scores(generator: Generator, parts: Sequence[Stretch], n: int) -> list[list[TokenScore]]:
+def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
     """The scored tokens of each window, with the n likeliest of each place."""
     model, found = generator.model, []
     for part in parts:
@@ -75,7 +75,7 @@ def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab
     return model.output_proj(model.hidden(token_ids=row)[0])
 
 
-def pair_scores(translator: Translator, pairs: Sequence[Stretch], n: int) -> list[list[TokenScore]]:
+def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
     """The tokens of each pair's target and its end, with the n likeliest of each place.
 
     source: as the model reads it, its end the last. By the model as it was trained: but for rounding the numbers of

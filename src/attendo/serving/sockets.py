@@ -12,7 +12,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from attendo.serving.passage import ABORT
+from attendo.serving.middleware import ABORT
 
 HEAD_SECONDS, HEAD_BYTES, HEAD_LINES, QUEUED = 10.0, 64 << 10, 100, 100
 """The longest that the head of a request may take to come, and the most bytes and headers that it may have; the most

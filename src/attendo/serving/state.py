@@ -1,14 +1,161 @@
-"""What all parts of a server share."""
+"""What all parts of a server share: its limits, its keys, the admission of requests, and its present state."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import math
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 
-from attendo.serving.admission import Admission
-from attendo.serving.keys import Keys
-from attendo.serving.logs import Log
-from attendo.serving.metrics import Metrics
-from attendo.serving.served import Models
+from attendo.errors import AttendoError
+from attendo.serving.monitoring import Log, Metrics
+from attendo.serving.registry import ModelRegistry
+
+SLOWEST, LONGEST_WAIT = 1.0, 60
+"""Cost a second that is reckoned with at least, and the most seconds that anybody is told to wait."""
+
+IN_A_ROW = 4
+"""Requests that found no room for their cost, after which none is looked at until something is admitted or done."""
+
+
+class Full(Exception):
+    """There is no room. retry_after: whole seconds after which there may be."""
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(f"the server is full; try again in {retry_after} s")
+        self.retry_after = retry_after
+
+
+class TooLarge(Exception):
+    """A request costs more than the server ever admits."""
+
+
+class Admission:
+    """Counts what is admitted, by requests and by cost (tokens x beams x n). For one thread.
+
+    >>> admission = Admission(max_requests=2, max_cost=100)
+    >>> with admission.entered(60):
+    ...     admission.cost, admission.requests
+    (60, 1)
+    >>> admission.cost, admission.requests
+    (0, 0)
+    """
+
+    def __init__(self, max_requests: int, max_cost: int) -> None:
+        self.max_requests, self.max_cost = max_requests, max_cost
+        self.requests = self.cost = 0
+        self.refused = 0
+        self._in_a_row = 0  # refused since anything was admitted or done
+        self._rate = 0.0  # cost a second, of late
+        self._since: float | None = None  # when it was last empty, or its rate was last taken
+        self._done = 0
+
+    @contextmanager
+    def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
+        """Within it, so much is admitted. Raises Full where there is no room now, TooLarge where there never is.
+
+        again: the request was admitted before, and finds room: what it has had computed is not thrown away.
+        """
+        if cost > self.max_cost:
+            raise TooLarge(
+                f"the request costs {cost:,} (tokens x beams x n), and the server admits {self.max_cost:,} at a time;"
+                " send it in parts"
+            )
+        if not again:
+            self.check()
+            if self.cost + cost > self.max_cost:
+                self._refuse()
+        self._in_a_row = 0
+        if not self.requests:
+            self._since, self._done = time.monotonic(), 0
+        self.requests += 1
+        self.cost += cost
+        try:
+            yield
+        finally:
+            self.requests -= 1
+            self.cost -= cost
+            self._finished(cost)
+
+    def check(self) -> None:
+        """Raises Full where there is no room whatever a request may cost: so it need not be read to be refused."""
+        if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
+            self._refuse()
+
+    @property
+    def retry_after(self) -> int:
+        """Whole seconds in which half of what is admitted should be done, at the rate of late."""
+        return max(
+            1, min(LONGEST_WAIT, math.ceil(self.cost / 2 / max(self._rate, SLOWEST)) if self._rate else 1)
+        )
+
+    def _refuse(self) -> None:
+        self.refused += 1
+        self._in_a_row += 1
+        raise Full(self.retry_after)
+
+    def _finished(self, cost: int) -> None:
+        self._in_a_row = 0
+        self._done += cost
+        now = time.monotonic()
+        if self._since is not None and (elapsed := now - self._since) >= 1.0:
+            new = self._done / elapsed
+            self._rate = new if not self._rate else 0.7 * self._rate + 0.3 * new
+            self._since, self._done = now, 0
+
+
+class Keys:
+    """Keys as SHA-256 digests; they themselves are not kept. Comparing takes as long for a wrong one as for a right.
+
+    >>> keys = Keys(["correct horse"])
+    >>> bool(keys), keys.admit(b"correct horse"), keys.admit(b"battery staple")
+    (True, True, False)
+    >>> bool(Keys())
+    False
+    """
+
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    def __bool__(self) -> bool:
+        return bool(self._digests)
+
+    def admit(self, key: bytes) -> bool:
+        """Whether it is one of them."""
+        digest, found = hashlib.sha256(key).digest(), False
+        for known in self._digests:
+            found |= hmac.compare_digest(known, digest)
+        return found
+
+
+def read_keys(file: Path) -> Keys:
+    """The keys of a file: one a line; empty lines and those that begin with # are none.
+
+    Raises AttendoError, which never shows a key, for a file that can't be read, holds none, or holds one that no header
+    can carry.
+    """
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise AttendoError(f"{file}: the keys can't be read ({why}); give a file of one key a line") from None
+    keys: list[str] = []
+    for number, line in enumerate(lines, 1):
+        key = line.strip()
+        if not key or key.startswith("#"):
+            continue
+        if not (key.isascii() and key.isprintable()) or " " in key:
+            raise AttendoError(
+                f"{file}, line {number}: a key has letters, digits and signs of ASCII, and no space"
+            )
+        keys.append(key)
+    if not keys:
+        raise AttendoError(f"{file} has no key; write one a line, for instance that of: openssl rand -hex 32")
+    return Keys(keys)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +198,7 @@ class State:
     in seconds since 1970. paths: those of routes without fields, by which a request that is refused before is named.
     """
 
-    models: Models
+    models: ModelRegistry
     config: ServingConfig = field(default_factory=ServingConfig)
     keys: Keys = field(default_factory=Keys)
     look: bool = False

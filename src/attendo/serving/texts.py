@@ -1,13 +1,14 @@
-"""Routes for given texts: /classify, /tokenize, /detokenize, /score."""
+"""Routes for given texts: /classify, /tokenize, /detokenize, /score, and OpenAI's /v1/embeddings."""
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
@@ -15,29 +16,37 @@ from starlette.responses import Response
 from attendo.inference import Candidate, Classifier, Generator, Translator
 from attendo.inference.alignment import token_spans
 from attendo.metrics import perplexity
-from attendo.serving.asking import (
+from attendo.serving.dependencies import (
     check_texts,
     cost_of_pass,
+    in_thread,
     limits_of,
-    off_loop,
-    passed,
+    run_forward,
     with_model,
 )
-from attendo.serving.bodies import (
-    UNREAD,
+from attendo.serving.errors import ApiError, Fault, OpenAIFault, documented_errors
+from attendo.serving.monitoring import context_of
+from attendo.serving.registry import ServedModel
+from attendo.serving.schemas import (
     WHOLE,
     Body,
+    Ids,
     Name,
+    Rows,
     Texts,
     TokenId,
-    answered_with,
-    body_of,
-    documented,
+    json_response,
+    read_json,
+    reads,
 )
-from attendo.serving.faults import Refused
-from attendo.serving.logs import noted
-from attendo.serving.scoring import Stretch, TokenScore, pair_scores, stretches, text_scores, token_text
-from attendo.serving.served import Served
+from attendo.serving.scoring import (
+    ScoringChunk,
+    TokenScore,
+    pair_scores,
+    scoring_chunks,
+    text_scores,
+    token_text,
+)
 
 Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
@@ -133,6 +142,10 @@ class Pair(Body):
     source: str
     target: str
 
+    def characters(self) -> int:
+        """Return the length of both sides."""
+        return len(self.source) + len(self.target)
+
 
 class ScoreBody(Body):
     """For a translator source and target, or pairs of them; for a language model text, or texts.
@@ -166,9 +179,9 @@ class ScoreBody(Body):
         return bool(self.pairs) or "source" in self.model_fields_set
 
     @property
-    def every_pair(self) -> list[tuple[str, str]]:
-        """All of them."""
-        return [(pair.source, pair.target) for pair in self.pairs] or [(self.source, self.target)]
+    def every_pair(self) -> list[Pair]:
+        """All pairs."""
+        return self.pairs or [Pair(source=self.source, target=self.target)]
 
     @property
     def every_text(self) -> list[str]:
@@ -207,7 +220,8 @@ class ScoreAnswer(BaseModel):
     results: list[Scored]
 
 
-router = APIRouter(tags=["texts"])
+router = APIRouter(tags=["texts"], responses=documented_errors(Fault))
+openai_router = APIRouter(tags=["OpenAI"], responses=documented_errors(OpenAIFault))
 BACK = {
     "detokenize": {
         "operationId": "detokenize",
@@ -217,41 +231,33 @@ BACK = {
 """What can be asked with the answer of /tokenize."""
 
 
-@router.post(
-    "/classify",
-    responses={200: {"model": ClassifyAnswer}} | UNREAD,
-    openapi_extra=documented(ClassifyBody),
-)
+@router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
 async def classify(request: Request) -> Response:
     """The label of each text with calibrated probabilities (`attendo classify`)."""
-    body = await body_of(request, ClassifyBody)
+    body = await read_json(request, ClassifyBody)
     texts = body.every
     check_texts(limits_of(request), texts, "texts")
 
-    async def work(served: Served) -> Response:
+    async def work(served: ServedModel) -> Response:
         classifier: Classifier = served.user
         cost = cost_of_pass(texts)
-        found = await passed(request, served, "classify", texts, classifier.classify, cost)
-        noted(request).tokens_in += sum(one.n_tokens for one in found)
+        found = await run_forward(request, served, "classify", texts, classifier.classify, cost)
+        context_of(request).tokens_in += sum(one.n_tokens for one in found)
         results = [dataclasses.asdict(one) for one in found]
         for one in results:
             del one["text"]
-        return answered_with({"model": served.name, "results": results})
+        return json_response({"model": served.name, "results": results})
 
     return await with_model(request, body.model, ("classification",), work)
 
 
-@router.post(
-    "/tokenize",
-    responses={200: {"model": TokenizeAnswer, "links": BACK}} | UNREAD,
-    openapi_extra=documented(TokenizeBody, header=False),
-)
+@router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))
 async def tokenize(request: Request) -> Response:
     """The tokens of a text, as a model reads them."""
-    body = await body_of(request, TokenizeBody)
+    body = await read_json(request, TokenizeBody)
     check_texts(limits_of(request), [body.text], "text")
 
-    async def work(served: Served) -> Response:
+    async def work(served: ServedModel) -> Response:
         tokenizer = served.user.tokenizer
 
         def made() -> dict[str, Any]:
@@ -259,88 +265,77 @@ async def tokenize(request: Request) -> Response:
             spans = None if tokenizer.kind == "uncased" else token_spans(tokenizer, ids, body.text)
             return {"model": served.name, "ids": ids, "pieces": tokenizer.pieces(ids), "spans": spans}
 
-        return answered_with(await off_loop(len(body.text), made))
+        return json_response(await in_thread(len(body.text), made))
 
     return await with_model(request, body.model, (), work)
 
 
 @router.post(
     "/detokenize",
-    responses={200: {"model": DetokenizeAnswer}} | UNREAD,
-    openapi_extra=documented(DetokenizeBody, header=False),
+    **reads(DetokenizeBody, DetokenizeAnswer, timeout=False),
     operation_id="detokenize",
 )
 async def detokenize(request: Request) -> Response:
     """The text that token ids spell; begin, end and padding spell nothing."""
-    body = await body_of(request, DetokenizeBody)
+    body = await read_json(request, DetokenizeBody)
 
-    async def work(served: Served) -> Response:
+    async def work(served: ServedModel) -> Response:
         tokenizer = served.user.tokenizer
-        text = await off_loop(len(body.ids), lambda: tokenizer.decode(body.ids))
-        return answered_with({"model": served.name, "text": text})
+        text = await in_thread(len(body.ids), lambda: tokenizer.decode(body.ids))
+        return json_response({"model": served.name, "text": text})
 
     return await with_model(request, body.model, (), work)
 
 
-@router.post("/score", responses={200: {"model": ScoreAnswer}} | UNREAD, openapi_extra=documented(ScoreBody))
+@router.post("/score", **reads(ScoreBody, ScoreAnswer))
 async def score(request: Request) -> Response:
     """How probable given texts are: translations (`attendo score`), or texts of a language model."""
-    body = await body_of(request, ScoreBody)
+    body = await read_json(request, ScoreBody)
     limits = limits_of(request)
     if body.of_pairs:
-        for side in zip(*body.every_pair, strict=True):
-            check_texts(limits, side, "pairs")
+        for side in ("source", "target"):
+            check_texts(limits, [getattr(pair, side) for pair in body.every_pair], "pairs")
     else:
         check_texts(limits, body.every_text, "texts")
 
-    async def work(served: Served) -> Response:
+    async def work(served: ServedModel) -> Response:
         of = _score_pairs if body.of_pairs else _score_texts
-        return answered_with({"model": served.name, "results": await of(request, served, body)})
+        return json_response({"model": served.name, "results": await of(request, served, body)})
 
     family = "translation" if body.of_pairs else "language-model"
     return await with_model(request, body.model, (family,), work)
 
 
-@dataclass(frozen=True)
-class _Pair:
-    source: str
-    target: str
-
-    def characters(self) -> int:
-        """Of both sides."""
-        return len(self.source) + len(self.target)
-
-
-async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> list[dict[str, Any]]:
+async def _score_pairs(request: Request, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
     """Each pair's candidate as `Translator.score` gives it."""
     translator: Translator = served.user
-    pairs = [_Pair(*pair) for pair in body.every_pair]
-    await off_loop(sum(map(_Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
+    pairs = body.every_pair
+    await in_thread(sum(map(Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
     penalty = body.length_penalty if "length_penalty" in body.model_fields_set else None
 
-    def run(some: Sequence[_Pair]) -> list[Candidate]:
+    def run(some: Sequence[Pair]) -> list[Candidate]:
         return translator.score([(pair.source, pair.target) for pair in some], penalty)
 
     cost = cost_of_pass([pair.source + pair.target for pair in pairs])
-    found: Sequence[Candidate] = await passed(
-        request, served, ("score", penalty), pairs, run, cost, _Pair.characters
+    found: Sequence[Candidate] = await run_forward(
+        request, served, ("score", penalty), pairs, run, cost, Pair.characters
     )
-    noted(request).tokens_in += sum(len(one.token_log_probs) for one in found)
+    context_of(request).tokens_in += sum(len(one.token_log_probs) for one in found)
     places: Sequence[list[TokenScore]] = [[] for _ in found]
     if body.top:
         framed = translator.tokenizer.specials.source
         both = [
-            Stretch(framed(translator.tokenizer.encode(pair.source)), one.token_ids)
+            ScoringChunk(framed(translator.tokenizer.encode(pair.source)), one.token_ids)
             for pair, one in zip(pairs, found, strict=True)
         ]
-        places = await passed(
+        places = await run_forward(
             request,
             served,
             ("top", body.top),
             both,
             lambda some: pair_scores(translator, some, body.top),
             cost,
-            Stretch.characters,
+            ScoringChunk.characters,
         )
     results = []
     for one, place in zip(found, places, strict=True):
@@ -351,39 +346,40 @@ async def _score_pairs(request: Request, served: Served, body: ScoreBody) -> lis
     return results
 
 
-def _check_lengths(translator: Translator, pairs: Sequence[_Pair]) -> None:
+def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
     """A text that is scored can't be split: it must be one that the model reads at once."""
     for pair in pairs:
         own = translator.tokenizer
         for tokenizer, text in ((own, pair.source), (own.target, pair.target)):
             n_tokens = len(tokenizer.encode(text))
             if n_tokens > translator.longest:
-                raise Refused(
+                raise ApiError(
                     400, f"a text has {n_tokens:,} tokens, the model reads {translator.longest:,}; split it"
                 )
 
 
-async def _score_texts(request: Request, served: Served, body: ScoreBody) -> list[dict[str, Any]]:
+async def _score_texts(request: Request, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
     """Each text as `attendo evaluate` reads a document: its context is the model's own, its end is a token."""
     generator: Generator = served.user
     tokenizer, context = generator.tokenizer, generator.model.config.max_len
     texts = body.every_text
 
-    def made() -> list[list[Stretch]]:
+    def made() -> list[list[ScoringChunk]]:
         return [
-            stretches(ids, context, tokenizer.specials, ended=True) for ids in tokenizer.encode_batch(texts)
+            scoring_chunks(ids, context, tokenizer.specials, ended=True)
+            for ids in tokenizer.encode_batch(texts)
         ]
 
-    windows = await off_loop(sum(map(len, texts)), made)
+    windows = await in_thread(sum(map(len, texts)), made)
     every = [part for parts in windows for part in parts]
 
-    def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
+    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
         return text_scores(generator, some, body.top)
 
     cost = sum(len(part.source) for part in every)
     kind = "texts", body.top
-    scored = iter(await passed(request, served, kind, every, run, cost, Stretch.characters))
-    noted(request).tokens_in += cost
+    scored = iter(await run_forward(request, served, kind, every, run, cost, ScoringChunk.characters))
+    context_of(request).tokens_in += cost
     results = []
     for text, parts in zip(texts, windows, strict=True):
         places = [place for _ in parts for place in next(scored)]
@@ -415,3 +411,80 @@ def _tokens(
         if place.likeliest:
             one["top"] = [told(token, value) for token, value in place.likeliest]
     return found
+
+
+class EmbeddingsBody(Body):
+    """Texts, or the ids of texts. dimensions: the model's own, or left out; user is ignored."""
+
+    input: str | Ids | Texts | Rows
+    model: Name | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, lt=2**31), WHOLE] | None = None
+    user: str | None = None
+
+
+class Embedding(BaseModel):
+    """A vector, as numbers or as the base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    """Tokens read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingsAnswer(BaseModel):
+    """The vectors, in the order of the texts."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+@openai_router.post("/v1/embeddings", **reads(EmbeddingsBody, EmbeddingsAnswer, shape=OpenAIFault))
+async def embeddings(request: Request) -> Response:
+    """The mean of the hidden states over each text, the special tokens included (`attendo embed`)."""
+    body = await read_json(request, EmbeddingsBody)
+    given: Any = body.input
+    rows = [given] if isinstance(given, str) or isinstance(given[0], int) else given
+    limits = limits_of(request)
+    check_texts(limits, rows, "input")
+
+    async def work(served: ServedModel) -> Response:
+        embedder = served.embedder
+        tokenizer, d_model = embedder.tokenizer, embedder.model.config.d_model
+        if body.dimensions not in (None, d_model):
+            said = f"dimensions is {body.dimensions}, the model has {d_model}; leave it out"
+            raise ApiError(400, said, param="dimensions")
+
+        def made() -> tuple[list[str], int]:
+            texts = [row if isinstance(row, str) else tokenizer.decode(row) for row in rows]
+            return texts, sum(map(len, tokenizer.encode_batch(texts)))
+
+        texts, n_tokens = await in_thread(sum(map(len, rows)), made)
+        context_of(request).tokens_in += n_tokens
+
+        def run(some: Sequence[str]) -> list[np.ndarray]:
+            return list(embedder.embed(some))
+
+        vectors = await run_forward(request, served, "embed", texts, run, cost_of_pass(texts))
+        data = [
+            {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
+            for index, vector in enumerate(vectors)
+        ]
+        usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+        return json_response({"object": "list", "data": data, "model": served.name, "usage": usage})
+
+    return await with_model(request, body.model, (), work)
+
+
+def _encoded(vector: np.ndarray, form: str | None) -> list[float] | str:
+    if form == "base64":
+        return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+    return vector.tolist()

@@ -1,33 +1,65 @@
-"""Translations for a request, and what there is to know of each: its tokens, how sure they are, and where they look."""
+"""Translations for a request with their details, and LibreTranslate's interface to them.
+
+The routes are /translate, /languages, /detect and /frontend/settings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from starlette.requests import Request
+from fastapi import APIRouter, Request
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.responses import Response
 
+from attendo.data.language_names import UNKNOWN, name_of
 from attendo.data.segments import Segment
 from attendo.decoding.options import DecodingConfig
 from attendo.inference import Candidate, Translation, Translator
-from attendo.inference.continuous_translation import Wanted
-from attendo.inference.translations import Sources
-from attendo.serving.asking import asked, check_most, check_texts, limits_of, off_loop, passed
-from attendo.serving.faults import Refused
-from attendo.serving.logs import noted
-from attendo.serving.scoring import Stretch, TokenScore, pair_scores, token_text
-from attendo.serving.served import Served
+from attendo.inference.continuous_translation import TranslationJob
+from attendo.inference.translations import Omission, Sources
+from attendo.serving.dependencies import (
+    check_most,
+    check_texts,
+    choose_model,
+    in_thread,
+    limits_of,
+    run_forward,
+    run_job,
+    state_of,
+    with_choice,
+)
+from attendo.serving.errors import ApiError, Fault, documented_errors
+from attendo.serving.monitoring import context_of
+from attendo.serving.registry import ServedModel
+from attendo.serving.schemas import (
+    FORM,
+    JSON,
+    WHOLE,
+    Body,
+    Name,
+    json_response,
+    media_type,
+    parse_json,
+    read_form,
+    read_json,
+    reads,
+    requested_timeout,
+)
+from attendo.serving.scoring import ScoringChunk, TokenScore, pair_scores, token_text
+from attendo.serving.state import State
 
 ALTERNATIVES = 5
 """Other tokens that are told of each place."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
+class TranslateOptions:
     """How texts are to be translated; what is left out is the run's own. n: candidates of each.
 
     prefixes: what each translation begins with. max_tokens: of each part of a translation. segment: what is one part.
@@ -42,7 +74,7 @@ class How:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class TranslationRequest:
     """A request's texts as they are searched; cost: source tokens and the most of the translations, times the beam."""
 
     translator: Translator
@@ -52,18 +84,20 @@ class Prepared:
     cost: int
 
 
-async def prepared(request: Request, served: Served, texts: Sequence[str], how: How) -> Prepared:
-    """Texts made ready for a search. Raises Refused where they, the beam or a prefix are not what the server takes."""
+async def prepared(
+    request: Request, served: ServedModel, texts: Sequence[str], how: TranslateOptions
+) -> TranslationRequest:
+    """Texts made ready for a search. Raises ApiError where they, the beam or a prefix are not what the server takes."""
     translator: Translator = served.user
     limits = limits_of(request)
     check_texts(limits, texts, "q")
     check_texts(limits, how.prefixes or (), "prefix")
     check_most(how.beam, limits.max_beam, "beam")
-    config = await off_loop(0, lambda: _config(translator, how))
+    config = await in_thread(0, lambda: _config(translator, how))
     check_most(config.beam, max(limits.max_beam, translator.decoding.beam), "beam")
     n_characters = sum(map(len, texts))
     prefixes = None if how.prefixes is None or not any(how.prefixes) else how.prefixes
-    sources = await off_loop(
+    sources = await in_thread(
         n_characters, lambda: translator.sources(texts, segment=how.segment, prefixes=prefixes)
     )
     if how.max_tokens is not None:
@@ -73,13 +107,13 @@ async def prepared(request: Request, served: Served, texts: Sequence[str], how: 
     for start, bound in zip(starts, bounds, strict=True):
         if len(start) >= bound:
             said = f"a prefix has {len(start)} tokens, and that translation may have {bound - 1}; shorten it"
-            raise Refused(400, said, param="prefix")
+            raise ApiError(400, said, param="prefix")
     cost = config.beam * sum(len(row) + bound for row, bound in zip(sources.rows, bounds, strict=True))
-    noted(request).tokens_in += sum(map(len, sources.rows))
-    return Prepared(translator, texts, sources, config, cost)
+    context_of(request).tokens_in += sum(map(len, sources.rows))
+    return TranslationRequest(translator, texts, sources, config, cost)
 
 
-def _config(translator: Translator, how: How) -> DecodingConfig:
+def _config(translator: Translator, how: TranslateOptions) -> DecodingConfig:
     """The run's own search, or one as wide as asked for, but never narrower than n; the beam fills its groups."""
     groups = translator.decoding.beam_groups
     beam = max(how.beam or translator.decoding.beam, how.n)
@@ -94,37 +128,39 @@ def _at_most(config: DecodingConfig, n: int, sources: Sources) -> DecodingConfig
 
 
 async def translations(
-    request: Request, served: Served, texts: Sequence[str], how: How
-) -> tuple[Prepared, list[Translation]]:
+    request: Request, served: ServedModel, texts: Sequence[str], how: TranslateOptions
+) -> tuple[TranslationRequest, list[Translation]]:
     """A translation of each text, as `Translator.translate` finds it."""
     ready = await prepared(request, served, texts, how)
     if ready.config.coverage_penalty:
         found = await _by_itself(request, served, ready, how)
     else:
-        wanted = Wanted(ready.sources, ready.config, alignments=how.alignments)
-        found = await asked(request, served, wanted, ready.cost)
-    noted(request).tokens_out += sum(len(one.candidates[0].token_log_probs) for one in found)
+        wanted = TranslationJob(ready.sources, ready.config, alignments=how.alignments)
+        found = await run_job(request, served, wanted, ready.cost)
+    context_of(request).tokens_out += sum(len(one.candidates[0].token_log_probs) for one in found)
     return ready, list(found)
 
 
-async def _by_itself(request: Request, served: Served, ready: Prepared, how: How) -> Sequence[Translation]:
+async def _by_itself(
+    request: Request, served: ServedModel, ready: TranslationRequest, how: TranslateOptions
+) -> Sequence[Translation]:
     """A search that looks at its attention takes in no texts while it goes on: each request's texts go together."""
 
-    def run(each: Sequence[Prepared]) -> list[list[Translation]]:
+    def run(each: Sequence[TranslationRequest]) -> list[list[Translation]]:
         return [
             ready.translator.translate_sources(ready.sources, ready.config, alignments=how.alignments)
             for ready in each
         ]
 
     kind = "translate", how.alignments
-    (found,) = await passed(
+    (found,) = await run_forward(
         request, served, kind, [ready], run, ready.cost, lambda ready: sum(map(len, ready.texts))
     )
     return found
 
 
 async def details(
-    request: Request, served: Served, ready: Prepared, found: Sequence[Translation]
+    request: Request, served: ServedModel, ready: TranslationRequest, found: Sequence[Translation]
 ) -> list[dict[str, Any]]:
     """What the page shows of each translation: candidates, tokens, log-probabilities in nats, and alignment.
 
@@ -136,16 +172,16 @@ async def details(
     rows = [[next(left) for _ in segments.pieces] for segments in ready.sources.texts]
     translator = ready.translator
     pairs = [
-        Stretch(row, ids)
+        ScoringChunk(row, ids)
         for one, own in zip(found, rows, strict=True)
         for row, ids in zip(own, _by_part(translator, one.candidates[0], own), strict=True)
     ]
 
-    def run(some: Sequence[Stretch]) -> list[list[TokenScore]]:
+    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
         return pair_scores(translator, some, ALTERNATIVES + 1)
 
     cost = sum(map(_n_tokens, pairs))
-    scores = iter(await passed(request, served, "likeliest", pairs, run, cost, Stretch.characters))
+    scores = iter(await run_forward(request, served, "likeliest", pairs, run, cost, ScoringChunk.characters))
     told = []
     for one, own in zip(found, rows, strict=True):
         candidates = [_candidate(translator, candidate, own) for candidate in one.candidates]
@@ -166,7 +202,7 @@ def text_of(found: Translation) -> str:
     return found.text or ("" if found.source.strip() else found.source)
 
 
-def _n_tokens(pair: Stretch) -> int:
+def _n_tokens(pair: ScoringChunk) -> int:
     return len(pair.source) + len(pair.target)
 
 
@@ -218,3 +254,244 @@ def _candidate(translator: Translator, candidate: Candidate, rows: Sequence[Sequ
     ]
     own_facts = {"text": candidate.text, "score": candidate.score, "log_prob": candidate.log_prob}
     return own_facts | {"finished": candidate.finished, "tokens": tokens, "alignment": looks}
+
+
+router = APIRouter(tags=["LibreTranslate"], responses=documented_errors(Fault))
+FAMILY = ("translation",)
+AUTO = "auto"
+Code = Annotated[str, Field(max_length=50)]
+
+
+class TranslateBody(Body):
+    """What to translate. q: a text or a list of them; "" gives "". source: a code, or "auto" where there is one only.
+
+    Ours: model, instead of source and target; beam; segment, what is translated as one piece; prefix, what the
+    translation begins with, one for all texts or one for each; details. Other fields are ignored, as LibreTranslate
+    does.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: str | Annotated[list[str], Field(min_length=1, max_length=10_000)]
+    source: Code | None = None
+    target: Code | None = None
+    format: Literal["text", "html"] | None = None
+    alternatives: Annotated[int, Field(ge=0, le=1000), WHOLE] | None = None
+    api_key: str | None = None
+    model: Name | None = None
+    beam: Annotated[int, Field(ge=1, le=1000), WHOLE] | None = None
+    segment: Segment | None = None
+    prefix: str | Annotated[list[str], Field(max_length=10_000)] | None = None
+    details: bool = False
+
+
+class DetectBody(Body):
+    """A text whose language is wanted."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: str
+    api_key: str | None = None
+
+
+class Detected(BaseModel):
+    """The language of the source; confidence 0: it was not detected, there is no other."""
+
+    confidence: float
+    language: str
+
+
+class TranslateAnswer(BaseModel):
+    """A text for a text, lists for a list. omission: only where text is probably missing in a translation."""
+
+    translatedText: str | list[str]
+    omission: Omission | list[Omission] | None = None
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: Detected | list[Detected] | None = None
+    details: dict[str, Any] | list[dict[str, Any]] | None = None
+
+
+class Language(BaseModel):
+    """A language that texts are in, and those that they can be translated to."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+@router.post("/translate", **reads(TranslateBody, TranslateAnswer, JSON, FORM))
+async def translate(request: Request) -> Response:
+    """Translate a text, or a list of texts, by sentences; line breaks and white space between them are kept."""
+    asked = await _question(request)
+    state = state_of(request)
+    if asked.format == "html":
+        raise ApiError(400, "html format is not supported; send the plain text, with format text")
+    texts = [asked.q] if isinstance(asked.q, str) else asked.q
+    n = 1 + (asked.alternatives or 0)
+    most = limits_of(request).max_beam
+    if n > most:
+        raise ApiError(400, f"Invalid request: alternatives parameter must be <= {most - 1}")
+    prefixes = [asked.prefix] * len(texts) if isinstance(asked.prefix, str) else asked.prefix
+    if prefixes is not None and len(prefixes) != len(texts):
+        raise ApiError(
+            400, f"{len(prefixes)} prefixes for {len(texts)} texts; give one, or one for each text"
+        )
+    how = TranslateOptions(
+        beam=asked.beam, n=n, prefixes=prefixes, alignments=asked.details, segment=asked.segment
+    )
+
+    async def work(served: ServedModel) -> Response:
+        ready, found = await translations(request, served, texts, how)
+        told: dict[str, Any] = {"translatedText": [text_of(one) for one in found]}
+        if any(one.omission != "none" for one in found):
+            told["omission"] = [one.omission for one in found]
+        if n > 1:
+            told["alternatives"] = [[other.text for other in one.candidates[1:]] for one in found]
+        if asked.source == AUTO:
+            told["detectedLanguage"] = [{"confidence": 0.0, "language": _source(served)} for _ in texts]
+        if asked.details:
+            told["details"] = await details(request, served, ready, found)
+        if isinstance(asked.q, str):
+            told = {name: value[0] for name, value in told.items()}
+        return json_response(told)
+
+    return await with_choice(request, lambda: translator_for(state, asked), work)
+
+
+async def _question(request: Request) -> TranslateBody:
+    """The body, JSON or a form. Raises ApiError, 400, as LibreTranslate says it."""
+    requested_timeout(request)
+    if media_type(request) == JSON:
+        asked = parse_json(await request.body(), TranslateBody, 400)
+    else:
+        asked = _from_form(await read_form(request))
+    if asked.model is None:
+        for name in ("source", "target"):
+            if not getattr(asked, name):
+                raise ApiError(400, f"Invalid request: missing {name} parameter", param=name)
+    return asked
+
+
+def _from_form(fields: dict[str, str]) -> TranslateBody:
+    if "q" not in fields:
+        raise ApiError(400, "Invalid request: missing q parameter", param="q")
+    numbers: dict[str, int] = {}
+    for name in ("alternatives", "beam"):
+        if value := fields.get(name):
+            if not (value.isascii() and value.isdigit() and len(value) < 9):
+                raise ApiError(400, f"Invalid request: {name} parameter is not a number", param=name)
+            numbers[name] = int(value)
+    texts = {name: value for name, value in fields.items() if name in TranslateBody.model_fields}
+    told = {name: value for name, value in texts.items() if value or name == "q"}
+    if "details" in told:
+        if told["details"] not in ("true", "false"):
+            raise ApiError(400, "Invalid request: details parameter must be true or false", param="details")
+        numbers["details"] = told["details"] == "true"
+    return parse_json(json.dumps(told | numbers).encode(), TranslateBody, 400)
+
+
+def _source(served: ServedModel) -> str:
+    return served.source or UNKNOWN
+
+
+def _target(served: ServedModel) -> str:
+    return served.target or UNKNOWN
+
+
+def translator_for(state: State, asked: TranslateBody) -> ServedModel:
+    """The translator of this name, or the first from this language to that. Raises ApiError saying what there is.
+
+    A model whose languages nobody has told translates from "und" to "und" (undetermined).
+    """
+    source, target = asked.source, asked.target
+    if asked.model is not None:
+        served = choose_model(state, asked.model, FAMILY)
+        for given, known, which in ((source, served.source, "from"), (target, served.target, "to")):
+            if given and known and given not in (AUTO, known):
+                raise ApiError(
+                    400, f"{asked.model} translates {which} {known}, not {which} {given[:50]}; leave one out"
+                )
+        return served
+    translators = state.models.of_family("translation")
+    if not translators:
+        raise ApiError(404, "no translator is served here; GET /v1/models lists what is")
+    sources = list(dict.fromkeys(map(_source, translators)))
+    if source == AUTO:
+        if len(sources) > 1:
+            raise ApiError(
+                400,
+                f"auto: languages are not detected here; give source, one of {', '.join(sources)}",
+                param="source",
+            )
+        (source,) = sources
+    fit = [served for served in translators if _source(served) == source]
+    if not fit:
+        raise ApiError(400, f"{source} is not supported; {_there_is(translators)}", param="source")
+    for served in fit:
+        if _target(served) == target:
+            return served
+    said = f"{target} is not available as a target language from {source}; {_there_is(translators)}"
+    raise ApiError(400, said, param="target")
+
+
+def _there_is(translators: Sequence[ServedModel]) -> str:
+    """The pairs, for a message."""
+    pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
+    unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
+    return f"there is {pairs}" + (
+        " (und: nobody said which; serve it with --from and --to)" if unknown else ""
+    )
+
+
+@router.get("/languages", responses={200: {"model": list[Language]}})
+async def languages(request: Request) -> Response:
+    """The languages, each with those that it can be translated to."""
+    return json_response(languages_of(state_of(request)))
+
+
+def languages_of(state: State) -> list[dict[str, Any]]:
+    """As /languages tells them: sources first; a language that is a target alone has no targets."""
+    targets: dict[str, list[str]] = {}
+    translators = state.models.of_family("translation")
+    for served in translators:
+        own = targets.setdefault(_source(served), [])
+        if _target(served) not in own:
+            own.append(_target(served))
+    for served in translators:
+        targets.setdefault(_target(served), [])
+    return [{"code": code, "name": name_of(code), "targets": own} for code, own in targets.items()]
+
+
+@router.post("/detect", **reads(DetectBody, None, JSON, FORM, timeout=False), status_code=400)
+async def detect(request: Request) -> Response:
+    """Refused: no model here detects languages."""
+    if media_type(request) == JSON:
+        await read_json(request, DetectBody)
+    raise ApiError(
+        400, "languages are not detected here; give source to /translate (GET /languages lists them)"
+    )
+
+
+@router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
+async def settings(request: Request) -> Response:
+    """What a client of LibreTranslate asks of a server before it begins."""
+    state = state_of(request)
+    known = languages_of(state)
+    first = state.models.of_family("translation")[:1]
+    source, target = [
+        {"code": code, "name": name_of(code)}
+        for code in ([_source(first[0]), _target(first[0])] if first else [AUTO, UNKNOWN])
+    ]
+    return json_response(
+        {
+            "apiKeys": bool(state.keys),
+            "charLimit": state.config.max_characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": bool(state.keys),
+            "language": {"source": source, "target": target},
+            "suggestions": False,
+            "supportedFilesFormat": [],
+            "languages": len(known),
+        }
+    )

@@ -27,7 +27,7 @@ from attendo.microscope.run_model import look
 from attendo.models import Model, ModelConfig, build_model
 from attendo.runs.task_specs import TRANSLATION, family_of
 from attendo.runs.training_run import new_run
-from attendo.serving.scoring import Stretch, pair_scores
+from attendo.serving.scoring import ScoringChunk, pair_scores
 
 SHAPES = {
     "encoder-decoder": {"n_encoder_layers": 1, "n_decoder_layers": 1, "output_bias": True},
@@ -122,7 +122,7 @@ def test_every_way_gives_a_translation_the_same_probability(
             ids, wanted = list(found.token_ids), list(found.token_log_probs)
             assert found.finished
             assert translator._forced_log_probs([source], [ids])[0] == pytest.approx(wanted, abs=1e-4)
-            (scores,) = pair_scores(translator, [Stretch(source, ids)], 2)
+            (scores,) = pair_scores(translator, [ScoringChunk(source, ids)], 2)
             assert [score.log_prob for score in scores] == pytest.approx(wanted, abs=1e-4)
             covered = coverage_scores([translator.model], tokenizer, [source], [ids], config.coverage_penalty)
             norm = length_norm(len(wanted), config.length_penalty, config.length_norm)

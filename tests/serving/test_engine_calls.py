@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from tiny_translator import tiny_tokenizer, tiny_translator
 
 from attendo.decoding.searcher import ContinuousSearch
-from attendo.inference.continuous_translation import Wanted
-from attendo.serving.admission import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
-from attendo.serving.calls import ClientGone, call, results
-from attendo.serving.engine import Done, Engine, Pass, Piece, TimeIsUp
+from attendo.inference.continuous_translation import TranslationJob
+from attendo.serving.engine import (
+    ClientGone,
+    DeadlineExceeded,
+    Done,
+    Engine,
+    ForwardJob,
+    Piece,
+    call,
+    results,
+)
+from attendo.serving.state import IN_A_ROW, LONGEST_WAIT, Admission, Full, TooLarge
 
 USER = tiny_translator(tiny_tokenizer(), max_len=24).prepare()
 
@@ -27,7 +35,7 @@ def engine():
 
 def wanted(text, **changes):
     config = dataclasses.replace(USER.decoding, beam=1, n_best=1)
-    return Wanted(USER.sources([text]), config, guard=False, **changes)
+    return TranslationJob(USER.sources([text]), config, guard=False, **changes)
 
 
 async def stays():
@@ -95,8 +103,8 @@ def test_errors_come_to_the_caller(engine):
     async def main():
         admission = Admission(4, 100)
         with pytest.raises(ZeroDivisionError):
-            await results(engine, admission.entered(1), Pass("x", ["x"], broken), 20.0, stays)
-        with pytest.raises(TimeIsUp):
+            await results(engine, admission.entered(1), ForwardJob("x", ["x"], broken), 20.0, stays)
+        with pytest.raises(DeadlineExceeded):
             await results(engine, admission.entered(1), wanted("snow"), -1.0, stays)
         assert (admission.requests, admission.cost) == (0, 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from attendo.serving.engine import Engine
 
 if TYPE_CHECKING:
     from attendo.microscope.session import Session
+    from attendo.serving.state import State
 
 
 @dataclass(eq=False)
-class Served:
+class ServedModel:
     """A model that is served: what its task can do with it, and the engine that owns it.
 
     source, target: the languages of a translator, as its card or the command line has them; None where neither does.
@@ -56,7 +58,7 @@ class Served:
         return self._session
 
 
-class Models:
+class ModelRegistry:
     """By name, in the order they were given; `swap` changes one while its jobs go on to their end."""
 
     def __init__(
@@ -83,10 +85,10 @@ class Models:
             self.folders[name] = folder
         self._options = {"rows": rows, "device": device, "source": source, "target": target, "int8": int8}
         self._segment: Segment = segment
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedModel] = {}
         self._swapping = threading.Lock()
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedModel]:
         """Those that are loaded."""
         return iter([self._served[name] for name in self.folders if name in self._served])
 
@@ -111,11 +113,11 @@ class Models:
         if old is not None:
             old.engine.stop()
 
-    def named(self, name: str) -> Served:
+    def named(self, name: str) -> ServedModel:
         """Raises KeyError."""
         return self._served[name]
 
-    def of_family(self, family: TaskName) -> list[Served]:
+    def of_family(self, family: TaskName) -> list[ServedModel]:
         """Those for a task."""
         return [served for served in self if served.family == family]
 
@@ -124,7 +126,7 @@ class Models:
         for served in self:
             served.engine.stop()
 
-    def _loaded(self, name: str) -> Served:
+    def _loaded(self, name: str) -> ServedModel:
         folder, options = self.folders[name], self._options
         user = load(folder, options["device"])
         if isinstance(user, Translator | Generator):
@@ -136,4 +138,70 @@ class Models:
         source = languages.get("source") or options["source"]
         target = languages.get("target") or options["target"]
         engine = Engine(user, options["rows"], name)
-        return Served(name, folder, user, engine, source, target, created)
+        return ServedModel(name, folder, user, engine, source, target, created)
+
+
+FILES = ("model.safetensors", "config.toml", "tokenizer.json", "card.json")
+
+Stamp = tuple[tuple[int, int, int] | None, ...]
+"""When each file was written, its size and its inode; None for a file that isn't there."""
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """What changes when the run in a folder does."""
+    found: list[tuple[int, int, int] | None] = []
+    for name in FILES:
+        try:
+            facts = (folder / name).stat()
+        except OSError:
+            found.append(None)
+        else:
+            found.append((facts.st_mtime_ns, facts.st_size, facts.st_ino))
+    return tuple(found)
+
+
+class Reloading:
+    """Loads models and, when told to look again, those that have changed. It takes long: not for the event loop.
+
+    A folder that is damaged keeps the model that is served, and the log says why.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state, self._models, self._log = state, state.models, state.log
+        self._loaded: dict[str, Stamp] = {}
+        self._tried: dict[str, Stamp] = {}
+
+    def load(self) -> None:
+        """Loads all. Raises AttendoError naming the folder that is none, or damaged."""
+        began = time.perf_counter()
+        self._loaded = {name: stamp_of(folder) for name, folder in self._models.folders.items()}
+        self._tried = dict(self._loaded)
+        self._models.load()
+        self._state.loaded = dict.fromkeys(self._models.folders, time.time())
+        names = ",".join(self._models.folders)
+        self._log.event("ready", {"models": names, "seconds": round(time.perf_counter() - began, 2)})
+
+    def look_again(self, *, watching: bool = False) -> list[str]:
+        """Swaps the models that have changed since they were loaded, and names them.
+
+        watching: a damaged folder is tried again only when it has changed again.
+        """
+        swapped: list[str] = []
+        for name, folder in self._models.folders.items():
+            now = stamp_of(folder)
+            if now == self._loaded[name] or (watching and now == self._tried[name]):
+                continue
+            self._tried[name] = now
+            began = time.perf_counter()
+            try:
+                self._models.swap(name)
+            except Exception as error:  # noqa: BLE001  (the old model goes on, whatever is wrong with the new one)
+                why = str(error) if isinstance(error, AttendoError) else type(error).__name__
+                self._state.metrics.swapped(name, "kept")
+                self._log.event("kept", {"model": name, "why": why})
+            else:
+                self._loaded[name], self._state.loaded[name] = now, time.time()
+                self._state.metrics.swapped(name, "swapped")
+                swapped.append(name)
+                self._log.event("swapped", {"model": name, "seconds": round(time.perf_counter() - began, 2)})
+        return swapped

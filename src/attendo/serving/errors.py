@@ -1,0 +1,198 @@
+"""Error answers: OpenAI's shape under /v1, LibreTranslate's elsewhere, with one plain line in each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Scope
+
+from attendo.errors import AttendoError
+from attendo.serving.engine import ClientGone, DeadlineExceeded
+from attendo.serving.monitoring import CONTEXT
+from attendo.serving.state import Full, TooLarge
+
+LOADING = "the models are being loaded; try again in a few seconds"
+STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
+NO_KEY = "a key is needed: send it as the header Authorization: Bearer KEY, or X-Api-Key: KEY"
+WRONG_KEY = "the key that was sent is none of this server's: compare it with the server's file of keys"
+TOO_LATE = (
+    "the time for this request is up; send less at once, or allow it more by X-Request-Timeout and --timeout"
+)
+GONE = 499
+"""The status in the log for a client that left before its answer."""
+
+_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 499: "client_gone"}
+_CODES = {401: "invalid_api_key", 429: "rate_limit_exceeded", 413: "request_too_large", 504: "timeout"}
+_MEANINGS = {
+    400: "A field is missing or wrong, or the body can't be read.",
+    401: "The key is missing or wrong.",
+    403: "Another name than this machine's, or a page elsewhere that may not ask.",
+    404: "There is no such model.",
+    408: "The body did not come in time.",
+    413: "The request is larger than the server ever takes.",
+    415: "The body is of another media type.",
+    422: "A field is wrong.",
+    429: "The server is full; Retry-After says when to try again.",
+    500: "A fault in attendo.",
+    503: "Models are being loaded, or the server is about to stop; Retry-After says when to try again.",
+    504: "The time for the request is up.",
+}
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
+
+
+class Fault(BaseModel):
+    """What went wrong and what to do about it, in one line."""
+
+    error: str
+
+
+class OpenAIFaultDetail(BaseModel):
+    """The line, its kind, and the field and the code where there is one."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class OpenAIFault(BaseModel):
+    """What went wrong, in the shape of OpenAI's interface."""
+
+    error: OpenAIFaultDetail
+
+
+class ApiError(Exception):
+    """A route rejects a request. message: one line with the remedy. param, code: OpenAI's fields, used under /v1."""
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+
+
+KNOWN = (
+    ApiError,
+    Full,
+    TooLarge,
+    DeadlineExceeded,
+    ClientGone,
+    RequestValidationError,
+    HTTPException,
+    AttendoError,
+)
+"""Errors with an answer of their own; any other is a fault."""
+
+
+def documented_errors(shape: type[Fault | OpenAIFault], *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Return what the OpenAPI document says about errors; by default about those of every route that asks a model."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in statuses or [status for status in _MEANINGS if status != HTTPStatus.UNSUPPORTED_MEDIA_TYPE]:
+        found[status] = {"model": shape, "description": _MEANINGS[status]}
+        if status in (429, 503):
+            found[status]["headers"] = _RETRY_AFTER
+    return found
+
+
+def error_body(
+    path: str, status: int, message: str, param: str | None = None, code: str | None = None
+) -> dict[str, Any]:
+    """Return the JSON of an error answer for this path.
+
+    >>> error_body("/translate", 404, "no such model")
+    {'error': 'no such model'}
+    >>> error_body("/v1/models/x", 404, "no such model", code="model_not_found")["error"]["type"]
+    'not_found_error'
+    """
+    if path != "/v1" and not path.startswith("/v1/"):
+        return {"error": message}
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code or _CODES.get(status)}}
+
+
+def error_response(
+    scope: Scope,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+    param: str | None = None,
+    code: str | None = None,
+) -> Response:
+    """Return the answer to a request that fails; 503 says when to try again."""
+    own = dict(headers or {})
+    if status == HTTPStatus.SERVICE_UNAVAILABLE:
+        own = {"retry-after": "5"} | own
+    if status == HTTPStatus.UNAUTHORIZED:
+        own = {"www-authenticate": "Bearer"} | own
+    body = json.dumps(error_body(scope["path"], status, message, param, code))
+    return Response(body, status, own, media_type="application/json")
+
+
+def response_to(scope: Scope, error: Exception) -> Response:
+    """Return the answer to an error; an unexpected one becomes 500 without its own words."""
+    match error:
+        case ApiError():
+            return error_response(scope, error.status, error.message, None, error.param, error.code)
+        case Full():
+            return error_response(scope, 429, str(error), {"retry-after": str(error.retry_after)})
+        case TooLarge():
+            return error_response(scope, 413, str(error))
+        case DeadlineExceeded():
+            return error_response(scope, 504, TOO_LATE)
+        case ClientGone():
+            return Response(status_code=GONE)
+        case RequestValidationError():  # of a field of the path: bodies are read by `serving.schemas`
+            wrong = error.errors()[0]
+            field = str(wrong["loc"][-1])
+            return error_response(scope, 422, f"{field}: {as_clause(wrong['msg'])}", param=field)
+        case HTTPException():
+            return error_response(scope, error.status_code, _detail(error), error.headers)
+        case AttendoError():
+            return error_response(scope, 422, str(error))
+        case _:
+            request_id = scope[CONTEXT].request_id
+            message = f"a fault in attendo; the server's log has it under request id {request_id}"
+            return error_response(scope, 500, message)
+
+
+def install(app: FastAPI) -> None:
+    """Let the application answer its errors in these shapes; the guard answers unexpected ones."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return response_to(request.scope, error)
+
+    for kind in KNOWN:
+        app.add_exception_handler(kind, handle)
+
+
+def as_clause(message: str) -> str:
+    """Return a message of pydantic's as a clause.
+
+    >>> as_clause("Value error, Give text"), as_clause("Field required")
+    ('give text', 'field required')
+    """
+    text = message.removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]
+
+
+def _detail(error: HTTPException) -> str:
+    match error.status_code:
+        case HTTPStatus.NOT_FOUND if error.detail == "Not Found":
+            return "there is nothing at this path; /openapi.json lists what there is"
+        case HTTPStatus.METHOD_NOT_ALLOWED:
+            taken = sorted(
+                part.strip() for part in (error.headers or {}).get("Allow", "").split(",") if part.strip()
+            )
+            way = f"send it by {' or '.join(taken)}" if taken else "the header Allow says which it takes"
+            return f"this path does not take that method; {way}"
+        case _:
+            return str(error.detail)

@@ -1,0 +1,378 @@
+"""The middleware of every request: response log, cross-origin requests, and the guard of keys and bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from attendo.serving.errors import (
+    GONE,
+    KNOWN,
+    LOADING,
+    NO_KEY,
+    STOPPING,
+    WRONG_KEY,
+    error_response,
+    response_to,
+)
+from attendo.serving.monitoring import CONTEXT, RequestContext
+from attendo.serving.schemas import form_fields
+
+if TYPE_CHECKING:
+    from attendo.serving.state import State
+
+SENT_SECONDS = 60.0
+"""The longest that a client may take to make room for more of its answer."""
+
+ABORT = "attendo.abort"
+"""The key of a scope under which our own server stores what ends its connection at once."""
+
+RECORD = "attendo.record"
+"""The key of a scope under which its ResponseRecord is stored."""
+
+ALWAYS = {"x-content-type-options": "nosniff", "x-frame-options": "DENY", "referrer-policy": "no-referrer"}
+UNLESS_SET = {
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+}
+"""A page sets these two itself."""
+
+BODY_SECONDS, THROWN_SECONDS = 30.0, 2.0
+"""The longest that a body may take to come, and that a refused one is thrown away while it comes."""
+
+BODIES, THROWN = 256 << 20, 16 << 20
+"""Bytes of all bodies that are held while they come, and of a refused one that are thrown away."""
+
+KEY_IN_BODY = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
+"""Where clients of LibreTranslate send their key in the body."""
+
+READS = frozenset({"GET", "HEAD"})
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+
+
+class ResponseLog:
+    """Completes the headers of every response, measures and counts it, and writes its line into the log."""
+
+    def __init__(self, app: ASGIApp, state: State) -> None:
+        self.app, self.state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on; HEAD goes to the route of GET, and the server leaves the body out."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] != "http":
+            await self.app(scope, receive, send)
+        else:
+            method = scope["method"]
+            scope = {**scope, "method": "GET" if method == "HEAD" else method}
+            record = ResponseRecord(self.state, scope, send)
+            try:
+                await self.app(scope, receive, record.send)
+            finally:
+                record.finish(method)
+
+
+class ResponseRecord:
+    """A response from the head of its request to its end.
+
+    status: 0 until the response starts. unread: whether some of the request's body has not been read.
+    """
+
+    def __init__(self, state: State, scope: Scope, send: Send) -> None:
+        self.state, self.scope, self._send = state, scope, send
+        self.began, self.first = time.perf_counter(), 0.0
+        self.status = 0
+        self.complete = self.stalled = self.unread = False
+        given = Headers(scope=scope).get("x-request-id", "")
+        self.context = RequestContext(given if _ID.fullmatch(given) else f"{random.getrandbits(128):032x}")
+        scope[CONTEXT], scope[RECORD] = self.context, self
+
+    async def send(self, message: Message) -> None:
+        """Pass on a part of the response. Raises TimeoutError for a client that does not take it."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self._complete(MutableHeaders(scope=message))
+        elif message["type"] == "http.response.body":
+            more = message.get("more_body", False)
+            if more and not self.first and message.get("body"):
+                self.first = time.perf_counter()
+            self.complete = not more
+        try:
+            async with asyncio.timeout(SENT_SECONDS):
+                await self._send(message)
+        except TimeoutError:
+            self.stalled, self.complete = True, False
+            if (abort := self.scope.get(ABORT)) is not None:
+                abort()  # closing it would wait for what the client does not take
+            raise
+
+    def finish(self, method: str) -> None:
+        """Count the request and write its line; a response that was cut off counts as 499."""
+        seconds = time.perf_counter() - self.began
+        status = self.status if self.complete else GONE
+        path = self.scope["path"]
+        route = getattr(self.scope.get("route"), "path", path if path in self.state.paths else "other")
+        first = self.first - self.began if self.first else None
+        self.state.metrics.finished(self.context, method, route, status, seconds, first)
+        self.state.log.request(self.context, method, route, status, seconds)
+
+    def _complete(self, headers: MutableHeaders) -> None:
+        headers.update({**ALWAYS, "x-request-id": self.context.request_id})
+        for name, value in UNLESS_SET.items():
+            headers.setdefault(name, value)
+        if self.state.draining and self.scope.get("http_version", "") < "2":
+            headers.setdefault("connection", "close")  # its next request goes to another server
+
+
+class CrossOrigin(CORSMiddleware):
+    """Starlette's CORS with an empty preflight response; a preflight of another origin is left to the guard."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a preflight request of an allowed origin, or pass the request on."""
+        http = scope["type"] == "http"
+        if http and scope["method"] == "OPTIONS" and not self.is_allowed_origin(_origin_of(scope)):
+            await self.simple_response(scope, receive, send, Headers(scope=scope))
+        else:
+            await super().__call__(scope, receive, send)
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return 204 with Starlette's headers, or its refusal."""
+        response = super().preflight_response(request_headers)
+        if response.status_code != 200:
+            return response
+        own = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return Response(None, 204, own)
+
+
+class _Refusal(Exception):
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class Guard:
+    """Admits requests with a key, and no more than fit; answers every error.
+
+    is_public: whether a path is answered without a key. early: the paths that are answered while models load and while
+    the server drains. Both are asked by `scope["path"]`, so that a path without a route is refused, too.
+    """
+
+    def __init__(
+        self, app: ASGIApp, state: State, is_public: Callable[[str], bool], early: frozenset[str]
+    ) -> None:
+        self.app, self.state, self.is_public, self.early = app, state, is_public, early
+        self.held = 0  # bytes of bodies that are not whole
+        self.most_held = max(BODIES, 4 * state.config.max_body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request or refuse it."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        record: ResponseRecord = scope[RECORD]
+        try:
+            await self._answer(record, scope, receive, send)
+        except asyncio.CancelledError:  # the drain is over
+            if not record.status:
+                await error_response(scope, 503, STOPPING)(scope, receive, send)
+            raise
+        except Exception as error:
+            if record.stalled:
+                return
+            if record.status or not isinstance(error, KNOWN):
+                self.state.log.fault(record.context, error)
+            if record.status:  # the answer is cut off, and the server has to close the connection
+                record.status, record.complete = 500, True
+                raise
+            await response_to(scope, error)(scope, receive, send)
+
+    async def _answer(self, record: ResponseRecord, scope: Scope, receive: Receive, send: Send) -> None:
+        early = scope["path"] in self.early
+        try:
+            body = await self._let_in(record, scope, receive, early)
+        except _Refusal as refusal:
+            await _refuse(record, scope, receive, send, refusal)
+            return
+        if body is None:  # the client left while its request was still coming
+            return
+        self.state.working += not early
+        try:
+            await self.app(scope, _replayed(body, receive), send)
+        finally:
+            self.state.working -= not early
+
+    async def _let_in(
+        self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool
+    ) -> bytes | None:
+        """Return the body of a request that may be answered, None where the client left. Raises _Refusal and Full."""
+        state, path, headers = self.state, scope["path"], Headers(scope=scope)
+        has_body = "content-length" in headers or "transfer-encoding" in headers
+        record.unread = has_body and headers.get("content-length") != "0"
+        _check_sender(state, headers, scope["method"])
+        sent = _keys_of(headers)
+        known = not state.keys or (scope["method"] in READS and self.is_public(path))
+        known = known or any(state.keys.admit(key) for key in sent)
+        if not known and path not in KEY_IN_BODY:
+            raise _Refusal(401, WRONG_KEY if sent else NO_KEY)
+        if not early:
+            _check_ready(state)
+        body = await self._body(record, headers, receive) if has_body else b""
+        if body is None:
+            return None
+        if not known and not state.keys.admit(within := await _key_within(headers, body)):
+            raise _Refusal(401, WRONG_KEY if within or sent else NO_KEY)
+        if not early:
+            _check_ready(state)  # it may have been told to stop while the body came
+            if scope["method"] not in READS:
+                state.admission.check()  # before its body is taken apart: refusing many must cost little
+        return body
+
+    async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
+        """Return the whole body; refuse one that is too large or too slow as soon as it is, or too many at a time."""
+        most = self.state.config.max_body
+        too_large = _Refusal(413, f"a request has at most {most:,} bytes; send it in parts")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > most:
+            raise too_large
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        return None
+                    part, more = message.get("body", b""), message.get("more_body", False)
+                    record.unread = more
+                    parts.append(part)
+                    size += len(part)
+                    self.held += len(part)
+                    if size > most:
+                        raise too_large
+                    if self.held > self.most_held:
+                        raise _Refusal(
+                            503, "too many requests are coming at a time; try again in a few seconds"
+                        )
+        except TimeoutError:
+            raise _Refusal(408, f"the body did not come within {BODY_SECONDS:g} s; send it again") from None
+        finally:
+            self.held -= size
+        return b"".join(parts)
+
+
+def _origin_of(scope: Scope) -> str:
+    return Headers(scope=scope).get("origin", "")
+
+
+def _check_sender(state: State, headers: Headers, method: str) -> None:
+    """Refuse a name that is not this machine's (DNS rebinding), and a page elsewhere that may not ask."""
+    if state.hosts is not None and _name_of(headers.get("host", "")) not in state.hosts:
+        raise _Refusal(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
+    origin = headers.get("origin")
+    allowed = origin is not None and ("*" in state.cors or origin in state.cors)
+    if method not in READS and not allowed and _is_elsewhere(headers):
+        raise _Refusal(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
+
+
+def _is_elsewhere(headers: Headers) -> bool:
+    """Whether a page of another site or port sends it. Plain HTTP to a name elsewhere has no Sec-Fetch-Site."""
+    if (site := headers.get("sec-fetch-site")) is not None:
+        return site not in ("same-origin", "none")
+    origin, host = headers.get("origin"), headers.get("host", "")
+    return origin is not None and _name_of(origin.partition("://")[2]) != _name_of(host)
+
+
+def _name_of(host: str) -> str:
+    """Return a Host header without its port.
+
+    >>> _name_of("localhost:8000"), _name_of("[::1]:8000"), _name_of("127.0.0.1")
+    ('localhost', '[::1]', '127.0.0.1')
+    """
+    text = host.lower()
+    return text.rpartition(":")[0] if re.search(r":\d*$", text) and not text.endswith("]") else text
+
+
+def _check_ready(state: State) -> None:
+    if state.draining:
+        raise _Refusal(503, STOPPING)
+    if not state.models.ready:
+        raise _Refusal(503, LOADING)
+
+
+def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
+    """Return the keys in a head, right or wrong.
+
+    >>> _keys_of({"authorization": "Bearer one", "x-api-key": "two"}), _keys_of({"authorization": "Basic a"})
+    ([b'one', b'two'], [])
+    """
+    scheme, _, bearer = headers.get("authorization", "").partition(" ")
+    sent = [bearer.strip() if scheme.lower() == "bearer" else "", headers.get("x-api-key", "")]
+    return [key.encode("latin-1") for key in sent if key]
+
+
+async def _key_within(headers: Headers, body: bytes) -> bytes:
+    """Return the field api_key of a body, JSON or a form; empty where there is none."""
+    kind = headers.get("content-type", "")
+    try:
+        if "json" in kind.lower():
+            found = json.loads(body)
+        else:
+            found = await form_fields(kind, body)
+    except (ValueError, RecursionError):
+        return b""
+    key = found.get("api_key") if isinstance(found, dict) else None
+    return key.encode(errors="replace") if isinstance(key, str) else b""
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body at once, and then what still comes: that the client has gone."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def _refuse(
+    record: ResponseRecord, scope: Scope, receive: Receive, send: Send, refusal: _Refusal
+) -> None:
+    """Answer a request that is let no further.
+
+    A body that has not been read is thrown away for a while after the answer is out, and before the connection is
+    closed: many clients send to the end before they look, and would find a broken pipe in place of the answer.
+    """
+    response = error_response(scope, refusal.status, refusal.message)
+    if not record.unread:
+        await response(scope, receive, send)
+        return
+    if scope.get("http_version", "1.1") < "2":
+        response.headers["connection"] = "close"
+    await send({"type": "http.response.start", "status": refusal.status, "headers": response.raw_headers})
+    await send({"type": "http.response.body", "body": response.body, "more_body": True})
+    record.first, thrown = 0.0, 0
+    try:
+        async with asyncio.timeout(THROWN_SECONDS):
+            while thrown < THROWN:
+                message = await receive()
+                thrown += len(message.get("body", b""))
+                if not message.get("more_body"):
+                    break
+    except TimeoutError:
+        pass
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,248 @@
+"""The server's log and metrics, without texts, keys or query strings.
+
+The log has one line per request and event, as JSON or as text. Prometheus reads the metrics; their labels are a fixed
+set, routes as the code has them and names of models.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pythonjsonlogger.json import JsonFormatter
+from starlette.requests import Request
+
+if TYPE_CHECKING:
+    from attendo.serving.registry import ServedModel
+    from attendo.serving.state import State
+
+
+LogFormat = Literal["json", "text"]
+CONTEXT = "attendo.context"
+"""The key of a scope under which its RequestContext is stored."""
+OURS = "/attendo/"
+"""A part of the path of every file of this package."""
+
+
+@dataclass(eq=False, slots=True)
+class RequestContext:
+    """What a route records about its request for the log and the metrics: model, counts and seconds, but no text."""
+
+    request_id: str
+    model: str | None = None
+    tokens_in: int = 0
+    tokens_out: int = 0
+    queued: float | None = None
+
+
+def context_of(request: Request) -> RequestContext:
+    """Return the context of a request, which its route fills in."""
+    return request.scope[CONTEXT]
+
+
+class Log:
+    """Writes lines to a stream, by default stderr.
+
+    >>> import sys
+    >>> Log("text", sys.stdout).event("ready", {"models": 2})  # doctest: +ELLIPSIS
+    20...Z ready models=2
+    >>> Log("json", sys.stdout).event("ready", {"models": 2})  # doctest: +ELLIPSIS
+    {"time": "20...Z", "event": "ready", "models": 2}
+    """
+
+    def __init__(self, form: LogFormat = "text", stream: TextIO | None = None) -> None:
+        handler = _Handler(stream)
+        self.stream = handler.stream
+        handler.setFormatter(_Formatter(form))
+        self._logger = logging.Logger("attendo.serving")
+        self._logger.addHandler(handler)
+
+    def event(self, name: str, facts: dict[str, Any] | None = None) -> None:
+        """Write a line that begins with the time and the event's name; facts that are None are left out."""
+        given = {key: value for key, value in (facts or {}).items() if value is not None}
+        self._logger.info({"event": name, **given})
+
+    def request(self, context: RequestContext, method: str, route: str, status: int, seconds: float) -> None:
+        """Write the line of a request."""
+        facts: dict[str, Any] = {"id": context.request_id, "method": method, "route": route, "status": status}
+        facts["ms"] = round(1000 * seconds, 2)
+        if context.model is not None:
+            facts["model"] = context.model
+            facts["tokens_in"] = context.tokens_in
+            facts["tokens_out"] = context.tokens_out
+        if context.queued is not None:
+            facts["queue_ms"] = round(1000 * context.queued, 2)
+        self.event("request", facts)
+
+    def fault(self, context: RequestContext, error: BaseException) -> None:
+        """Write the kind of an unexpected error and where it came from, but not its message: it may quote a text."""
+        frames = traceback.extract_tb(error.__traceback__)
+        ours = [frame for frame in frames[:-1] if OURS in frame.filename] + frames[-1:]
+        where = [f"{frame.filename.rpartition(OURS)[2]}:{frame.lineno} {frame.name}" for frame in ours]
+        self.event("fault", {"id": context.request_id, "error": type(error).__name__, "trace": where})
+
+
+class _Handler(logging.StreamHandler[TextIO]):
+    """A stream handler for which a reader of the log that has left is no reason to fail."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+class _Formatter(JsonFormatter):
+    """Formats a dict of facts with the time in UTC."""
+
+    converter = time.gmtime
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def __init__(self, form: LogFormat) -> None:
+        super().__init__("%(asctime)s", rename_fields={"asctime": "time"})
+        self._form = form
+
+    def serialize_log_record(self, log_data: dict[str, Any]) -> str:
+        """Format the facts as JSON, or as the time, the event and its facts with = between name and value."""
+        if self._form == "json":
+            return super().serialize_log_record(log_data)
+        moment, event, *_ = log_data.values()
+        facts = list(log_data.items())[2:]
+        return " ".join([moment, event, *(f"{key}={_plain(value)}" for key, value in facts)])
+
+
+def _plain(value: Any) -> str:
+    text = " < ".join(reversed(value)) if isinstance(value, list) else str(value)
+    return json.dumps(text) if " " in text or not text.isprintable() else text
+
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
+
+
+class Metrics:
+    """Counts requests as they end, and reads the rest from the state when it is asked."""
+
+    def __init__(self, state: State) -> None:
+        self.registry = CollectorRegistry()
+        self._models = frozenset(state.models.folders)
+        self._requests = Counter(
+            "attendo_requests", "Requests answered.", ["route", "method", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "attendo_request_seconds",
+            "From the head of a request to the end of its answer.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._first = Histogram(
+            "attendo_first_piece_seconds",
+            "From the head of a request to the first piece of its stream.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        self._read = Counter("attendo_tokens_in", "Tokens read.", ["model"], registry=self.registry)
+        self._written = Counter("attendo_tokens_out", "Tokens written.", ["model"], registry=self.registry)
+        self._swaps = Counter(
+            "attendo_model_swaps",
+            "ModelRegistry loaded anew: swapped, or kept where the new one is damaged.",
+            ["model", "outcome"],
+            registry=self.registry,
+        )
+        self.registry.register(_Live(state))
+        ProcessCollector(registry=self.registry)
+
+    def finished(
+        self,
+        context: RequestContext,
+        method: str,
+        route: str,
+        status: int,
+        seconds: float,
+        first: float | None,
+    ) -> None:
+        """Counts a request. first: seconds until the first piece of a stream; None where there was none."""
+        self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+        if first is not None:
+            self._first.labels(route).observe(first)
+        if context.model in self._models:
+            self._read.labels(context.model).inc(context.tokens_in)
+            self._written.labels(context.model).inc(context.tokens_out)
+
+    def swapped(self, model: str, outcome: Literal["swapped", "kept"]) -> None:
+        """Counts a model that was to be loaded anew."""
+        self._swaps.labels(model, outcome).inc()
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)
+
+
+_OF_MODELS: tuple[tuple[str, str, Any, Callable[[ServedModel], float]], ...] = (
+    ("engine_steps", "Steps of a model.", CounterMetricFamily, lambda served: served.engine.counts.steps),
+    (
+        "engine_rows",
+        "Rows that took part in steps; rows a step are the batch.",
+        CounterMetricFamily,
+        lambda served: served.engine.counts.rows,
+    ),
+    (
+        "engine_seconds",
+        "Seconds spent in steps.",
+        CounterMetricFamily,
+        lambda served: served.engine.counts.seconds,
+    ),
+    ("engine_jobs", "Jobs not at their end.", GaugeMetricFamily, lambda served: served.engine.going_on),
+    (
+        "model_created_seconds",
+        "When a model's file was written.",
+        GaugeMetricFamily,
+        lambda served: served.created,
+    ),
+)
+"""Metrics of each model: name, help, kind and value."""
+
+
+class _Live(Collector):
+    """Reads the present numbers of the server and of each model."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the names are fixed."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the numbers of the server and of each model."""
+        state = self._state
+        admission = state.admission
+        for name, words, value in (
+            ("ready", "1 when new work is taken.", state.ready),
+            ("working_requests", "Requests being answered.", state.working),
+            ("admitted_requests", "Requests admitted to the models.", admission.requests),
+            ("admitted_cost", "Their cost: tokens x beams x n.", admission.cost),
+        ):
+            yield GaugeMetricFamily(f"attendo_{name}", words, value=float(value))
+        yield CounterMetricFamily("attendo_refused", "Requests refused as full.", value=admission.refused)
+        for name, words, kind, value_of in _OF_MODELS:
+            metric = kind(f"attendo_{name}", words, labels=["model"])
+            for served in state.models:
+                metric.add_metric([served.name], value_of(served))
+            yield metric
+        loaded = GaugeMetricFamily(
+            "attendo_model_loaded_seconds", "When a model was loaded.", labels=["model"]
+        )
+        for name, moment in state.loaded.items():
+            loaded.add_metric([name], moment)
+        yield loaded

@@ -1,0 +1,168 @@
+"""The pages for people: `/`, and the microscope of a model at `/look/{model}/` with what it asks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Path, Request
+from pydantic import BaseModel, ConfigDict
+from starlette.responses import RedirectResponse, Response
+
+from attendo.display.i18n import Language
+from attendo.display.web import asset, hash_of, one_script
+from attendo.files import json_of
+from attendo.serving.dependencies import choose_model, run_forward, state_of, with_model
+from attendo.serving.engine import PASS_CHARACTERS
+from attendo.serving.errors import ApiError, Fault, documented_errors
+from attendo.serving.registry import ServedModel
+from attendo.serving.schemas import JSON, media_type, reads
+from attendo.serving.state import State
+
+if TYPE_CHECKING:
+    from attendo.microscope.session import Answer
+
+router = APIRouter(include_in_schema=False)
+
+ASSETS, SHARED_ASSETS = "serving/assets/page", "microscope/assets/look"
+
+SHARED = ("words", "dom", "chips")
+"""Modules that the microscope's page is made of, too."""
+
+MODULES = (
+    *("sentences", "address", "asking", "lines", "reading", "writing", "choices", "others", "around"),
+    *("translating", "completing", "classifying", "keys", "begin"),
+)
+"""In the order in which they are joined, behind the shared ones; each uses while it is loaded only those before it."""
+
+
+@router.get("/", response_class=Response)
+async def page(request: Request) -> Response:
+    """Translate, classify and complete as one types. Static: without a key it tells nothing of the models."""
+    state: State = request.app.state.attendo
+    document, policy, tag = document_of(state.look, state.config.max_characters)
+    # checked each time: a new version must not ask by the old one's ways
+    headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
+    if tag in request.headers.get("if-none-match", ""):
+        return Response(None, 304, headers)
+    return Response(document, 200, headers, "text/html; charset=utf-8")
+
+
+@cache
+def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
+    """The document, its content security policy (own style and script, requests to its server) and its tag."""
+    style, script = joined()
+    facts = {"look": look, "characters": characters}
+    document = asset(f"{ASSETS}/page.html")
+    for mark, text in (("FACTS", json.dumps(facts)), ("STYLE", style), ("SCRIPT", script)):
+        document = document.replace(f"@@{mark}@@", text, 1)
+    policy = (
+        f"default-src 'none'; style-src '{hash_of(style)}'; script-src '{hash_of(script)}'; img-src data:;"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )
+    data = document.encode()
+    return data, policy, f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+
+
+@cache
+def joined() -> tuple[str, str]:
+    """The styles as one, and the modules as one."""
+    modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
+    modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
+    return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)
+
+
+look_router = APIRouter(tags=["microscope"], responses=documented_errors(Fault))
+COST = 1000
+"""Of a question, in tokens: the texts are short, and what is computed of them is much."""
+POLICY = {"content-security-policy": "frame-ancestors 'none'"}
+"""What else the page may do, it says itself."""
+ModelName = Annotated[str, Path(max_length=200)]
+
+
+class Question(BaseModel):
+    """A question of the page, as `attendo.microscope.session` has them."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+@cache
+def _look_document(language: Language) -> bytes:
+    from attendo.microscope.look_page import live_page  # most servers never load the microscope
+
+    return live_page(language).encode()
+
+
+def is_look_page(path: str) -> bool:
+    """Whether a path is that of a page, or leads to one: they tell nothing of the models.
+
+    >>> [is_look_page(path) for path in ("/look/enja", "/look/enja/", "/look/", "/look/enja/api/model")]
+    [True, True, False, False]
+    """
+    return re.fullmatch(r"/look/[^/]+/?", path) is not None
+
+
+@look_router.get("/look/{model}", include_in_schema=False)
+async def without_slash(model: ModelName) -> Response:
+    """To the page: what it asks is found beside it."""
+    return RedirectResponse(f"{quote(model, safe='')}/", 307)
+
+
+@look_router.get(
+    "/look/{model}/",
+    response_class=Response,
+    responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
+)
+async def look_page(request: Request, model: ModelName) -> Response:
+    """The page, in Japanese where the browser asks for that; where keys are set it tells nothing of the models."""
+    if not state_of(request).keys:
+        choose_model(state_of(request), model)
+    wanted = request.headers.get("accept-language", "")
+    language: Language = "ja" if wanted.strip().lower().startswith("ja") else "en"
+    return Response(_look_document(language), headers=POLICY, media_type="text/html")
+
+
+BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+@look_router.post(
+    "/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY)
+)
+async def answer(request: Request, model: ModelName, name: ModelName) -> Response:
+    """The answer to one question of the page."""
+    if media_type(request) != JSON:
+        raise ApiError(415, f"a question is JSON; send it with Content-Type: {JSON}")
+    question = name, _object(await request.body())
+
+    async def work(served: ServedModel) -> Response:
+        session = served.session
+
+        def run(some: Sequence[tuple[str, dict[str, Any]]]) -> list[Answer]:
+            return [session.answer(*one) for one in some]
+
+        # each counts as a whole pass, so that no two questions go together
+        (found,) = await run_forward(
+            request, served, "look", [question], run, COST, lambda _: PASS_CHARACTERS
+        )
+        if isinstance(found, bytes):
+            return Response(found, media_type="application/octet-stream")
+        return Response(json_of(found), media_type=JSON)
+
+    return await with_model(request, model, (), work)
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    """The body. Raises ApiError, 422; a lone surrogate is none of UTF-8."""
+    try:
+        body = json.loads(data)
+        json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError):
+        raise ApiError(422, "the question is not valid JSON in UTF-8") from None
+    if not isinstance(body, dict):
+        raise ApiError(422, "the question is not a JSON object")
+    return body

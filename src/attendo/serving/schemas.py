@@ -1,0 +1,214 @@
+"""Bodies of requests: read strictly into pydantic models, and documented in the OpenAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import io
+import math
+from functools import partial
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from fastapi import Request
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from python_multipart import parse_form
+from starlette.responses import Response
+
+from attendo.files import json_of
+from attendo.serving.errors import ApiError, Fault, OpenAIFault, as_clause, documented_errors
+
+JSON, FORM, PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+MOST_FIELDS, SHORT_FORM = 1000, 10_000
+"""Fields of a form, and bytes of a form that is decoded in the thread of the event loop."""
+MOST_MISTAKES = 1000
+"""In a body whose first mistake is named: pydantic lists all of them, 100,000 in 0.8 s."""
+LONGEST_SECONDS = 1_000_000
+"""The most that a request may allow itself; the server's own limit is far below."""
+
+BodyT = TypeVar("BodyT", bound="Body")
+
+
+class Body(BaseModel):
+    """A body that rejects unknown fields, numbers in strings, infinities and NaN."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Name = Annotated[str, Field(max_length=200)]
+"""A model's name."""
+
+WHOLE = BeforeValidator(_whole)
+"""In JSON 3.0 is a whole number, too."""
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31), WHOLE]
+Ids = Annotated[list[TokenId], Field(min_length=1, max_length=100_000)]
+Texts = Annotated[list[str], Field(min_length=1, max_length=10_000)]
+Rows = Annotated[list[Ids], Field(min_length=1, max_length=10_000)]
+
+TIMEOUT_HEADER = {
+    "name": "X-Request-Timeout",
+    "in": "header",
+    "description": "Seconds after which the request is given up; at most the server's own limit.",
+    "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": LONGEST_SECONDS},
+}
+
+
+def reads(
+    body: type[BaseModel],
+    answer: Any = None,
+    *media_types: str,
+    timeout: bool = True,
+    shape: type[Fault | OpenAIFault] = Fault,
+    **success: Any,
+) -> dict[str, Any]:
+    """Return the arguments that document a route which reads its own body.
+
+    Args:
+        body: The model of the body.
+        answer: The model of the answer 200; None where there is none.
+        media_types: Those of the body; JSON alone by default.
+        timeout: Whether the header X-Request-Timeout limits the time of the request.
+        shape: The shape of error answers.
+        success: What else the document says about the answer 200.
+    """
+    schema = body.model_json_schema()
+    schema = _inlined(schema, schema.pop("$defs", {}))
+    content = {media: {"schema": schema} for media in media_types or (JSON,)}
+    extra: dict[str, Any] = {"requestBody": {"required": True, "content": content}}
+    if timeout:
+        extra["parameters"] = [TIMEOUT_HEADER]
+    responses = documented_errors(shape, 415)
+    if answer is not None:
+        responses[200] = {"model": answer, **success}
+    return {"openapi_extra": extra, "responses": responses}
+
+
+def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
+    """Return a schema with its definitions where they are used."""
+    if isinstance(value, dict):
+        if "$ref" in value:
+            return _inlined(definitions[value["$ref"].rpartition("/")[2]], definitions)
+        return {key: _inlined(inner, definitions) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_inlined(inner, definitions) for inner in value]
+    return value
+
+
+async def read_json(request: Request, kind: type[BodyT]) -> BodyT:
+    """Return the body, which is JSON. Raises ApiError: 415 for another kind, 422 naming the first wrong field."""
+    requested_timeout(request)
+    if media_type(request) != JSON:
+        raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
+    return parse_json(await request.body(), kind)
+
+
+def requested_timeout(request: Request) -> float | None:
+    """Return the header X-Request-Timeout. Raises ApiError, 422, for what is no number of seconds."""
+    given = request.headers.get("x-request-timeout")
+    if given is None:
+        return None
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds <= LONGEST_SECONDS:
+        raise ApiError(
+            422,
+            f"X-Request-Timeout must be a number of seconds above 0, as 2.5, and at most {LONGEST_SECONDS:,}",
+        )
+    return seconds
+
+
+def parse_json(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
+    """Return JSON as a model. Raises ApiError with `status`, naming the first field that is wrong."""
+    try:
+        return kind.model_validate_json(data)
+    except ValidationError as error:
+        message, field = describe_error(error, kind)
+        raise ApiError(status, message, param=field) from None
+
+
+def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str | None]:
+    """Return a line about the first thing that is wrong, without what was given, and the field."""
+    known = list(kind.model_fields)
+    if error.error_count() > MOST_MISTAKES:
+        return f"the body has {error.error_count():,} mistakes; the fields are {', '.join(known)}", None
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    first = errors[0]
+    if first["type"] == "json_invalid":
+        return f"the body is not valid JSON in UTF-8: {first['msg'].removeprefix('Invalid JSON: ')}", None
+    place = [str(part) for part in first["loc"]]
+    if not place:
+        return f"the body: {as_clause(first['msg'])}", None
+    name = place[0]
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name[:60], known, 1) if len(place) == 1 else []
+        remedy = f"is {near[0]} meant?" if near else f"the fields are {', '.join(known)}"
+        return f"{'.'.join(place)[:60]} is no field here; {remedy}", None
+    if first["type"] == "missing":
+        return f"{'.'.join(place)} is missing; give it", name
+    # a field that takes several kinds has an error for each: those of the kind that was given count, if one was
+    own = [each for each in errors if each["loc"][:1] == first["loc"][:1]]
+    own = [each for each in own if not each["type"].endswith("_type")] or own
+    deepest = max((each["loc"] for each in own), key=len)
+    numbers = "".join(f"[{part}]" for part in deepest[1:] if isinstance(part, int))
+    messages = dict.fromkeys(as_clause(each["msg"]) for each in own)
+    return f"{name}{numbers}: {', or '.join(messages)}", name
+
+
+def media_type(request: Request) -> str:
+    """Return the media type of the body, without its parameters."""
+    return _media_type(request.headers.get("content-type", ""))
+
+
+def _media_type(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a form. Raises ApiError: 415 for another kind, 400 for a broken one."""
+    if media_type(request) not in (FORM, PARTS):
+        raise ApiError(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
+    try:
+        return await form_fields(request.headers["content-type"], await request.body())
+    except ValueError:  # not UTF-8, among others
+        raise ApiError(
+            400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields"
+        ) from None
+
+
+async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
+    """Return the fields of a form, the last of each name. Raises ValueError.
+
+    A long form is decoded in another thread.
+    """
+    if _media_type(content_type) == PARTS:
+        parse = partial(_parts, content_type, data)
+    else:
+        parse = partial(parse_qsl, data.decode(), True, errors="strict", max_num_fields=MOST_FIELDS)
+    return dict(parse() if len(data) < SHORT_FORM else await asyncio.to_thread(parse))
+
+
+def _parts(content_type: str, data: bytes) -> list[tuple[str, str]]:
+    """Return the fields of multipart/form-data; the content of a file counts as text."""
+    found: list[tuple[bytes | None, bytes | None]] = []
+
+    def add_file(file: Any) -> None:
+        file.file_object.seek(0)
+        found.append((file.field_name, file.file_object.read()))
+
+    head = {"Content-Type": content_type.encode("latin-1")}
+    parse_form(head, io.BytesIO(data), lambda field: found.append((field.field_name, field.value)), add_file)
+    if len(found) > MOST_FIELDS:
+        raise ValueError
+    return [((name or b"").decode(), (value or b"").decode()) for name, value in found]
+
+
+def json_response(value: Any) -> Response:
+    """Return the answer 200 as JSON. Raises AttendoError where a number is not finite: the model has diverged."""
+    return Response(json_of(value, in_ascii=False).encode("utf-8", "replace"), media_type=JSON)
