@@ -61,6 +61,10 @@ def sentencepiece_document(path: Path) -> dict[str, Any]:
 
     Its ids are those of the pieces. Among its added tokens are the pieces that are not found in texts: unknown, control
     and unused ones, and those that its user has defined, which are not special. Raises as `sentencepiece_proto`.
+
+    >>> sentencepiece_document(Path("none.model"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: none.model: no such file
     """
     proto = sentencepiece_proto(path)
     names = [piece.piece for piece in proto.pieces]
