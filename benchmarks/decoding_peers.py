@@ -77,7 +77,7 @@ def attendo_search(file, form):
 
     from attendo.decoding.backends import best_backend, eager_backend
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.protocols import SpecialIds
+    from attendo.decoding.options import SpecialIds
 
     model = attendo_model(file)
     member = eager_backend(model, PAD) if form == "plain" else best_backend(model, PAD, int8=form == "int8")

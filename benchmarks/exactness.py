@@ -31,7 +31,7 @@ from turns import listed, shared_options, store
 
 from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import length_norm, traced_beam_search
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.inference.translator import Translator

@@ -1,7 +1,6 @@
-"""The one error that attendo raises for its users, and a check that several packages share."""
+"""The one error that attendo raises for its users."""
 
 import errno
-from collections.abc import Sequence
 
 NOT_NUMBERS = (
     "the model computes what is no number (NaN): its training has diverged, its weights are damaged, or a part of your"
@@ -39,15 +38,3 @@ def port_refused(error: OSError, port: int, host: str = "") -> AttendoError:
     if host:
         return AttendoError(f"{host}, port {port} can't be had ({why}); choose others by `host` and `port`")
     return AttendoError(f"port {port} can't be had ({why}); choose another by `port`")
-
-
-def require_list(texts: Sequence[str]) -> None:
-    """Raises AttendoError for one bare text, which would be taken for a text a letter.
-
-    >>> require_list("rain")
-    Traceback (most recent call last):
-    attendo.errors.AttendoError: 'rain' is one text; give a list of texts, [text]
-    """
-    if isinstance(texts, str):
-        shown = texts if len(texts) <= 30 else f"{texts[:29]}…"
-        raise AttendoError(f"{shown!r} is one text; give a list of texts, [text]")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table, every_text, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search, best_tokens, length_norm
-from attendo.decoding.protocols import Hypothesis, SpecialIds
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from search_table import BOS, EOS, SPECIAL, Table
 
 from attendo.decoding.logit_filters import SamplingConfig
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import Sampler, drawn, fresh_seed, generate, gumbel, gumbel_max, step_seeds
 from attendo.errors import AttendoError
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from search_table import EOS, SPECIAL, Table, search
 
 from attendo.decoding.beam import DecodingConfig, beam_search
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher, source_batches
 from attendo.models import EncoderDecoder, ModelConfig
 

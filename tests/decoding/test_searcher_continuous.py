@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from attendo.decoding.backends import best_backend, eager_backend
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder, ModelConfig

@@ -20,7 +20,7 @@ from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary, library
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
 from attendo.decoding.shortlist import (
     ROUNDS,

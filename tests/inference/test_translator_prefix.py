@@ -6,7 +6,7 @@ from command_line import attendo, refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
 from attendo.data.segments import split_text
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
 

@@ -19,8 +19,7 @@ transformers = pytest.importorskip("transformers")
 
 from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
-from attendo.decoding.options import DecodingConfig  # noqa: E402
-from attendo.decoding.protocols import SpecialIds  # noqa: E402
+from attendo.decoding.options import DecodingConfig, SpecialIds  # noqa: E402
 from attendo.interop.huggingface.reading import read_model  # noqa: E402
 from attendo.interop.huggingface.writing import write_model  # noqa: E402
 

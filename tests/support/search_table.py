@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from attendo.decoding.beam import beam_search, length_norm
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 
 BOS, EOS = 0, 1
 SPECIAL = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=(BOS,))

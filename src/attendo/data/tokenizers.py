@@ -344,3 +344,15 @@ def _kind(document: dict[str, Any]) -> Kind:
 def keep_to_one_thread() -> None:
     """Keep the library to one thread unless the user says otherwise: its threads do not survive a fork."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def require_list(texts: Sequence[str]) -> None:
+    """Raises AttendoError for one bare text, which would be taken for a text a letter.
+
+    >>> require_list("rain")
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: 'rain' is one text; give a list of texts, [text]
+    """
+    if isinstance(texts, str):
+        shown = texts if len(texts) <= 30 else f"{texts[:29]}…"
+        raise AttendoError(f"{shown!r} is one text; give a list of texts, [text]")

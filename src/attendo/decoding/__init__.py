@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attendo.decoding.backends import best_backend, best_decoder, eager_backend, eager_decoder, ensemble
     from attendo.decoding.logit_filters import SamplingConfig
-    from attendo.decoding.options import DecodingConfig
-    from attendo.decoding.protocols import Hypothesis, SpecialIds
+    from attendo.decoding.options import DecodingConfig, SpecialIds
+    from attendo.decoding.protocols import Hypothesis
     from attendo.decoding.sampling import Sampling
     from attendo.decoding.searcher import SearchBackend, Searcher
     from attendo.decoding.shortlist import Shortlist
@@ -25,7 +25,7 @@ _HOMES = {
     "SearchTrace": "trace",
     "Searcher": "searcher",
     "Shortlist": "shortlist",
-    "SpecialIds": "protocols",
+    "SpecialIds": "options",
     "best_backend": "backends",
     "best_decoder": "backends",
     "eager_backend": "backends",

@@ -9,17 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.decoding.options import DecodingConfig, LengthNorm
-from attendo.decoding.protocols import (
-    AttendingStep,
-    CacheT,
-    Hypothesis,
-    JoiningCache,
-    SpecialIds,
-    Step,
-    advance_rows,
-    reusing,
-)
+from attendo.decoding.options import DecodingConfig, LengthNorm, SpecialIds
+from attendo.decoding.protocols import AttendingStep, Cache, CacheT, Hypothesis, JoiningCache, Step, reusing
 from attendo.decoding.topk import TopKFn, best_tokens, log_prob_type, reordered
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
@@ -348,6 +339,14 @@ class BeamSearch(Generic[CacheT]):
         self._drop(done, parents)
         return results
 
+    def to_end(self) -> list[list[Hypothesis]]:
+        """Search all sources to their end; the hypotheses of each, in the order of the sources."""
+        results: list[list[Hypothesis]] = [[] for _ in range(self.n_known)]
+        while len(self.sources):
+            for source, hypotheses in self.advance():
+                results[source] = hypotheses
+        return results
+
     def leave(self, numbers: Collection[int]) -> None:
         """Give up these sources; what is found of the others stays the same."""
         given_up = {place: [] for place, number in enumerate(self.sources.tolist()) if number in numbers}
@@ -529,6 +528,25 @@ class BeamSearch(Generic[CacheT]):
         self._some_finished = bool(self.n_finished.any())
 
 
+def advance_rows(
+    cache: Cache,
+    kept: Int[np.ndarray, " kept_sources"],
+    parents: Int[np.ndarray, "sources beam"],
+    device: torch.device,
+) -> None:
+    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources that are not in `kept`.
+
+    At most one call to the cache, and none where nothing would change: a copy of a cache costs more than
+    the arithmetic of a step on a small model.
+    """
+    n_sources, beam = parents.shape
+    rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
+    if len(kept) < n_sources:
+        cache.keep(rows)
+    elif (parents != np.arange(beam)).any():
+        cache.reorder(rows)
+
+
 def _check(limits: list[int], config: DecodingConfig, gives_attention: bool) -> None:
     if min(limits, default=1) < 1:
         raise AttendoError(
@@ -571,7 +589,7 @@ def beam_search(
         attending=attending,
         top_k_fn=top_k_fn,
     )
-    return _found(search, len(limits))
+    return search.to_end()
 
 
 @torch.inference_mode()
@@ -602,12 +620,4 @@ def traced_beam_search(
         recorder=recorder,
         top_k_fn=top_k_fn,
     )
-    return _found(search, len(limits)), recorder.traces()
-
-
-def _found(search: BeamSearch[CacheT], n_sources: int) -> list[list[Hypothesis]]:
-    results: list[list[Hypothesis]] = [[] for _ in range(n_sources)]
-    while len(search.sources):
-        for source, hypotheses in search.advance():
-            results[source] = hypotheses
-    return results
+    return search.to_end(), recorder.traces()

@@ -1,4 +1,4 @@
-"""How to search: the `[decoding]` table of a translator."""
+"""How to search: the `[decoding]` table of a translator, and the ids that begin, end and are kept out of a text."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -78,3 +78,16 @@ class DecodingConfig:
         70
         """
         return min(capacity, int(source_length * self.max_length_ratio) + self.max_length_extra)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """The id fed first, the id that ends a text, and the ids that are never generated."""
+
+    bos_id: int
+    eos_id: int
+    banned_ids: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.eos_id in self.banned_ids:
+            raise ValueError(f"banned_ids contains eos_id {self.eos_id}; a text must be able to end")

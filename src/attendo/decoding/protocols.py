@@ -1,4 +1,4 @@
-"""What a search sees of a model: a step, a cache of rows, and the ids that start and end a text.
+"""What a search sees of a model, a step and a cache of rows; and what it finds, a hypothesis.
 
 A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one source side by side. Row
 `i` belongs to source `i // rows_per_source`. Everything about time lives in the cache that `Start` makes;
@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, TypeVar, runtime_checkable
 
-import numpy as np
-import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -71,19 +69,6 @@ class Start(Protocol[CacheOut]):
     ) -> CacheOut: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecialIds:
-    """The id fed first, the id that ends a text, and the ids that are never generated."""
-
-    bos_id: int
-    eos_id: int
-    banned_ids: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.eos_id in self.banned_ids:
-            raise ValueError(f"banned_ids contains eos_id {self.eos_id}; a text must be able to end")
-
-
 @dataclass(frozen=True)
 class Hypothesis:
     """One found text.
@@ -107,25 +92,6 @@ def reusing(cache: CacheT, spent: CacheT) -> CacheT:
         return cache
     joined: CacheT = cache.in_place_of(spent)
     return joined
-
-
-def advance_rows(
-    cache: Cache,
-    kept: Int[np.ndarray, " kept_sources"],
-    parents: Int[np.ndarray, "sources beam"],
-    device: torch.device,
-) -> None:
-    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources that are not in `kept`.
-
-    At most one call to the cache, and none where nothing would change: a copy of a cache costs more than
-    the arithmetic of a step on a small model.
-    """
-    n_sources, beam = parents.shape
-    rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
-    if len(kept) < n_sources:
-        cache.keep(rows)
-    elif (parents != np.arange(beam)).any():
-        cache.reorder(rows)
 
 
 @runtime_checkable

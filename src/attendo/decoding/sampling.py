@@ -18,54 +18,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from attendo.decoding.logit_filters import SamplingConfig, allowed
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.topk import log_prob_type
 from attendo.errors import AttendoError
-
-
-def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
-    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
-
-    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
-    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
-
-    >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
-    [7577217395468747, 5413335610565082]
-    """
-    numbers = torch.arange(first, first + n)
-    seeds = splitmix64(torch.tensor(config.seed or 0), numbers) & (2**53 - 1)
-    return [dataclasses.replace(config, seed=seed) for seed in seeds.tolist()]
-
-
-def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
-    """One config for each of the `n` parts of a text: the first has the text's own seed, so one part is the text.
-
-    >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
-    [7, 3444597933762076, 6826321073220098]
-    """
-    return [config, *configs_of_lines(config, 1, n - 1)][:n] if n else []
-
-
-def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
-    """A config with a seed for each of `n` texts, from one for all or one for each; no seed becomes a fresh one.
-
-    Raises AttendoError for another number of configs than texts, and for a stop text.
-
-    >>> [config.seed for config in configs_of_texts(SamplingConfig(seed=7), n=2)]
-    [7, 7]
-    """
-    each = [configs] * n if isinstance(configs, SamplingConfig) else configs
-    if len(each) != n:
-        raise AttendoError(f"{len(each)} configs for {n} texts; give one for each, or one for all")
-    if any(config.stop for config in each):
-        raise AttendoError(
-            "stop ends a text before a given one, and these come to their own end; leave it out"
-        )
-    return [
-        config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed())
-        for config in each
-    ]
-
 
 _BITS = 52  # (2⁵² - 1) + 1/2 is the largest number of its kind that float64 holds
 
@@ -324,6 +279,50 @@ class Sampler:
 def fresh_seed() -> int:
     """A seed that nobody has asked for, short enough to be typed."""
     return secrets.randbelow(2**32)
+
+
+def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
+    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
+
+    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
+    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
+
+    >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
+    [7577217395468747, 5413335610565082]
+    """
+    numbers = torch.arange(first, first + n)
+    seeds = splitmix64(torch.tensor(config.seed or 0), numbers) & (2**53 - 1)
+    return [dataclasses.replace(config, seed=seed) for seed in seeds.tolist()]
+
+
+def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
+    """One config for each of the `n` parts of a text: the first has the text's own seed, so one part is the text.
+
+    >>> [config.seed for config in configs_of_parts(SamplingConfig(seed=7), n=3)]
+    [7, 3444597933762076, 6826321073220098]
+    """
+    return [config, *configs_of_lines(config, 1, n - 1)][:n] if n else []
+
+
+def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
+    """A config with a seed for each of `n` texts, from one for all or one for each; no seed becomes a fresh one.
+
+    Raises AttendoError for another number of configs than texts, and for a stop text.
+
+    >>> [config.seed for config in configs_of_texts(SamplingConfig(seed=7), n=2)]
+    [7, 7]
+    """
+    each = [configs] * n if isinstance(configs, SamplingConfig) else configs
+    if len(each) != n:
+        raise AttendoError(f"{len(each)} configs for {n} texts; give one for each, or one for all")
+    if any(config.stop for config in each):
+        raise AttendoError(
+            "stop ends a text before a given one, and these come to their own end; leave it out"
+        )
+    return [
+        config if config.seed is not None else dataclasses.replace(config, seed=fresh_seed())
+        for config in each
+    ]
 
 
 class Rows(Protocol):

@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attendo.decoding.beam import BeamSearch, Constraints, beam_search, length_norm, traced_beam_search
-from attendo.decoding.options import DecodingConfig
-from attendo.decoding.protocols import AttendingStep, Hypothesis, SpecialIds, Start, Step
+from attendo.decoding.beam import BeamSearch, Constraints, length_norm
+from attendo.decoding.options import DecodingConfig, SpecialIds
+from attendo.decoding.protocols import AttendingStep, Hypothesis, Start, Step
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig
 from attendo.decoding.topk import TopKFn, best_tokens, log_probs_of
-from attendo.decoding.trace import SearchTrace
+from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 
 if TYPE_CHECKING:
@@ -116,22 +116,12 @@ class Searcher:
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of the source, its hypotheses) as batches are done, longest sources first."""
         self._check_prefixes(sources, prefixes, config)
-        model = self.backend
         for numbers in source_batches([len(source) for source in sources], config):
             rows = [sources[number] for number in numbers]
             limits = self._limits(rows, config)
+            starts = None if prefixes is None else [prefixes[number] for number in numbers]
             with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
-                found = beam_search(
-                    model.step,
-                    model.start(rows, config.beam, max(limits)),
-                    limits,
-                    config,
-                    self.special_ids,
-                    model.device,
-                    prefixes=None if prefixes is None else [prefixes[number] for number in numbers],
-                    attending=model.attending,
-                    top_k_fn=model.top_k_fn,
-                )
+                found = self._begun(rows, config, limits, starts, attending=self.backend.attending).to_end()
             yield from zip(numbers, found, strict=True)
 
     def traced(
@@ -142,21 +132,14 @@ class Searcher:
         n_passed_over: int = 0,
     ) -> tuple[list[Hypothesis], SearchTrace]:
         """The hypotheses of one source and everything that the search kept; n_passed_over: as `TraceRecorder`."""
-        model = self.backend
-        (limit,) = self._limits([source], config)
+        [limit] = self._limits([source], config)
+        starts = [prefix[: limit - 1]] if prefix else None
+        recorder = TraceRecorder(1, n_passed_over)
+        attending = self.backend.attending
         with torch.inference_mode():
-            (found,), (trace,) = traced_beam_search(
-                model.step,
-                model.start([source], config.beam, limit),
-                [limit],
-                config,
-                self.special_ids,
-                model.device,
-                prefixes=[prefix[: limit - 1]] if prefix else None,
-                attending=model.attending,
-                n_passed_over=n_passed_over,
-                top_k_fn=model.top_k_fn,
-            )
+            search = self._begun([source], config, [limit], starts, attending=attending, recorder=recorder)
+            [found] = search.to_end()
+        [trace] = recorder.traces()
         return found, trace
 
     def stream(
@@ -266,6 +249,9 @@ class Searcher:
         config: DecodingConfig,
         limits: list[int],
         prefixes: Sequence[Sequence[int]] | None,
+        *,
+        attending: AttendingStep[Any] | None = None,
+        recorder: TraceRecorder | None = None,
     ) -> BeamSearch[Any]:
         model = self.backend
         cache = model.start(sources, config.beam, max(limits))
@@ -277,6 +263,8 @@ class Searcher:
             self.special_ids,
             model.device,
             prefixes=prefixes,
+            attending=attending,
+            recorder=recorder,
             top_k_fn=model.top_k_fn,
         )
 

@@ -23,8 +23,8 @@ from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.long_texts import LongTexts
-from attendo.data.tokenizers import Tokenizer
-from attendo.errors import AttendoError, require_list
+from attendo.data.tokenizers import Tokenizer, require_list
+from attendo.errors import AttendoError
 from attendo.files import atomic_text
 from attendo.inference.batch_files import require_absent
 from attendo.metrics import (

@@ -18,10 +18,10 @@ from torch.nn.utils.rnn import pad_sequence
 from attendo.bundle import Bundle, TaskName, load_bundle, load_model
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
-from attendo.data.tokenizers import Tokenizer
+from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary
-from attendo.errors import AttendoError, require_list
+from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
 from attendo.nn.pooling import Pooling, pool

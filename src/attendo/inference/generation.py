@@ -14,7 +14,8 @@ from torch import Tensor
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
-from attendo.decoding.protocols import JoiningCache, SpecialIds
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.protocols import JoiningCache
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig, fresh_seed
 from attendo.inference.incremental_decode import Spelling, Stops
 

@@ -13,10 +13,10 @@ import torch
 
 from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
-from attendo.data.tokenizers import Tokenizer
+from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.backends import DecoderBackend, best_decoder, eager_decoder
 from attendo.decoding.sampling import SamplingConfig
-from attendo.errors import AttendoError, require_list
+from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM

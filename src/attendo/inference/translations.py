@@ -12,10 +12,10 @@ import numpy as np
 
 from attendo.config import build, read_toml
 from attendo.data.segments import LEAST_TOKENS, Segment, Segments, Usual, split_text, usual_of
-from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.data.tokenizers import Kind, Tokenizer, require_list
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.protocols import Hypothesis
-from attendo.errors import AttendoError, require_list
+from attendo.errors import AttendoError
 from attendo.inference.alignment import Link, Looks, links_of
 from attendo.metrics import Score
 

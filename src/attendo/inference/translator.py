@@ -20,7 +20,8 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import best_backend, eager_backend, ensemble, mean_log_probs
 from attendo.decoding.beam import DecodingConfig, length_norm
 from attendo.decoding.logit_filters import SamplingConfig
-from attendo.decoding.protocols import Hypothesis, SpecialIds
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.sampling import configs_of_parts, configs_of_texts
 from attendo.decoding.searcher import ContinuousSearch, SearchBackend, Searcher
 from attendo.decoding.shortlist import Shortlist

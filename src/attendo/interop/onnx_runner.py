@@ -23,7 +23,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.logit_filters import SamplingConfig
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written

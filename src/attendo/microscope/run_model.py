@@ -20,7 +20,8 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
 from attendo.decoding.beam import DecodingConfig, traced_beam_search
 from attendo.decoding.native.compiled import Change
-from attendo.decoding.protocols import Hypothesis, SpecialIds
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.decoding.topk import log_probs_of
 from attendo.decoding.trace import SearchTrace

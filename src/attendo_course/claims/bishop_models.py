@@ -146,7 +146,7 @@ def greedy_is_not_best() -> tuple[Check, ...]:
     True
     """
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.protocols import SpecialIds
+    from attendo.decoding.options import SpecialIds
 
     special = SpecialIds(bos_id=0, eos_id=1, banned_ids=(0,))
     found = {}

@@ -110,7 +110,7 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
     False
     """
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.protocols import SpecialIds
+    from attendo.decoding.options import SpecialIds
 
     attend = random_attention(0, d, 4, d**-0.5)
     layer = layer or attend
@@ -173,7 +173,7 @@ def _greedy_by_recomputing(model: EncoderDecoder, src: Tensor, limit: int) -> li
 
 def _search(model: EncoderDecoder, src: Tensor, beam: int, limit: int) -> Hypothesis:
     from attendo.decoding.beam import DecodingConfig, beam_search
-    from attendo.decoding.protocols import SpecialIds
+    from attendo.decoding.options import SpecialIds
 
     special = SpecialIds(bos_id=BEGIN, eos_id=END, banned_ids=(BEGIN,))
     config = DecodingConfig(beam=beam, length_penalty=0.0)

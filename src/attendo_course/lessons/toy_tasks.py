@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.decoding.beam import DecodingConfig
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig, Positions

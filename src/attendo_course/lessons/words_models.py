@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from attendo.data.token_stream import Document
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import eager_decoder
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import SamplingConfig, generate
 from attendo.inference.generation import Window
 from attendo.model_config import ModelConfig

@@ -12,7 +12,7 @@ from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
 from attendo.decoding.topk import best_tokens
 from attendo.errors import AttendoError

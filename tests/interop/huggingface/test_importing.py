@@ -14,7 +14,7 @@ from attendo.data.long_texts import LongTexts
 from attendo.data.pair_data import PairData
 from attendo.data.token_stream import TokenStream
 from attendo.decoding.beam import length_norm
-from attendo.decoding.protocols import SpecialIds
+from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import SamplingConfig
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
