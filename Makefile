@@ -91,7 +91,7 @@ coverage: venv ## the share of lines of nn, the models, decoding and data that t
 		$(BIN)/coverage report --include="src/attendo/$$part" --show-missing --skip-covered --fail-under=95 || short=1; \
 	done; [ -z "$$short" ]
 
-mutants: venv ## which small wrong changes of nn its own tests let live (MUTANTS="attendo.nn.norms*": of one module)
+mutants: venv ## which small wrong changes of nn its own tests let live (MUTANTS="attendo.nn.layers*": of one module)
 	$(BIN)/mutmut run $(MUTANTS)
 	$(BIN)/mutmut results
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from attendo.models import EncoderDecoder, ModelConfig, parameter_count
-from attendo.nn.dropout import Dropout
+from attendo.nn.layers import Dropout
 
 TINY = {
     "vocab_size": 11,

@@ -40,8 +40,7 @@ from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.cache import DecoderCache
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding
 from attendo.nn.positions import FixedPositions
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from attendo.nn.feedforward import Activation
-from attendo.nn.initialization import Initialization
-from attendo.nn.norms import NormKind
-from attendo.nn.pooling import Pooling
+from attendo.nn.layers import Activation, Initialization, NormKind, Pooling
 from attendo.nn.positions import PhaseOrder
 
 Architecture = Literal["encoder-decoder", "classifier", "decoder", "masked"]

@@ -13,12 +13,16 @@ from attendo.model_config import Architecture, ModelConfig
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.cache import DecoderCache
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import ACTIVATIONS, FeedForward
-from attendo.nn.initialization import initialize
+from attendo.nn.layers import (
+    ACTIVATIONS,
+    FeedForward,
+    InputEmbedding,
+    TokenEmbedding,
+    build_norm,
+    initialize,
+    pool,
+)
 from attendo.nn.masks import Mask
-from attendo.nn.norms import build_norm
-from attendo.nn.pooling import pool
 from attendo.nn.positions import (
     Alibi,
     FixedPositions,

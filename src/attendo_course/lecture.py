@@ -20,8 +20,7 @@ from torch import Tensor, nn
 from attendo.inspecting.recording import Part, RecordingAttend
 from attendo.nn import blocks
 from attendo.nn.attention import Attend, Attention, masked_softmax
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding, TokenEmbedding
 from attendo.nn.positions import FixedPositions, sinusoidal_encoding
 from attendo_course import presets
 

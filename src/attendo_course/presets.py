@@ -17,7 +17,7 @@ from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
 from attendo.nn.attention import Attention
-from attendo.nn.embeddings import TokenEmbedding
+from attendo.nn.layers import TokenEmbedding
 from attendo.runs.settings import preset_tables
 from attendo_course.algorithms import hyperparameters
 

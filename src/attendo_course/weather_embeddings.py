@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attendo.data.weather import STATES
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
+from attendo.nn.layers import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import FixedPositions, inverse_encoding, ramp_encoding
 
 

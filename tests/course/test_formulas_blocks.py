@@ -13,12 +13,9 @@ from torch import nn
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, ModelConfig, build_model
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding, TokenEmbedding, pool, rms_norm
+from attendo.nn.layers import layer_norm as ours_layer_norm
 from attendo.nn.masks import Mask
-from attendo.nn.norms import layer_norm as ours_layer_norm
-from attendo.nn.norms import rms_norm
-from attendo.nn.pooling import pool
 from attendo.nn.positions import LearnedPositions
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}

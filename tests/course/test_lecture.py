@@ -12,7 +12,7 @@ from torch_modules import copy_to_torch, to_torch
 
 from attendo.inspecting.recording import recording
 from attendo.models import EncoderClassifier, parameter_count
-from attendo.nn.norms import layer_norm
+from attendo.nn.layers import layer_norm
 from attendo_course.lecture import (
     CNN,
     FFN,
@@ -94,7 +94,7 @@ def test_parameters_of_the_lecture():
     assert isinstance(model.model, EncoderClassifier)
     assert {type(module).__module__ for module in model.modules()} <= {
         "attendo_course.lecture", "attendo.models", "attendo.nn.attention", "attendo.nn.blocks",
-        "attendo.nn.dropout", "attendo.nn.embeddings", "attendo.nn.feedforward", "attendo.nn.positions",
+        "attendo.nn.layers", "attendo.nn.positions",
         "torch.nn.modules.container", "torch.nn.modules.linear", "torch.nn.modules.normalization",
     }  # fmt: skip
 

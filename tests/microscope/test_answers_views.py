@@ -25,7 +25,7 @@ from attendo.microscope.answers import (
 from attendo.microscope.effects import effects_answer, pooled_shares, tokens_answer
 from attendo.microscope.protocol import EditRequest
 from attendo.microscope.search_answers import tree_answer, why_answer
-from attendo.nn.pooling import pool
+from attendo.nn.layers import pool
 
 
 def decoded(text, *shape):

@@ -16,7 +16,7 @@ from attendo.inspecting.recording import recording
 from attendo.microscope.run_model import changes_of
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend, Attention
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 
 
 @st.composite

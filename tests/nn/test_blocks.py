@@ -6,7 +6,7 @@ from torch import nn
 
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 from attendo.nn.masks import Mask
 
 

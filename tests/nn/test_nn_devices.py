@@ -10,11 +10,8 @@ from torch import nn
 from attendo.decoding.backends import JoiningDecoderCache
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Residual
-from attendo.nn.dropout import Dropout, keep_mask
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import Dropout, FeedForward, InputEmbedding, TokenEmbedding, keep_mask, pool
 from attendo.nn.masks import Mask, banded, causal, within_lengths
-from attendo.nn.pooling import pool
 from attendo.nn.positions import (
     Alibi,
     FixedPositions,

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
+from attendo.nn.layers import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import (
     Alibi,
     FixedPositions,

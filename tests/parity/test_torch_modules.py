@@ -14,7 +14,7 @@ from torch_modules import copy_from_torch, copy_to_torch, from_torch, to_torch
 from attendo.errors import AttendoError
 from attendo.nn.attention import Attend, Attention, attention_weights
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import ACTIVATIONS, FeedForward
+from attendo.nn.layers import ACTIVATIONS, FeedForward
 from attendo.nn.masks import Mask
 from attendo.nn.positions import Rotary
 

@@ -9,9 +9,8 @@ from attendo.model_config import ModelConfig
 from attendo.models import build_model
 from attendo.nn.attention import Attention, masked_softmax
 from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, pool
 from attendo.nn.masks import Mask
-from attendo.nn.pooling import pool
 from attendo.nn.positions import Alibi, RelativeBias, Rotary
 
 

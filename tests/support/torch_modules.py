@@ -31,7 +31,7 @@ from torch_shapes import (
 from attendo.errors import AttendoError
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import ACTIVATIONS, FeedForward
+from attendo.nn.layers import ACTIVATIONS, FeedForward
 
 Pairs = Iterator[tuple[Tensor, Tensor]]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)

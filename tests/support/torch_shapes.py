@@ -13,7 +13,7 @@ from torch import nn
 from attendo.errors import AttendoError
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import ACTIVATIONS, Activation
+from attendo.nn.layers import ACTIVATIONS, Activation
 
 TorchModule = (
     nn.MultiheadAttention

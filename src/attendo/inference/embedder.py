@@ -24,7 +24,7 @@ from attendo.decoding.native.library import NoLibrary
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
-from attendo.nn.pooling import Pooling, pool
+from attendo.nn.layers import Pooling, pool
 
 BATCH_TOKENS = 8192
 

@@ -26,8 +26,7 @@ from attendo.errors import AttendoError
 from attendo.inspecting.edits import Edit, LayerEdits, resolve
 from attendo.nn.attention import Attend, Attention, attention_scores, masked_softmax, share_heads
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding
 from attendo.nn.masks import Mask
 
 ModelT = TypeVar("ModelT", bound=nn.Module)

@@ -13,8 +13,7 @@ from torch import Tensor
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attention, share_heads
-from attendo.nn.feedforward import ACTIVATIONS
-from attendo.nn.pooling import pool
+from attendo.nn.layers import ACTIVATIONS, pool
 
 
 def head_contributions(

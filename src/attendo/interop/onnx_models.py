@@ -14,8 +14,7 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, Encoder
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.pooling import Pooling
+from attendo.nn.layers import InputEmbedding, Pooling
 from attendo.nn.positions import Alibi, RelativeBias, Rotary
 
 FLOOR = torch.finfo(torch.float32).min / 2  # added to the score of a key that may not be looked at

@@ -9,8 +9,7 @@ from torch import nn
 
 from attendo.interop.onnx_graph import Graph
 from attendo.nn.blocks import Residual
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import Activation, FeedForward
+from attendo.nn.layers import Activation, FeedForward, InputEmbedding
 from attendo.nn.positions import FixedPositions
 
 
@@ -106,7 +105,7 @@ def embedding(graph: Graph, module: InputEmbedding, token_ids: str, positions: s
     """Token embedding + positional encoding, and a norm if there is one.
 
     >>> from attendo.interop.onnx_graph import tried
-    >>> from attendo.nn.embeddings import TokenEmbedding
+    >>> from attendo.nn.layers import TokenEmbedding
     >>> from attendo.nn.positions import LearnedPositions
     >>> module, ids = InputEmbedding(TokenEmbedding(3, 2), LearnedPositions(2, max_len=4)), torch.tensor([[1, 2]])
     >>> module.positions.weight.data = torch.arange(8.0).view(4, 2)  # the embeddings are still 0

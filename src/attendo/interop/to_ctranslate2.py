@@ -31,10 +31,7 @@ from attendo.interop.sentencepiece_models import sentencepiece_model, why_no_sen
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model, ModelConfig
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import ACTIVATIONS
-from attendo.nn.norms import layer_norm, rms_norm
-from attendo.nn.pooling import pool
+from attendo.nn.layers import ACTIVATIONS, InputEmbedding, layer_norm, pool, rms_norm
 from attendo.nn.positions import Alibi, RelativeBias, alibi_slopes
 
 IN_ATTENTION = ("rotary", "alibi", "relative")

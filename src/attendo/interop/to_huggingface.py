@@ -26,7 +26,7 @@ from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
 from attendo.interop.sentencepiece_models import added_token
 from attendo.models import Model, ModelConfig
-from attendo.nn.pooling import Pooling, pool
+from attendo.nn.layers import Pooling, pool
 
 _POOLING = "1_Pooling"
 MOST = 512

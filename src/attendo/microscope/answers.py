@@ -36,7 +36,7 @@ from attendo.microscope.run_model import LookResult, attention_paths, log_probs_
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
-from attendo.nn.embeddings import InputEmbedding
+from attendo.nn.layers import InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
 from attendo.runs.init_from import kept_weights
 from attendo.training.checkpoints import load_weights, sound_checkpoints

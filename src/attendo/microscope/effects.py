@@ -28,8 +28,7 @@ from attendo.microscope.answers import stack_weights
 from attendo.microscope.run_model import LookResult, User, attention_layers
 from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
-from attendo.nn.feedforward import FeedForward
-from attendo.nn.pooling import Pooling
+from attendo.nn.layers import FeedForward, Pooling
 
 MOST_POSITIONS = 4096
 """Positions that go through the model at a time, over all rows: with 512 of them, 8 heads."""

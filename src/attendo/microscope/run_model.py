@@ -35,7 +35,7 @@ from attendo.inspecting.recording import Recording, edited, recording
 from attendo.microscope.protocol import EditRequest, LookRequest, Search
 from attendo.models import Model
 from attendo.nn.attention import Attention
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 
 User = Translator | Classifier | Generator | Embedder
 

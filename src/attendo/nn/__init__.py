@@ -21,13 +21,18 @@ torch.Size([1, 4, 50])
 one of these modules in a built model (docs/en/change-a-block.md).
 """
 
-from attendo.nn.attention import Attend, Attention, attention_weights
+from attendo.nn.attention import Attend, Attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.cache import DecoderCache
-from attendo.nn.dropout import Dropout
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import FeedForward
-from attendo.nn.initialization import initialize
+from attendo.nn.layers import (
+    Dropout,
+    FeedForward,
+    InputEmbedding,
+    TokenEmbedding,
+    build_norm,
+    initialize,
+    pool,
+)
 from attendo.nn.masks import Mask
 from attendo.nn.positions import Alibi, DistanceBias, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
@@ -51,6 +56,10 @@ __all__ = [
     "Residual",
     "Rotary",
     "TokenEmbedding",
+    "attention_scores",
     "attention_weights",
+    "build_norm",
     "initialize",
+    "masked_softmax",
+    "pool",
 ]

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from attendo.nn.attention import Attention
 from attendo.nn.cache import BlockCache, DecoderCache
-from attendo.nn.dropout import Dropout
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import Dropout, FeedForward
 from attendo.nn.masks import Mask
 
 

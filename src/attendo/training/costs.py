@@ -16,8 +16,7 @@ from attendo.data.batches import Batch
 from attendo.models import Model, ModelConfig, build_model
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, EncoderBlock, Residual
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding
 from attendo.nn.positions import DistanceBias, Rotary
 from attendo.training.lora import Adapter
 from attendo.training.losses import CHUNK_VALUES

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
-from attendo.nn.dropout import Dropout
+from attendo.nn.layers import Dropout
 from attendo.training.distributed import gathered
 
 

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attendo.nn import attention, masks, norms, positions
-from attendo.nn.embeddings import TokenEmbedding
+from attendo.nn import attention, layers, masks, positions
+from attendo.nn.layers import TokenEmbedding
 
 
 class AttentionParameters(NamedTuple):
@@ -222,7 +222,7 @@ def layer_norm(
     if rms and beta is not None:
         raise ValueError("beta is given, but RMSnorm has none (m = β = 0); leave it out, or rms=False")
     rows = e.movedim(0, -1)
-    normed = norms.rms_norm(rows, gamma, eps) if rms else norms.layer_norm(rows, gamma, beta, eps)
+    normed = layers.rms_norm(rows, gamma, eps) if rms else layers.layer_norm(rows, gamma, beta, eps)
     return normed.movedim(-1, 0)
 
 

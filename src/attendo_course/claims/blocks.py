@@ -15,9 +15,7 @@ from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
-from attendo.nn.initialization import xavier
-from attendo.nn.norms import build_norm
+from attendo.nn.layers import FeedForward, build_norm, xavier
 from attendo_course.claims.built import built
 from attendo_course.claims.claim import Claim, Finding, above, below, equals
 from attendo_course.claims.samples import normal

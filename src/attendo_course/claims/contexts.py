@@ -14,7 +14,7 @@ from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.model_config import Positions
 from attendo.models import EncoderClassifier, MaskedLM, ModelConfig
-from attendo.nn.pooling import pool
+from attendo.nn.layers import pool
 from attendo_course.claims.built import built
 from attendo_course.claims.claim import Check, Claim, Finding, above, below, equals, shown
 from attendo_course.claims.samples import largest

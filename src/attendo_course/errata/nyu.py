@@ -111,7 +111,7 @@ import torch
 from torch import nn
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 def residual():
     return Residual(nn.LayerNorm(8, eps=1e-6), norm_first=False)
 block = EncoderBlock(Attention(8, 2), FeedForward(8, 32), residual)
@@ -154,7 +154,7 @@ import torch
 from torch import nn
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 def residual():
     return Residual(nn.LayerNorm(8, eps=1e-6), norm_first=False)
 def block():
@@ -311,7 +311,7 @@ torch.is_tensor(logits), logits[0].tolist()""",
         right_code=Snippet(
             """\
 import torch
-from attendo.nn.pooling import pool
+from attendo.nn.layers import pool
 states = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])  # 1 text, 2 tokens
 W = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
 logits = pool(states, "max") @ W.mT

@@ -388,7 +388,7 @@ round(total / index, 4), round(total / len(batches), 4), pooled.item()""",
         right_code=Snippet(
             """\
 import torch
-from attendo.nn.pooling import pool
+from attendo.nn.layers import pool
 batches = [[1, 1, 1, 0], [1, 1, 0, 1], [1]]  # 1 is a right answer
 n_right, n_texts = sum(map(sum, batches)), sum(map(len, batches))
 states = torch.tensor([[[1.0], [5.0], [9.0]]])  # the last is padding

@@ -117,7 +117,7 @@ rounded = [v.round(decimals=4).tolist() for v in (normed, by_token)]
 import torch
 from attendo.nn.attention import attention_scores
 from attendo.nn.masks import causal
-from attendo.nn.norms import layer_norm
+from attendo.nn.layers import layer_norm
 from attendo.training.losses import token_losses
 X = torch.tensor([[1.0, 3.0], [10.0, 30.0]]).double()  # 2 tokens
 normed = layer_norm(X, eps=0.0)

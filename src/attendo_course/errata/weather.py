@@ -176,7 +176,7 @@ tuple(v_tilde.shape), embedded""",
         right_code=Snippet(
             """\
 import torch
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
+from attendo.nn.layers import InputEmbedding, TokenEmbedding
 from attendo.nn.positions import LearnedPositions
 from attendo_course.presets import weather_blog
 d_e, d_attn, d_out, L, N_V = 4, 6, 3, 10, 3

@@ -21,8 +21,7 @@ from attendo.models import (
 )
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.embeddings import InputEmbedding
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward, InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, Rotary
 
 Kind = Literal["embedding", "positions", "attention", "feed_forward", "norm", "output"]

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
-from attendo.nn.feedforward import FeedForward
-from attendo.nn.initialization import xavier
+from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.positions import LearnedPositions
 
 Start = Literal["drawn", "zero", "none"]

@@ -17,7 +17,7 @@ from attendo.display.i18n import Localized
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import Attention
-from attendo.nn.initialization import initialize
+from attendo.nn.layers import initialize
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,

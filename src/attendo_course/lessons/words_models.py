@@ -21,7 +21,7 @@ from attendo.decoding.sampling import SamplingConfig, generate
 from attendo.inference.generation import Window
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM
-from attendo.nn.dropout import Dropout
+from attendo.nn.layers import Dropout
 from attendo.runs.tasks import LanguageModelTask
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.loop import train

@@ -15,8 +15,7 @@ from torch import nn
 
 from attendo.nn.attention import Attention, attention
 from attendo.nn.blocks import Encoder, EncoderBlock
-from attendo.nn.feedforward import FeedForward
-from attendo.nn.initialization import xavier
+from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.masks import Mask
 from attendo_course.claims import architecture, blocks, contexts, generation, reach
 from attendo_course.claims.built import built, unrolled

@@ -32,10 +32,8 @@ from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
-from attendo.nn.dropout import Dropout
-from attendo.nn.embeddings import InputEmbedding, TokenEmbedding
-from attendo.nn.feedforward import ACTIVATIONS
-from attendo.nn.feedforward import FeedForward as FeedForwardModule
+from attendo.nn.layers import ACTIVATIONS, Dropout, InputEmbedding, TokenEmbedding
+from attendo.nn.layers import FeedForward as FeedForwardModule
 from attendo.nn.positions import Alibi, FixedPositions, LearnedPositions, RelativeBias, Rotary
 
 _POSITIONS_AHEAD = 4096  # computed at once; more where a text is longer, whatever max_len a file names

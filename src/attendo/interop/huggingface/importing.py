@@ -21,7 +21,7 @@ from attendo.interop.huggingface.reading import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.model_config import ModelConfig
 from attendo.models import Model, parameter_count
-from attendo.nn.pooling import Pooling
+from attendo.nn.layers import Pooling
 from attendo.runs.task_specs import task_of
 from attendo.runs.training_run import versions
 

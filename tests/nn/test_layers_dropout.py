@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attendo.nn.dropout import Dropout, keep_mask
+from attendo.nn.layers import Dropout, keep_mask
 
 
 @pytest.mark.parametrize("p", [0.1, 0.25, 0.3, 0.5, 0.75, 0.9])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attendo.nn.norms import build_norm, layer_norm, rms_norm
+from attendo.nn.layers import build_norm, layer_norm, rms_norm
 
 
 def test_epsilon_is_1e_5_unless_given():

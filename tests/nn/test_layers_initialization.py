@@ -5,8 +5,7 @@ import torch
 from torch import nn
 
 from attendo.models import EncoderDecoder, ModelConfig
-from attendo.nn.embeddings import TokenEmbedding
-from attendo.nn.initialization import initialize, normal, xavier
+from attendo.nn.layers import TokenEmbedding, initialize, normal, xavier
 from attendo.nn.positions import LearnedPositions, RelativeBias
 
 

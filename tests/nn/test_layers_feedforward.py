@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from attendo.nn.feedforward import FeedForward
+from attendo.nn.layers import FeedForward
 
 
 def randn(*shape, seed=0):

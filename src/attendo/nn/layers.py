@@ -1,0 +1,304 @@
+"""The layers around attention: norms, dropout, the feed-forward net, embeddings, pooling, and how weights start."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from attendo.nn.masks import within_lengths
+from attendo.nn.positions import FixedPositions, LearnedPositions, RelativeBias
+
+NormKind = Literal["layer", "rms"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Pooling = Literal["max", "mean", "first"]
+Initialization = Literal["xavier", "normal"]
+ACTIVATIONS = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def layer_norm(
+    x: Float[Tensor, "*batch d"],
+    weight: Float[Tensor, " d"] | None = None,
+    bias: Float[Tensor, " d"] | None = None,
+    eps: float = 1e-5,
+) -> Float[Tensor, "*batch d"]:
+    """(x - mean) / √(var + ε) ⊙ γ + β over the last axis, var divided by d. Ba et al. 2016; Phuong & Hutter 2022, A6.
+
+    eps: 0 is allowed; then a vector of equal entries gives 0/0 = NaN, as the formula says.
+
+    >>> import torch
+    >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
+    tensor([-1.,  1.])
+    """
+    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def rms_norm(
+    x: Float[Tensor, "*batch d"], weight: Float[Tensor, " d"] | None = None, eps: float = 1e-5
+) -> Float[Tensor, "*batch d"]:
+    """x / √(mean(x²) + ε) ⊙ γ over the last axis. Zhang & Sennrich 2019; A6 of Phuong & Hutter 2022 with m = β = 0.
+
+    >>> import torch
+    >>> rms_norm(torch.tensor([1.0, 7.0]), eps=0.0)
+    tensor([0.2000, 1.4000])
+    """
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RMSNorm:
+    """The trained norm of that kind: `layer_norm` or `rms_norm` with its γ (and β).
+
+    kind "layer": Ba et al. 2016; "rms": Zhang & Sennrich 2019. From `[*batch, d_model]` to the same shape.
+
+    >>> build_norm("layer", 8, 1e-5).bias.shape, build_norm("rms", 8, 1e-5).weight.shape
+    (torch.Size([8]), torch.Size([8]))
+    """
+    return nn.LayerNorm(d_model, eps=eps) if kind == "layer" else nn.RMSNorm(d_model, eps=eps)
+
+
+def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
+    """A tensor like `x` that is 0 with probability `p` (to 1/65536) and 1/(1 - p) elsewhere.
+
+    Srivastava et al. 2014, scaled so that the mean stays.
+
+    >>> keep_mask(torch.zeros(2, 3), 0.0)
+    tensor([[1., 1., 1.],
+            [1., 1., 1.]])
+    """
+    dropped = round(p * 65536)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
+    # compared in place, in their own format: a comparison that gives truths takes ten times as long
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape).ge_(dropped - 32768)
+    return kept.to(x.dtype).mul_(65536 / max(65536 - dropped, 1))
+
+
+class Dropout(nn.Module):
+    """Sets values to zero with probability `p` while training and scales the others by 1/(1 - p).
+
+    Srivastava et al. 2014; the mean stays. Raises ValueError for a `p` outside 0 ≤ p < 1.
+
+    >>> dropout, x = Dropout(0.5), torch.ones(10_000)
+    >>> dropout(x).unique()
+    tensor([0., 2.])
+    >>> dropout.eval()(x) is x
+    True
+    """
+
+    def __init__(self, p: float = 0.0):
+        super().__init__()
+        if not 0.0 <= p < 1.0:
+            raise ValueError(f"dropout={p} is no probability below 1; take one between 0 and 0.9")
+        self.p = p
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        """Same shape as `x`; `x` itself outside training."""
+        if not self.training or self.p == 0.0:
+            return x
+        # a GPU draws as fast as it writes, and its kernel needs no mask in memory
+        return F.dropout(x, self.p) if x.is_cuda else x * keep_mask(x, self.p)
+
+
+class FeedForward(nn.Module):
+    """FFN(x) = W₂ · activation(W₁x + b₁) + b₂. Vaswani et al. 2017, eq. 2; a convolution of width 1.
+
+    activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x). gated: the
+    activation of a third projection multiplies the inner vector, W₂(activation(W_g x) ⊙ W₁x), Shazeer 2020 (SwiGLU
+    with "silu"). dropout: on the inner activations.
+
+    >>> import torch
+    >>> net = FeedForward(2, 3, bias=False)
+    >>> _ = nn.init.ones_(net.in_proj.weight), nn.init.ones_(net.out_proj.weight)
+    >>> net(torch.tensor([[1.0, 1.0], [-1.0, -1.0]])).detach()  # three inner units of 2, or of -2, which ReLU cuts
+    tensor([[6., 6.],
+            [0., 0.]])
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        *,
+        activation: Activation = "relu",
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.in_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.out_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = ACTIVATIONS[activation]
+        self.dropout = Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Each position by itself."""
+        inner = self.in_proj(x)
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate_proj(x)) * inner
+        return self.out_proj(self.dropout(inner))
+
+
+class TokenEmbedding(nn.Module):
+    """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4).
+
+    pad_id: an id whose row is 0 and stays so, since it gets no gradient.
+
+    >>> tokens = TokenEmbedding(3, 4)
+    >>> _ = nn.init.ones_(tokens.weight)
+    >>> tokens(torch.tensor([2]))  # 1 · √4
+    tensor([[2., 2., 2., 2.]], grad_fn=<MulBackward0>)
+    """
+
+    def __init__(self, vocab_size: int, d_model: int, *, scaled: bool = True, pad_id: int | None = None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(vocab_size, d_model))
+        self.scale = d_model**0.5 if scaled else 1.0
+        self.pad_id = pad_id
+
+    def forward(self, token_ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
+        """One vector an id; the same as the weight times a one-hot column."""
+        return F.embedding(token_ids, self.weight, self.pad_id) * self.scale
+
+
+class InputEmbedding(nn.Module):
+    """Token embedding + positional encoding, a norm if there is one, dropout: what enters a stack.
+
+    positions: None where the order is told by other means (rotary, ALiBi) or not at all.
+
+    E[ids]·√d + PE, or LN of that sum where there is a norm. Vaswani et al. 2017, sections 3.4 and 3.5.
+
+    >>> tokens, positions = TokenEmbedding(3, 2), LearnedPositions(2, max_len=4)
+    >>> positions.weight.data = torch.arange(8.0).view(4, 2)
+    >>> embed = InputEmbedding(tokens, positions)  # the embeddings are still 0
+    >>> embed(torch.tensor([[1, 1]])).tolist()
+    [[[0.0, 1.0], [2.0, 3.0]]]
+    >>> embed(torch.tensor([[1]]), start=torch.tensor([3]), end=4).tolist()  # behind a cache of 3 tokens
+    [[[6.0, 7.0]]]
+    """
+
+    def __init__(
+        self,
+        tokens: TokenEmbedding,
+        positions: FixedPositions | LearnedPositions | None,
+        norm: nn.Module | None = None,
+        dropout: float = 0.0,
+    ):
+        super().__init__()
+        self.tokens = tokens
+        self.positions = positions
+        self.norm = nn.Identity() if norm is None else norm
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self,
+        token_ids: Int[Tensor, "batch len"],
+        start: Int[Tensor, " batch"] | None = None,
+        end: int | None = None,
+    ) -> Float[Tensor, "batch len d_model"]:
+        """The tokens stand at positions 0, 1, ... or, behind a cache, at `start[row]`, `start[row] + 1`, ...
+
+        end: with `start`, a number above every position (so that no value need be read back from a device).
+        """
+        x, n = self.tokens(token_ids), token_ids.shape[1]
+        if self.positions is not None:
+            positions = torch.arange(n, device=token_ids.device)
+            if start is not None:
+                positions = start[:, None] + positions
+            x = x + self.positions(positions, n if end is None else end)
+        return self.dropout(self.norm(x))
+
+
+def pool(
+    x: Float[Tensor, "batch len d_model"], kind: Pooling, lengths: Int[Tensor, " batch"] | None = None
+) -> Float[Tensor, "batch d_model"]:
+    """max_t x_t of each feature, mean_t x_t, or the first token's x_0.
+
+    "max": NYU Deep Learning 2020, week 12, notebook 15; "first": the [CLS] token of Devlin et al. 2019.
+
+    lengths: how many tokens of each row are real; the padding behind them has no part. None: all are real.
+
+    >>> x = torch.tensor([[[1.0], [5.0], [9.0]]])
+    >>> [pool(x, kind, torch.tensor([2])).item() for kind in ("max", "mean", "first")]
+    [5.0, 3.0, 1.0]
+    """
+    if kind == "first":
+        return x[:, 0]
+    if lengths is None:
+        return x.amax(1) if kind == "max" else x.mean(1)
+    real = within_lengths(lengths, x.shape[1])[..., None]
+    if kind == "max":
+        return x.masked_fill(~real, torch.finfo(x.dtype).min).amax(1)
+    return (x * real).sum(1) / lengths[:, None]
+
+
+def xavier(model: nn.Module) -> None:
+    """Matrices uniform with variance 2 / (inputs + outputs), embeddings N(0, 1/d_model), biases 0.
+
+    Glorot & Bengio 2010; embeddings scaled by √d_model then have entries of variance 1.
+
+    >>> layer = nn.Linear(2, 4)
+    >>> xavier(layer)
+    >>> bool(layer.weight.abs().max() <= 1.0), layer.bias.tolist()  # uniform in ±√(6 / (2 + 4))
+    (True, [0.0, 0.0, 0.0, 0.0])
+    >>> tokens = TokenEmbedding(1000, 100, pad_id=0)
+    >>> xavier(tokens)
+    >>> round(tokens.weight[1:].std().item(), 2), tokens.weight[0].abs().max().item()  # 1/√100, and padding
+    (0.1, 0.0)
+    """
+    for module in model.modules():
+        match module:
+            case nn.Linear():
+                nn.init.xavier_uniform_(module.weight)
+            case TokenEmbedding() | LearnedPositions() | RelativeBias():
+                nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5)
+        _zero_rest(module)
+
+
+def normal(model: nn.Module, std: float = 0.02) -> None:
+    """N(0, std²) for every matrix and embedding, 0 for biases (Radford et al. 2018).
+
+    >>> layer = nn.Linear(200, 200)
+    >>> normal(layer)
+    >>> round(layer.weight.std().item(), 2), layer.bias.abs().max().item()
+    (0.02, 0.0)
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | TokenEmbedding | LearnedPositions | RelativeBias):
+            nn.init.normal_(module.weight, std=std)
+        _zero_rest(module)
+
+
+def initialize(model: nn.Module, scheme: Initialization) -> None:
+    """Fills the parameters of `model` in place by the named scheme.
+
+    "xavier": `xavier` (Glorot & Bengio 2010); "normal": `normal` (Radford et al. 2018). Norms are left as they are.
+
+    >>> layer = nn.Linear(200, 200)
+    >>> initialize(layer, "normal")
+    >>> round(layer.weight.std().item(), 2)
+    0.02
+    """
+    match scheme:
+        case "xavier":
+            xavier(model)
+        case "normal":
+            normal(model)
+
+
+def _zero_rest(module: nn.Module) -> None:
+    """Biases, and the embedding of padding."""
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+    if isinstance(module, TokenEmbedding) and module.pad_id is not None:
+        module.weight.data[module.pad_id] = 0.0
