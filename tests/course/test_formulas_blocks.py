@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from numpy_transcription import arrays, feed_forward, gelu, layer_norm, multi_head, part, relu, softmax
 from torch import nn
 
+from attendo.decoding.protocols import join_rows
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, ModelConfig, build_model
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import DecoderBlock, Encoder, EncoderBlock, Residual
@@ -250,7 +251,7 @@ def test_rows_of_different_length_turn_by_their_own_positions():
     longer, shorter = torch.tensor([[5, 2, 9]]), torch.tensor([[7, 1]])
     first, second = built.start(1), built.start(1)
     built.step(longer, first), built.step(shorter, second)
-    first.join(second)
+    join_rows(first, second)
     together = built.step(torch.tensor([[4], [4]]), first)
     torch.testing.assert_close(together[0], built(torch.tensor([[5, 2, 9, 4]]))[0, -1:], **EXACT)
     torch.testing.assert_close(together[1], built(torch.tensor([[7, 1, 4]]))[0, -1:], **EXACT)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from search_table import SPECIAL, Table, every_text
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.decoding.backends import JoiningDecoderCache, ensemble, mean_log_probs
+from attendo.decoding.backends import ensemble, mean_log_probs
 from attendo.decoding.beam import DecodingConfig, beam_search
 from attendo.decoding.searcher import SearchBackend
 from attendo.errors import AttendoError
@@ -69,9 +69,7 @@ def test_rows_join_every_member(tokenizer):
     members = [tiny_translator(tokenizer, seed=seed).model.double() for seed in (1, 2)]
 
     def start(model):
-        return lambda sources, rows, capacity: JoiningDecoderCache(
-            model.start(torch.tensor(sources), None, rows, capacity)
-        )
+        return lambda sources, rows, capacity: model.start(torch.tensor(sources), None, rows, capacity)
 
     def step(model):
         return lambda ids, cache: model.step(ids, cache)[:, -1]

@@ -6,7 +6,7 @@ That decoding with it equals recomputation stands in properties/test_model_prope
 import pytest
 import torch
 
-from attendo.decoding.backends import JoiningDecoderCache
+from attendo.decoding.protocols import join_rows
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
 
@@ -18,10 +18,9 @@ def numbers(*values):
 
 def cache_of(memory, rows_per_source=1, capacity=4, lengths=None):
     mask = None if lengths is None else Mask(key_lengths=torch.tensor(lengths))
-    cache = DecoderCache(
+    return DecoderCache(
         [(memory, 2 * memory)], mask, rows_per_source, capacity, n_kv_heads=1, head_dim=1, value_dim=1
     )
-    return JoiningDecoderCache(cache)
 
 
 def write(cache, *values):
@@ -55,7 +54,7 @@ def test_rows_of_several_lengths_are_written_each_behind_its_own():
     cache, other = cache_of(numbers([7])), cache_of(numbers([8]))
     write(cache, [1, 2, 3])
     write(other, [4])
-    cache.join(other)
+    join_rows(cache, other)
     assert cache.lengths.tolist() == [3, 1]
     assert cache.self_mask(1).dense(1, 4)[:, 0, 0].tolist() == [[True] * 4, [True, True, False, False]]
     assert write(cache, [5], [6]) == [[1, 2, 3, 5], [4, 6, 0, 0]]
@@ -64,7 +63,7 @@ def test_rows_of_several_lengths_are_written_each_behind_its_own():
 def test_several_positions_at_once_see_only_what_is_before_each():
     cache, other = cache_of(numbers([7])), cache_of(numbers([8]))
     write(cache, [1, 2])
-    cache.join(other)
+    join_rows(cache, other)
     first, second = cache.self_mask(2).dense(2, 4)[:, 0].int().tolist()
     assert first == [[1, 1, 1, 0], [1, 1, 1, 1]]
     assert second == [[1, 0, 0, 0], [1, 1, 0, 0]]
@@ -111,7 +110,7 @@ def test_keep_drops_rows_and_memories_no_row_needs():
 
 def test_join_takes_the_larger_of_everything():
     cache = cache_of(numbers([7, 7, 7]), capacity=2)
-    cache.join(cache_of(numbers([8], [9]), rows_per_source=2, capacity=5))
+    join_rows(cache, cache_of(numbers([8], [9]), rows_per_source=2, capacity=5))
     assert cache.capacity == 5
     assert cache.rows == 5
     assert memories(cache) == [[7, 7, 7], [8, 0, 0], [8, 0, 0], [9, 0, 0], [9, 0, 0]]
@@ -120,7 +119,7 @@ def test_join_takes_the_larger_of_everything():
 
 def test_full_memories_of_one_length_need_no_mask():
     cache = cache_of(numbers([7]))
-    cache.join(cache_of(numbers([8])))
+    join_rows(cache, cache_of(numbers([8])))
     assert cache.memory(cache.blocks[0])[2] is None
     assert memories(cache) == [[7], [8]]
 
@@ -129,8 +128,8 @@ def test_join_where_a_source_has_lost_its_rows():
     other = cache_of(numbers([8], [9]))
     other.reorder(torch.tensor([0]))  # source 9 stays, but no row continues it
     cache = cache_of(numbers([7]))
-    cache.join(other)
-    cache.join(cache_of(numbers([6])))
+    join_rows(cache, other)
+    join_rows(cache, cache_of(numbers([6])))
     assert memories(cache) == [[7], [8], [6]]
 
 
@@ -141,7 +140,7 @@ def test_a_cache_may_run_empty_and_be_filled_again():
     assert cache.rows == 0
     assert cache.self_mask(1) is None
     assert memories(cache) == []
-    cache.join(cache_of(numbers([8, 9])))
+    join_rows(cache, cache_of(numbers([8, 9])))
     assert write(cache, [2]) == [[2]]
     assert memories(cache) == [[8, 9]]
     assert memories(cache, mask=True) == [2]

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attendo.decoding.backends import JoiningDecoderCache
+from attendo.decoding.protocols import join_rows
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Residual
 from attendo.nn.layers import Dropout, FeedForward, InputEmbedding, TokenEmbedding, keep_mask, pool
@@ -62,8 +62,7 @@ def test_a_decoder_and_its_cache_stand_where_the_memory_is(positions):
     cache = decoder.start(memory, Mask(key_lengths=LENGTHS), rows_per_source=2, capacity=8)
     assert decoder.step(x, cache).device == META
     other = decoder.start(memory[:1], None, rows_per_source=1, capacity=8)
-    cache = JoiningDecoderCache(cache)
-    cache.join(JoiningDecoderCache(other))  # rows of two lengths, sources with unlike numbers of rows
+    join_rows(cache, other)  # rows of two lengths, sources with unlike numbers of rows
     assert decoder.step(torch.zeros(5, 2, 8, device=META), cache).device == META
     assert cache.lengths.device == cache.memory_lengths.device == META
     assert cache.self_mask(2).dense(2, 7).device == META

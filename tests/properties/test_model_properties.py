@@ -9,7 +9,7 @@ from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.decoding.backends import JoiningDecoderCache
+from attendo.decoding.protocols import join_rows
 from attendo.models import EncoderDecoder, ModelConfig
 from attendo.nn.masks import Mask
 
@@ -145,7 +145,7 @@ class Search:
         per_source = self.rng.randint(1, 3)
         lengths = None if min(src_lengths) == src.shape[1] else src_lengths
         cache = self.built.start(src, lengths, per_source, capacity=self.rng.randint(30, 36))
-        return JoiningDecoderCache(cache), [(source, []) for source in sources for _ in range(per_source)]
+        return cache, [(source, []) for source in sources for _ in range(per_source)]
 
     def step(self, n=None):
         """Feeds one to three tokens to every row and compares with each text recomputed from its start."""
@@ -191,7 +191,7 @@ class Search:
             ahead = [[self.rng.randrange(VOCAB)] for _ in rows]
             self.built.step(torch.tensor(ahead), cache)
             rows = [(source, new) for (source, _), new in zip(rows, ahead, strict=True)]
-        self.cache.join(cache)
+        join_rows(self.cache, cache)
         self.rows += rows
 
 
@@ -218,11 +218,11 @@ def test_rows_of_two_lengths_in_one_step_equal_each_alone(variant, per_source):
     tgt = torch.randint(VOCAB, (2 * per_source, 6), generator=draw)
     long, short = tgt[:per_source], tgt[per_source:]
     with torch.no_grad():
-        cache = JoiningDecoderCache(built.start(src[:1], None, per_source))
-        other = JoiningDecoderCache(built.start(src[1:, :3], None, per_source))
+        cache = built.start(src[:1], None, per_source)
+        other = built.start(src[1:, :3], None, per_source)
         built.step(long[:, :4], cache)
         built.step(short[:, :1], other)
-        cache.join(other)
+        join_rows(cache, other)
         steps = [built.step(torch.cat([long[:, 4 + i], short[:, 1 + i]])[:, None], cache) for i in range(2)]
         for row in range(per_source):
             alone = built(src[:1], long[row : row + 1])[0, 4:6]

@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -17,13 +16,11 @@ from attendo.decoding.cpu_linear import ModelT, prepared
 from attendo.decoding.native.compiled import Change, CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.native.slots import SlotKVCache
-from attendo.decoding.protocols import AttendingStep, CacheT, JoiningCache, reusing
+from attendo.decoding.protocols import AttendingStep, CacheT, join_rows, reusing
 from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
 from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
-
-JoiningT = TypeVar("JoiningT", bound=JoiningCache)
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
@@ -49,58 +46,6 @@ def _log_probs(logits: Tensor) -> Tensor:
     return logits.log_softmax(-1).masked_fill(nothing, -torch.inf)
 
 
-class JoiningDecoderCache(DecoderCache):
-    """A decoder's cache that also takes in the rows of another one, as a server needs it.
-
-    >>> memory = torch.zeros(1, 2, 5, 4)
-    >>> caches = [DecoderCache([(memory, memory)], None, n, 8, n_kv_heads=2, head_dim=4, value_dim=4) for n in (3, 2)]
-    >>> cache, other = map(JoiningDecoderCache, caches)
-    >>> cache.join(other)
-    >>> cache.rows, cache.row_sources
-    (5, [0, 0, 0, 1, 1])
-    """
-
-    def __init__(self, cache: DecoderCache) -> None:
-        """cache: what a model's `start` made; its keys and values are taken over."""
-        vars(self).update(vars(cache))
-
-    def join(self, other: JoiningDecoderCache) -> None:
-        """Takes in the rows and sources of another cache of the same model, behind its own."""
-        src_len = max(self.src_len, other.src_len)
-        capacity = max(self.capacity, other.capacity)
-        n_mine = self.blocks[0].memory_key.shape[0]
-        if (
-            self.src_len != other.src_len
-            or self.memory_lengths is not None
-            or other.memory_lengths is not None
-        ):
-            self.memory_lengths = torch.cat([self._all_memory_lengths(), other._all_memory_lengths()])
-        for mine, theirs in zip(self.blocks, other.blocks, strict=True):
-            mine.key = _cat(mine.key, theirs.key, capacity)
-            mine.value = _cat(mine.value, theirs.value, capacity)
-            mine.memory_key = _cat(mine.memory_key, theirs.memory_key, src_len)
-            mine.memory_value = _cat(mine.memory_value, theirs.memory_value, src_len)
-        self.src_len = src_len
-        self.lengths = torch.cat([self.lengths, other.lengths])
-        self.row_lengths = self.row_lengths + other.row_lengths
-        self.row_sources = self.row_sources + [source + n_mine for source in other.row_sources]
-        self._look_at_rows()
-
-    def _all_memory_lengths(self) -> Int[Tensor, " sources"]:
-        if self.memory_lengths is not None:
-            return self.memory_lengths
-        n_sources = self.blocks[0].memory_key.shape[0]
-        return torch.full((n_sources,), self.src_len, device=self.lengths.device)
-
-
-def _cat(mine: Tensor, theirs: Tensor, length: int) -> Tensor:
-    """Both, one behind the other, with zeros behind the positions of the shorter."""
-    missing = [length - x.shape[2] for x in (mine, theirs)]
-    return torch.cat(
-        [F.pad(x, (0, 0, 0, n)) if n else x for x, n in zip((mine, theirs), missing, strict=True)]
-    )
-
-
 @dataclass
 class EnsembleCache(Generic[CacheT]):
     """The members' caches, moved together: row i of each is row i of the ensemble."""
@@ -117,12 +62,12 @@ class EnsembleCache(Generic[CacheT]):
         for member in self.members:
             member.keep(rows)
 
-    def join(self: EnsembleCache[JoiningT], other: EnsembleCache[JoiningT]) -> None:
+    def join(self, other: EnsembleCache[CacheT]) -> None:
         """Takes in the rows of another cache of the same models, in every member behind its own."""
         for mine, theirs in zip(self.members, other.members, strict=True):
-            mine.join(theirs)
+            join_rows(mine, theirs)
 
-    def in_place_of(self: EnsembleCache[JoiningT], spent: EnsembleCache[JoiningT]) -> EnsembleCache[JoiningT]:
+    def in_place_of(self, spent: EnsembleCache[CacheT]) -> EnsembleCache[CacheT]:
         """This one, each member in the memory of the spent one's where its kind can."""
         both = zip(self.members, spent.members, strict=True)
         return EnsembleCache([reusing(mine, theirs) for mine, theirs in both])
@@ -181,11 +126,8 @@ def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
         x = model.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
         return model.output(model.decoder.step(x, cache)[:, -1])
 
-    def start(rows: int, capacity: int) -> JoiningDecoderCache:
-        return JoiningDecoderCache(model.start(rows, capacity))
-
     weight = model.embedding.tokens.weight
-    return DecoderBackend(start, step, model.config.max_len, weight.device, why)
+    return DecoderBackend(model.start, step, model.config.max_len, weight.device, why)
 
 
 def in_bfloat16(model: ModelT) -> ModelT:
@@ -222,11 +164,9 @@ def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) ->
     """The model's own modules, on its own device. pad_id: fills the shorter sources of a batch."""
     device = model.target_embedding.tokens.weight.device
 
-    def start(
-        sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /
-    ) -> JoiningDecoderCache:
+    def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> DecoderCache:
         src, lengths = pad_rows(sources, pad_id, device)
-        return JoiningDecoderCache(model.start(src, lengths, rows_per_source, capacity))
+        return model.start(src, lengths, rows_per_source, capacity)
 
     def step(token_ids: Tensor, cache: DecoderCache, /) -> Tensor:
         return model.step(token_ids, cache)[:, -1]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Generic, cast, overload
+from typing import Generic, overload
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.decoding.options import DecodingConfig, LengthNorm, SpecialIds
-from attendo.decoding.protocols import AttendingStep, Cache, CacheT, Hypothesis, JoiningCache, Step, reusing
+from attendo.decoding.protocols import AttendingStep, Cache, CacheT, Hypothesis, Step, join_rows, reusing
 from attendo.decoding.topk import TopKFn, best_tokens, log_prob_type, reordered
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
@@ -288,7 +288,7 @@ class BeamSearch(Generic[CacheT]):
                 self.constraints = self._constraints(self.limits.tolist(), None)
             self.constraints.join(self._constraints(limits, prefixes))
         if len(self.sources):
-            cast("JoiningCache", self.cache).join(cast("JoiningCache", cache))
+            join_rows(self.cache, cache)
         else:
             self.cache = reusing(cache, self.cache)
         self.n_known += len(limits)

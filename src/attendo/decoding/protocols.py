@@ -7,10 +7,14 @@ A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from attendo.nn.cache import DecoderCache
 
 
 @runtime_checkable
@@ -24,14 +28,6 @@ class Cache(Protocol):
     def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
         """Make row `i` continue old row `rows[i]`, and drop the sources that have no row any more."""
         ...
-
-
-class JoiningCache(Protocol):
-    """A `Cache` that also takes in the rows of another of its kind, behind its own."""
-
-    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None: ...
-    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None: ...
-    def join(self, other: Self, /) -> None: ...
 
 
 @runtime_checkable
@@ -92,6 +88,52 @@ def reusing(cache: CacheT, spent: CacheT) -> CacheT:
         return cache
     joined: CacheT = cache.in_place_of(spent)
     return joined
+
+
+def join_rows(cache: Any, other: Any) -> None:
+    """Take the rows and sources of `other`, of the same model, into `cache`, behind its own.
+
+    A cache of a kind of its own has a method `join`; a model's own `DecoderCache` is joined here.
+
+    >>> memory = torch.zeros(1, 2, 5, 4)
+    >>> cache, other = (
+    ...     DecoderCache([(memory, memory)], None, n, 8, n_kv_heads=2, head_dim=4, value_dim=4) for n in (3, 2)
+    ... )
+    >>> join_rows(cache, other)
+    >>> cache.rows, cache.row_sources
+    (5, [0, 0, 0, 1, 1])
+    """
+    if not isinstance(cache, DecoderCache):
+        cache.join(other)
+        return
+    src_len = max(cache.src_len, other.src_len)
+    capacity = max(cache.capacity, other.capacity)
+    n_sources = cache.blocks[0].memory_key.shape[0]
+    padded = cache.memory_lengths is not None or other.memory_lengths is not None
+    if padded or cache.src_len != other.src_len:
+        cache.memory_lengths = torch.cat([_memory_lengths(cache), _memory_lengths(other)])
+    for mine, theirs in zip(cache.blocks, other.blocks, strict=True):
+        mine.key = _cat(mine.key, theirs.key, capacity)
+        mine.value = _cat(mine.value, theirs.value, capacity)
+        mine.memory_key = _cat(mine.memory_key, theirs.memory_key, src_len)
+        mine.memory_value = _cat(mine.memory_value, theirs.memory_value, src_len)
+    cache.src_len = src_len
+    cache.lengths = torch.cat([cache.lengths, other.lengths])
+    cache.row_lengths = cache.row_lengths + other.row_lengths
+    cache.row_sources = cache.row_sources + [source + n_sources for source in other.row_sources]
+    cache.look_at_rows()
+
+
+def _memory_lengths(cache: DecoderCache) -> Int[Tensor, " sources"]:
+    if cache.memory_lengths is not None:
+        return cache.memory_lengths
+    n_sources = cache.blocks[0].memory_key.shape[0]
+    return torch.full((n_sources,), cache.src_len, device=cache.lengths.device)
+
+
+def _cat(mine: Tensor, theirs: Tensor, length: int) -> Tensor:
+    """Both, one behind the other, with zeros behind the positions of the shorter."""
+    return torch.cat([F.pad(x, (0, 0, 0, length - x.shape[2])) for x in (mine, theirs)])
 
 
 @runtime_checkable

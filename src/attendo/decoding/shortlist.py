@@ -21,7 +21,7 @@ from attendo.decoding.cpu_linear import quantized
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import library
 from attendo.decoding.native.slots import Matrix, SlotKVCache
-from attendo.decoding.protocols import CacheT, Start, Step, reusing
+from attendo.decoding.protocols import CacheT, Start, Step, join_rows, reusing
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 
@@ -312,8 +312,7 @@ class ListedCache(Generic[CacheT]):
 
     def join(self, other: ListedCache[CacheT]) -> None:
         """Takes in the rows of another cache, with their lists."""
-        mine: Any = self.inner
-        mine.join(other.inner)
+        join_rows(self.inner, other.inner)
         self.lists = self.lists + other.lists
         self.made = None
         self.settled = False

@@ -15,7 +15,7 @@ from torch import Tensor
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.options import SpecialIds
-from attendo.decoding.protocols import JoiningCache
+from attendo.decoding.protocols import Cache, join_rows
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig, fresh_seed
 from attendo.inference.incremental_decode import Spelling, Stops
 
@@ -58,7 +58,7 @@ class Windows:
         """prompts: what each row is to see before the first id that it is given. n_steps: how many it will be given."""
         self.model = model
         self.rows = [Row(list(prompt), n) for prompt, n in zip(prompts, n_steps, strict=True)]
-        self._cache: JoiningCache | None = None
+        self._cache: Cache | None = None
         self._cached: list[Row] = []
 
     def after(self, row: Row, new_ids: Sequence[int]) -> list[int]:
@@ -118,11 +118,11 @@ class Windows:
         if self._cache is None:
             self._cache = cache
         else:
-            self._cache.join(cache)
+            join_rows(self._cache, cache)
         self._cached = self._cached + rows
         return logits
 
-    def _read(self, rows: list[Row], n: int, cache: JoiningCache) -> Float[Tensor, "rows vocab"]:
+    def _read(self, rows: list[Row], n: int, cache: Cache) -> Float[Tensor, "rows vocab"]:
         """The logits after the last n ids of each row; of a long prompt, those of its last position alone."""
         token_ids = torch.tensor([row.ids[-n:] for row in rows], device=self.model.device)
         return self.model.step(token_ids, cache)

@@ -79,9 +79,10 @@ class DecoderCache:
         # the host's copy of `lengths` and of each row's source: to choose a fast path, no device is read
         self.row_lengths = [0] * rows
         self.row_sources = [source for source in range(n_sources) for _ in range(rows_per_source)]
-        self._look_at_rows()
+        self.look_at_rows()
 
-    def _look_at_rows(self) -> None:
+    def look_at_rows(self) -> None:
+        """Choose the fast paths that the lengths and sources of the rows allow, after a change of either."""
         self.longest = max(self.row_lengths, default=0)
         self.same_length = min(self.row_lengths, default=0) == self.longest
         n_sources = self.blocks[0].memory_key.shape[0]
@@ -181,4 +182,4 @@ class DecoderCache:
         self.lengths = self.lengths[rows]
         self.row_lengths = [self.row_lengths[row] for row in chosen]
         self.row_sources = [self.row_sources[row] for row in chosen]
-        self._look_at_rows()
+        self.look_at_rows()
