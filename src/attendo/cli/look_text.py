@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendo.cli.head_ranking import layer_names
@@ -125,7 +126,7 @@ def _facts(view: View, language: Language) -> list[str]:
         lines.append(_without(label, f"{best['probability']:.1%}").text(language))
         moved = Localized(f"by {points:+.1f} points", _moved(points, 1, " ポイント"))
         lines.append(_changed(Localized("probability", "確率"), label, moved, language))
-    elif change is not None:
+    elif change is not None and "text" in change and "log_prob" in change:
         text = _plain(change["text"], language)
         lines.append(_without(text, f"{change['log_prob']:.2f}").text(language))
         moved = Localized(f"by {change['total']:+.2f}", _moved(change["total"], 2))
@@ -187,7 +188,7 @@ def _moved(change: float, digits: int, unit: str = "") -> str:
     return f" {abs(change):.{digits}f}{unit or ' '}{'下がる' if change < 0 else '上がる'}"
 
 
-def _probability(found: dict[str, Any]) -> Localized:
+def _probability(found: Mapping[str, Any]) -> Localized:
     """How probable an answer is, and of a masked language model what the answer is."""
 
     en, ja = f"log-probability {found['log_prob']:.2f}", f"対数確率 {found['log_prob']:.2f}"

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from safetensors import safe_open
 from torch import Tensor
 
+from attendo.decoding.beam import length_norm
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Translator
 from attendo.inspecting.edits import Edit, Mean, Off, Temper
@@ -32,6 +33,24 @@ from attendo.inspecting.residual_stream import (
     pooled_lens,
     value_norms,
 )
+from attendo.microscope.protocol import (
+    Baseline,
+    FilmAnswer,
+    Frame,
+    Label,
+    Layer,
+    LayerStack,
+    LensAnswer,
+    LookAnswer,
+    MatricesAnswer,
+    NextAnswer,
+    Outcome,
+    PositionsAnswer,
+    RolloutAnswer,
+    ScoredToken,
+    Thumbnail,
+    Token,
+)
 from attendo.microscope.run_model import LookResult, attention_paths, log_probs_of_wanted
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderClassifier, EncoderDecoder, Model
@@ -42,9 +61,10 @@ from attendo.runs.init_from import kept_weights
 from attendo.training.checkpoints import load_weights, sound_checkpoints
 
 
-def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> dict[str, Any]:
+def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:
     """What the page is told of a look; baseline: the same of the model as it is, where something is changed."""
     return {
+        "ask": result.request.body,
         "key": result.request.key,
         "family": result.family,
         "source": _tokens(result, result.source, of_source=True),
@@ -58,7 +78,7 @@ def look_answer(result: LookResult, baseline: LookResult | None, began: float) -
     }
 
 
-def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[dict[str, Any]]:
+def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> list[Token]:
     """The tokens of a side; those that a token is predicted at tell which."""
     known = {token: result.token(token) for token in {*ids, *(w for w in result.wanted if w is not None)}}
     predicts = bool(result.wanted) and of_source == (result.family == "masked-language-model")
@@ -68,12 +88,12 @@ def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> lis
     wanted = torch.tensor([0 if w is None else w for w in result.wanted], device=result.logits.device)
     ranks = (result.logits > result.logits.gather(-1, wanted[:, None])).sum(-1).tolist()
     return [
-        known[token] | {"out": None if w is None else {**known[w], "log_prob": log_prob, "rank": rank + 1}}
+        {**known[token], "out": None if w is None else {**known[w], "log_prob": log_prob, "rank": rank + 1}}
         for token, w, log_prob, rank in zip(ids, result.wanted, log_probs, ranks, strict=True)
     ]
 
 
-def outcome(result: LookResult) -> dict[str, Any]:
+def outcome(result: LookResult) -> Outcome:
     """The answer of a model: its text and how probable it is, or a classifier's labels, likeliest first.
 
     Of a masked language model: the text with its hidden tokens found, whose number is `filled`; where none is hidden,
@@ -93,32 +113,32 @@ def outcome(result: LookResult) -> dict[str, Any]:
     score = result.score
     if score is None and isinstance(result.user, Translator):
         score = normalized(result.user, log_prob, len(written))
-    found = {"text": result.tokenizer.decode(written), "log_prob": log_prob, "finished": result.finished}
-    return found if score is None else found | {"score": score}
+    text = result.tokenizer.decode(written)
+    found: Outcome = {"text": text, "log_prob": log_prob, "finished": result.finished}
+    return found if score is None else {**found, "score": score}
 
 
 def normalized(translator: Translator, log_prob: float, n_tokens: int) -> float:
     """A translation's score: its log-probability by the length norm of the run's search."""
-    from attendo.decoding.beam import length_norm
-
     config = translator.decoding
     return log_prob / length_norm(n_tokens, config.length_penalty, config.length_norm)
 
 
-def _labels(result: LookResult) -> list[dict[str, Any]]:
+def _labels(result: LookResult) -> list[Label]:
     assert isinstance(result.user, Classifier)
     probabilities = (result.logits.double() / result.user.temperature).softmax(-1).tolist()
     rows = zip(result.user.labels.names, probabilities, strict=True)
     return [{"label": name, "probability": p} for name, p in sorted(rows, key=lambda row: -row[1])]
 
 
-def compared(result: LookResult, baseline: LookResult) -> dict[str, Any]:
+def compared(result: LookResult, baseline: LookResult) -> Baseline:
     """The answer of the model as it is, and what the edits change in its log-probability, token by token."""
     before = outcome(baseline)
     if isinstance(result.user, Classifier):
         now = {row["label"]: row["probability"] for row in _labels(result)}
-        deltas = {row["label"]: now[row["label"]] - row["probability"] for row in before["labels"]}
-        return before | {"deltas": deltas, "total": deltas[before["labels"][0]["label"]]}
+        labels = _labels(baseline)
+        by_label = {row["label"]: now[row["label"]] - row["probability"] for row in labels}
+        return {**before, "deltas": by_label, "total": by_label[labels[0]["label"]]}
     logits = result.logits
     if (result.source, result.target) != (baseline.source, baseline.target):
         # by the same readable computation as the look at the model as it is: what is equal differs by nothing
@@ -128,10 +148,10 @@ def compared(result: LookResult, baseline: LookResult) -> dict[str, Any]:
     deltas = changed[baseline.prompt_tokens - 1 :].tolist()
     written = baseline.wanted[baseline.prompt_tokens - 1 :]
     tokens = [None if token is None else baseline.token(token) for token in written]
-    return before | {"deltas": deltas, "total": sum(deltas), "tokens": tokens}
+    return {**before, "deltas": deltas, "total": sum(deltas), "tokens": tokens}
 
 
-def stacks_of(result: LookResult) -> list[dict[str, Any]]:
+def stacks_of(result: LookResult) -> list[LayerStack]:
     """Every attention layer of a look, by stack."""
     return [
         {"name": name, "layers": [layer_of(result, path) for path in paths]}
@@ -139,7 +159,7 @@ def stacks_of(result: LookResult) -> list[dict[str, Any]]:
     ]
 
 
-def layer_of(result: LookResult, path: str) -> dict[str, Any]:
+def layer_of(result: LookResult, path: str) -> Layer:
     """One attention layer: its shape, how it is edited, and each head's measures and thumbnail."""
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
@@ -193,7 +213,7 @@ def _off(result: LookResult, path: str, n_heads: int) -> list[int]:
     return sorted(off)
 
 
-def _told(beta: float) -> float | str:
+def _told(beta: float) -> float | Literal["inf"]:
     return "inf" if beta == float("inf") else beta
 
 
@@ -215,7 +235,7 @@ THUMB = 40
 """The most cells on a side of a thumbnail."""
 
 
-def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> dict[str, Any]:
+def thumbnail(weights: Float[Tensor, "heads q_len k_len"], *, causal: bool) -> Thumbnail:
     """Small pictures of heads: the largest weight of each patch, of which 255 is the head's `darkest` or more."""
     rows, columns = (min(THUMB, n) for n in weights.shape[1:])
     small = F.adaptive_max_pool2d(weights[None].float(), (rows, columns))[0].cpu()
@@ -291,7 +311,7 @@ def tensor_answer(result: LookResult, path: str, head: int | None = None) -> byt
     return b"".join(map(float_bytes, parts))
 
 
-def matrices_answer(result: LookResult, path: str) -> dict[str, Any]:
+def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     """The rank and Frobenius norm of W^(h) = W_hᵒ W_hᵛ, and ‖contribution‖ of each head at each query, with the edits.
 
     The contributions of all heads, plus the bias, are the layer's output (Vaswani et al. 2017, section 3.2.2; Bishop &
@@ -311,7 +331,7 @@ def matrices_answer(result: LookResult, path: str) -> dict[str, Any]:
     }
 
 
-def next_answer(result: LookResult, position: int, n: int = 10) -> dict[str, Any]:
+def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
     """The n most probable tokens at a position, with the mass of all up to each, and the entropy in nats.
 
     position: of the target, whose next token is told; of a masked language model, of the source, whose own token is.
@@ -329,12 +349,13 @@ def next_answer(result: LookResult, position: int, n: int = 10) -> dict[str, Any
     probabilities = log_probs.exp()
     best, ids = probabilities.topk(min(n, len(probabilities)))
     rows = zip(ids.tolist(), best.tolist(), best.cumsum(0).tolist(), strict=True)
-    wanted, actual = result.wanted[position], None
+    wanted = result.wanted[position]
+    actual: ScoredToken | None = None
     if wanted is not None:
         rank = 1 + int((log_probs > log_probs[wanted]).sum())
-        actual = result.token(wanted) | {"p": float(probabilities[wanted]), "rank": rank}
+        actual = {**result.token(wanted), "p": float(probabilities[wanted]), "rank": rank}
     return {
-        "tokens": [result.token(token) | {"p": p, "cumulative": mass} for token, p, mass in rows],
+        "tokens": [{**result.token(token), "p": p, "cumulative": mass} for token, p, mass in rows],
         "entropy": float(-(probabilities * log_probs).nan_to_num().sum()),
         "actual": actual,
     }
@@ -347,7 +368,7 @@ LABEL = (
 )
 
 
-def rollout_answer(result: LookResult, stack: str) -> dict[str, Any]:
+def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
     """How much of each position, behind the last layer, is said to come from each input token `[q_len, k_len]`.
 
     "encoder", "decoder": through the self-attention of that stack; rows sum to 1. "cross": from the source's tokens to
@@ -376,7 +397,7 @@ def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q
 
 
 @torch.inference_mode()
-def lens_answer(result: LookResult, stack: str) -> dict[str, Any]:
+def lens_answer(result: LookResult, stack: str) -> LensAnswer:
     """The first choice of each position by layer, with p, and rank and p of what is the first choice in the end.
 
     {stack, kind, layers, positions, tokens [layer][position]}; layer 0 is the embedding. kind "vocabulary": tokens that
@@ -390,7 +411,7 @@ def lens_answer(result: LookResult, stack: str) -> dict[str, Any]:
     last = _values(result, states[-1], stack)
     final = last.argmax(-1)
     tokens = [list(_row(result, _values(result, layer, stack), final)) for layer in states]
-    answer: dict[str, Any] = {
+    answer: LensAnswer = {
         "stack": stack,
         "kind": _kind(result, stack),
         "layers": ["embedding", *(f"block {number}" for number in range(1, len(states)))],
@@ -402,7 +423,7 @@ def lens_answer(result: LookResult, stack: str) -> dict[str, Any]:
     return answer
 
 
-def _kind(result: LookResult, stack: str) -> str:
+def _kind(result: LookResult, stack: str) -> Literal["vocabulary", "classes", "nearest embedding"]:
     if result.family == "classification":
         return "classes"
     return "nearest embedding" if result.family == "translation" and stack == "encoder" else "vocabulary"
@@ -430,17 +451,17 @@ def _values(result: LookResult, states: Float[Tensor, "len d_model"], stack: str
     return logits.softmax(-1)
 
 
-def _row(result: LookResult, values: Float[Tensor, "len n"], final: Tensor) -> Iterator[dict[str, Any]]:
+def _row(result: LookResult, values: Float[Tensor, "len n"], final: Tensor) -> Iterator[ScoredToken]:
     best, ids = values.max(-1)
     of_final = values.gather(-1, final[:, None])
     ranks = 1 + (values > of_final).sum(-1)
     columns = zip(ids.tolist(), best.tolist(), ranks.tolist(), of_final[:, 0].tolist(), strict=True)
     shown = {token: _shown(result, token) for token in set(ids.tolist())}
     for token, p, rank, p_of_final in columns:
-        yield shown[token] | {"p": p, "rank_of_final": rank, "p_of_final": p_of_final}
+        yield {**shown[token], "p": p, "rank_of_final": rank, "p_of_final": p_of_final}
 
 
-def _shown(result: LookResult, token: int) -> dict[str, Any]:
+def _shown(result: LookResult, token: int) -> Token:
     if not isinstance(result.user, Classifier):
         return result.token(token)
     label = result.user.labels.names[token]
@@ -467,7 +488,7 @@ AT_LEAST = 64
 """Positions that are shown, where the model has so many: a short text shows no pattern."""
 
 
-def positions_answer(result: LookResult, side: Literal["source", "target"]) -> dict[str, Any]:
+def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
     """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
 
     Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
@@ -598,7 +619,7 @@ MOST_FRAMES = 24
 HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 
 
-def film_answer(result: LookResult, path: str, head: int) -> dict[str, Any]:
+def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
     """A head's weights over the same tokens (teacher-forced) by checkpoint, the trained model last.
 
     A frame: step, weights `[q_len, k_len]` as base64 float32, the head's measures, and final, True for the trained
@@ -620,7 +641,7 @@ def film_answer(result: LookResult, path: str, head: int) -> dict[str, Any]:
     if not newest:
         notes.append(f"this run has kept no checkpoints; train with {HOW_TO_KEEP_MORE} to keep more")
     frames = [
-        _frame(result, path, weights) | {"step": step, "final": final}
+        _frame(result, path, weights, step, final=final)
         for step, final, weights in _weights(result, path, head, chosen)
     ]
     q_len, k_len = result.record[path].weights.shape[2:]
@@ -662,7 +683,14 @@ def _trained_steps(folder: Path) -> int:
         return int((file.metadata() or {}).get("step", 0))
 
 
-def _frame(result: LookResult, path: str, weights: Float[Tensor, "q_len k_len"]) -> dict[str, Any]:
+def _frame(
+    result: LookResult, path: str, weights: Float[Tensor, "q_len k_len"], step: int, *, final: bool
+) -> Frame:
     queries, keys = result.sides(path)
     measures = head_measures(weights[None], result.ids(queries), result.ids(keys), cross=queries != keys)
-    return {"weights": encoded(weights), "measures": {name: values[0] for name, values in measures.items()}}
+    return {
+        "weights": encoded(weights),
+        "measures": {name: values[0] for name, values in measures.items()},
+        "step": step,
+        "final": final,
+    }

@@ -154,7 +154,7 @@ def answer_text(result: LookResult) -> str:
     if "labels" in found:
         best = found["labels"][0]
         return f"{best['label']} ({best['probability']:.1%})"
-    return found["text"]
+    return found.get("text", "")
 
 
 def visible(piece: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
 from attendo.inspecting.recording import recording
 from attendo.microscope.answers import stack_weights
+from attendo.microscope.protocol import EffectsAnswer, TokensAnswer, WithoutHead
 from attendo.microscope.run_model import LookResult, User, attention_layers
 from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
@@ -34,7 +35,7 @@ MOST_POSITIONS = 4096
 """Positions that go through the model at a time, over all rows: with 512 of them, 8 heads."""
 
 
-def effects_answer(result: LookResult, path: str) -> dict[str, Any]:
+def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
     """What becomes of the same answer when each head of a layer is switched off alone, and when all of the layer is.
 
     delta: the sum of `deltas`, the change in log-probability (nats) of each token of the answer, teacher-forced; of a
@@ -48,19 +49,19 @@ def effects_answer(result: LookResult, path: str) -> dict[str, Any]:
         raise AttendoError(f"{path} is no attention layer or feed-forward net of this model")
     before = _told(result, result.logits[None])
     layer = _changes(result, Off(path), 1, before)
-    answer: dict[str, Any] = {"path": path, "layer": {"delta": float(layer.sum())}}
+    of_layer: dict[Literal["delta"], float] = {"delta": float(layer.sum())}
     if isinstance(module, FeedForward):
-        return answer
+        return {"path": path, "layer": of_layer}
     chunks = _sweep(module.n_heads, sum(tensor.shape[1] for tensor in result.inputs.values()))
-    heads = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
-    answer["heads"] = [
+    rows = [row for off in chunks for row in _changes(result, OffByRow(path, off), len(off), before)]
+    heads: list[WithoutHead] = [
         {"head": head, "delta": float(deltas.sum()), "deltas": deltas.tolist()}
-        for head, deltas in enumerate(heads)
+        for head, deltas in enumerate(rows)
     ]
     if isinstance(result.user, Classifier):
-        for head in answer["heads"]:
+        for head in heads:
             head["label_probability"] = float((before[0, 0] + head["delta"]).exp())
-    return answer
+    return {"path": path, "layer": of_layer, "heads": heads}
 
 
 def _sweep(n_heads: int, n_positions: int) -> Iterator[Bool[Tensor, "rows heads"]]:
@@ -146,7 +147,7 @@ MOST_WORK = 2e11
 TOKENS_AT_ONCE = 8192
 
 
-def tokens_answer(result: LookResult) -> dict[str, Any]:
+def tokens_answer(result: LookResult) -> TokensAnswer:
     """Each token's part in the label: {label, left_out, gradient_times_input, rollout, pooled, note_en, note_ja}.
 
     left_out: log p(label) less what it is without the token, in nats; 0 for the specials around a text, which no text

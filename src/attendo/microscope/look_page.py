@@ -13,7 +13,7 @@ from attendo.display.web import asset, hash_of, one_script
 from attendo.errors import AttendoError
 from attendo.files import json_of
 from attendo.microscope.protocol import LookRequest, canonical
-from attendo.microscope.session import Session, question_of
+from attendo.microscope.session import Session
 
 Widget = Any
 """An `anywidget.AnyWidget`; that package is an extra."""
@@ -113,7 +113,7 @@ def live_page(language: Language = "en", model: Mapping[str, Any] | None = None)
 
 def framed_page(request: LookRequest) -> str:
     """The page inside another, which hands its questions on (`widget`); request: its first look."""
-    return _page("'none'", _data({"frame": question_of(request)}), "en")
+    return _page("'none'", _data({"frame": request.body}), "en")
 
 
 def saved_page(

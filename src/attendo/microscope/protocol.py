@@ -1,4 +1,4 @@
-"""What a person asks of the microscope, as a plain value that can stand in an address or a request."""
+"""What the page asks of the microscope and what it is answered: the types of both, which are also a JSON schema."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, Required
+
+from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
 from attendo.config import build
 from attendo.errors import AttendoError
 
 Search = Literal["greedy", "beam", "forced"]
+Side = Literal["source", "target"]
+Verdict = Literal["same", "model", "search", "forced"]
+From0 = Annotated[int, Field(ge=0)]
+From1 = Annotated[int, Field(ge=1)]
 MOST_CHARACTERS, MOST_BEAMS, MOST_TOKENS, MOST_EDITS = 100_000, 16, 1024, 1000
 
 
@@ -77,24 +84,432 @@ class LookRequest:
         """Names the answer."""
         return hashlib.sha256(canonical(dataclasses.asdict(self)).encode()).hexdigest()[:16]
 
+    @property
+    def body(self) -> dict[str, Any]:
+        """As the body of the question `look` has it, every field given."""
+        edits = [dataclasses.asdict(edit) for edit in self.edits]
+        return dataclasses.asdict(self) | {"prefix_ids": list(self.prefix_ids), "edits": edits}
+
     def without_edits(self) -> LookRequest:
         """The same of the model as it is."""
         return dataclasses.replace(self, edits=())
 
 
-def look_request(body: Mapping[str, Any]) -> LookRequest:
-    """A LookRequest from a request's body, strictly. Raises AttendoError naming the field and what is right.
+@dataclass(frozen=True, kw_only=True)
+class ModelRequest:
+    """What the model is, before anything is looked at."""
 
-    >>> request = look_request({"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]})
-    >>> request.edits[0].inverse_temperature
-    inf
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRequest:
+    """A question about a look, whose answer named the key."""
+
+    key: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathRequest(KeyRequest):
+    """About an attention layer; `effects` takes a feed-forward net, too."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorRequest(PathRequest):
+    """About all heads of a layer, or one alone."""
+
+    head: From0 | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilmRequest(PathRequest):
+    """About one head over the checkpoints."""
+
+    head: From0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackRequest(KeyRequest):
+    """About a stack: encoder, decoder, or cross."""
+
+    stack: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class NextRequest(KeyRequest):
+    """About the n most probable tokens at a position."""
+
+    position: From0
+    n: From1
+
+
+@dataclass(frozen=True, kw_only=True)
+class PositionsRequest(KeyRequest):
+    """About the positional encoding of a side."""
+
+    side: Side
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeRequest(KeyRequest):
+    """About a search of this width."""
+
+    beam: From1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhyRequest(TreeRequest):
+    """About a text that such a search did not find."""
+
+    target: str
+
+
+REQUESTS: dict[str, type] = {
+    "model": ModelRequest,
+    "look": LookRequest,
+    "tensor": TensorRequest,
+    "matrices": PathRequest,
+    "effects": PathRequest,
+    "film": FilmRequest,
+    "lens": StackRequest,
+    "rollout": StackRequest,
+    "next": NextRequest,
+    "tree": TreeRequest,
+    "why": WhyRequest,
+    "positions": PositionsRequest,
+    "tokens": KeyRequest,
+}
+"""The body of each question by the question's name."""
+
+
+def request_of(name: str, body: Mapping[str, Any]) -> Any:
+    """A request from its body, strictly. Raises AttendoError naming the question or field and what is right.
+
+    >>> request_of("look", {"text": "rain", "edits": [{"kind": "beta", "path": "*", "beta": "inf"}]}).edits[0].beta
+    'inf'
     """
-    edits = body.get("edits", [])
-    if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
-        raise AttendoError("edits is not a list of tables; give [] for none")
-    for edit in edits:
-        build(EditRequest, edit, "edit")  # names an unknown key
-    return build(LookRequest, body, "look")
+    if name not in REQUESTS:
+        raise AttendoError(
+            f"there is no question {name!r}; the page and this program are of two versions: reload it"
+        )
+    if name == "look":
+        edits = body.get("edits", [])
+        if not isinstance(edits, list) or not all(isinstance(edit, dict) for edit in edits):
+            raise AttendoError("edits is not a list of tables; give [] for none")
+        for edit in edits:
+            build(EditRequest, edit, "edit")  # names an unknown key
+    return build(REQUESTS[name], body, name, others=name != "look")
+
+
+class Token(TypedDict):
+    """A token: its id, its piece, what it spells alone; unknown: whether it stands for what has none.
+
+    out: of a token that was read, what is predicted at its place; None where nothing follows.
+    """
+
+    id: int
+    piece: str
+    text: str
+    unknown: NotRequired[bool]
+    out: NotRequired[RankedToken | None]
+
+
+class LikelyToken(Token):
+    """A token with its log-probability."""
+
+    log_prob: float
+
+
+class RankedToken(LikelyToken):
+    """A token that the model has weighed against the others; rank: from 1."""
+
+    rank: int
+
+
+class WhyToken(RankedToken):
+    """A token of the user's text; best: the model's first choice there."""
+
+    best: LikelyToken
+
+
+class ScoredToken(Token, total=False):
+    """A token with its probability, or its cosine; the other numbers as far as an answer has them."""
+
+    p: Required[float]
+    rank: int
+    cumulative: float
+    p_of_final: float
+    rank_of_final: int
+
+
+class Thumbnail(TypedDict):
+    """Small pictures of the heads of a layer, as bytes in base64; see `thumbnail`."""
+
+    rows: int
+    columns: int
+    darkest: list[float]
+    data: str
+
+
+class Layer(TypedDict):
+    """An attention layer of a look; see `layer_of`."""
+
+    path: str
+    heads: int
+    kv_heads: int
+    queries: Side
+    keys: Side
+    q_len: int
+    k_len: int
+    causal: bool
+    scale: float
+    slopes: list[float] | None
+    biases: list[list[float | None]] | None
+    head_dim: int
+    value_dim: int
+    beta: list[float | Literal["inf"]]
+    off: list[int]
+    measures: dict[str, list[float]]
+    thumb: Thumbnail
+
+
+class LayerStack(TypedDict):
+    """The layers of a stack."""
+
+    name: str
+    layers: list[Layer]
+
+
+class Label(TypedDict):
+    """A label of a classifier."""
+
+    label: str
+    probability: float
+
+
+class Outcome(TypedDict, total=False):
+    """The answer of a model: a text with its log-probability, or labels; see `outcome`."""
+
+    text: str
+    log_prob: float
+    finished: bool
+    score: float
+    filled: int
+    labels: list[Label]
+
+
+class Baseline(Outcome):
+    """The answer of the model as it is, and what the edits change in it; see `compared`."""
+
+    deltas: list[float] | dict[str, float]
+    total: float
+    tokens: NotRequired[list[Token | None]]
+
+
+class LookAnswer(TypedDict):
+    """What the page is told of a look; key: names it in the questions that follow."""
+
+    ask: dict[str, Any]
+    key: str
+    family: str
+    source: list[Token]
+    target: list[Token]
+    prompt_tokens: int
+    stacks: list[LayerStack]
+    outcome: Outcome
+    baseline: Baseline | None
+    note: str
+    seconds: float
+
+
+class ModelStack(TypedDict):
+    """The attention layers of a stack, before any look."""
+
+    name: str
+    paths: list[str]
+    heads: int
+
+
+class ModelAnswer(TypedDict):
+    """What the page is told of the model."""
+
+    name: str
+    own_parts: bool
+    family: str
+    facts: list[list[str]]
+    search: Search
+    beam: int
+    vocab_size: int
+    stacks: list[ModelStack]
+    checkpoints: list[int]
+    effects: list[str]
+
+
+class MatricesAnswer(TypedDict):
+    """Of each head of a layer; see `matrices_answer`."""
+
+    path: str
+    rank: list[int]
+    norms: list[float]
+    contribution: list[list[float]]
+
+
+class WithoutHead(TypedDict):
+    """What changes without a head; label_probability: of a classifier."""
+
+    head: int
+    delta: float
+    deltas: list[float]
+    label_probability: NotRequired[float]
+
+
+class EffectsAnswer(TypedDict):
+    """What changes without each head of a layer, and without the layer; see `effects_answer`."""
+
+    path: str
+    layer: dict[Literal["delta"], float]
+    heads: NotRequired[list[WithoutHead]]
+
+
+class Frame(TypedDict):
+    """The weights of a head in one checkpoint, as float32 in base64."""
+
+    weights: str
+    measures: dict[str, float]
+    step: int
+    final: bool
+
+
+class FilmAnswer(TypedDict):
+    """A head by checkpoint; see `film_answer`."""
+
+    frames: list[Frame]
+    q_len: int
+    k_len: int
+    note: str
+
+
+class LensAnswer(TypedDict):
+    """The first choices by layer; see `lens_answer`."""
+
+    stack: str
+    kind: Literal["vocabulary", "classes", "nearest embedding"]
+    layers: list[str]
+    positions: int
+    tokens: list[list[ScoredToken]]
+    pooled: NotRequired[list[dict[str, float]]]
+
+
+class RolloutAnswer(TypedDict):
+    """Attention rollout, as float32 in base64; see `rollout_answer`."""
+
+    q_len: int
+    k_len: int
+    data: str
+    label: str
+    source: str
+
+
+class NextAnswer(TypedDict):
+    """The most probable tokens at a position; see `next_answer`."""
+
+    tokens: list[ScoredToken]
+    entropy: float
+    actual: ScoredToken | None
+
+
+class TreeNode(TypedDict):
+    """A token that a search has weighed; see `tree_answer`."""
+
+    id: str
+    parent: str | None
+    step: int
+    token: Token
+    log_prob: float
+    sum: float
+    score: float | None
+    kept: bool
+    finished: bool
+    best: bool
+
+
+class TreeAnswer(TypedDict):
+    """A search as a tree."""
+
+    nodes: list[TreeNode]
+    best_text: str
+    best_score: float
+    beam: int
+
+
+class WhyAnswer(TypedDict):
+    """A text of the user's beside that which a search found; see `why_answer`."""
+
+    text: str
+    tokens: list[WhyToken]
+    score: float
+    best_text: str
+    best_score: float
+    diverges_at: int | None
+    lost_at: int | None
+    verdict: Verdict
+    sentence_en: str
+    sentence_ja: str
+
+
+class PositionsAnswer(TypedDict):
+    """The positional encoding, as float32 in base64; see `positions_answer`."""
+
+    kind: str
+    name: str
+    n: int
+    d: int
+    trained: int
+    data: str
+    dots: str
+    note_en: str
+    note_ja: str
+
+
+class TokensAnswer(TypedDict):
+    """Each token's part in a label; see `tokens_answer`."""
+
+    label: str
+    left_out: list[float] | None
+    gradient_times_input: list[float]
+    rollout: list[float]
+    pooled: list[float]
+    note_en: str
+    note_ja: str
+
+
+ANSWERS: dict[str, Any] = {
+    "model": ModelAnswer,
+    "look": LookAnswer,
+    "tensor": bytes,
+    "matrices": MatricesAnswer,
+    "effects": EffectsAnswer,
+    "film": FilmAnswer,
+    "lens": LensAnswer,
+    "rollout": RolloutAnswer,
+    "next": NextAnswer,
+    "tree": TreeAnswer,
+    "why": WhyAnswer,
+    "positions": PositionsAnswer,
+    "tokens": TokensAnswer,
+}
+"""The answer to each question; bytes are float32 numbers in little-endian order (`tensor_answer`)."""
+
+
+def json_schema() -> dict[str, Any]:
+    """Request and answer of each question as JSON schemas."""
+    return {
+        name: {
+            "request": TypeAdapter(REQUESTS[name]).json_schema(),
+            "answer": TypeAdapter(answer).json_schema(),
+        }
+        for name, answer in ANSWERS.items()
+    }
 
 
 def canonical(value: Any) -> str:

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -32,14 +32,12 @@ from attendo.inference.generation import special_ids
 from attendo.inference.translations import is_looping
 from attendo.inspecting.edits import Edit, LayerEdits, Mean, Off, OffByRow, Replace, Temper, resolve
 from attendo.inspecting.recording import Recording, edited, recording
-from attendo.microscope.protocol import EditRequest, LookRequest, Search
+from attendo.microscope.protocol import EditRequest, LookRequest, Search, Side, Token
 from attendo.models import Model
 from attendo.nn.attention import Attention
 from attendo.nn.layers import FeedForward
 
 User = Translator | Classifier | Generator | Embedder
-
-Side = Literal["source", "target"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,16 +70,13 @@ class LookResult:
     folder: Path | None = None
     note: str = ""
 
-    def token(self, token_id: int) -> dict[str, Any]:
+    def token(self, token_id: int) -> Token:
         """A token as the page shows it: its id, its piece, and what it spells alone."""
         piece = self.piece(token_id)
-        shown: dict[str, Any] = {
-            "id": token_id,
-            "piece": piece,
-            "text": self.tokenizer.decode([token_id]),
-        }
-        unknown = token_id == self.tokenizer.unk_id and piece != MASK
-        return shown | ({"unknown": True} if unknown else {})
+        shown: Token = {"id": token_id, "piece": piece, "text": self.tokenizer.decode([token_id])}
+        if token_id == self.tokenizer.unk_id and piece != MASK:
+            shown["unknown"] = True
+        return shown
 
     def piece(self, token_id: int) -> str:
         """A token's piece; to a masked language model an unknown token and a hidden one are the same, MASK."""

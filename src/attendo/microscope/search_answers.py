@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -23,7 +22,7 @@ from attendo.inference import Generator, Translator
 from attendo.inference.alignment import coverage_scores
 from attendo.inference.incremental_decode import Spelling
 from attendo.inference.translations import translation_of
-from attendo.microscope.protocol import MOST_BEAMS
+from attendo.microscope.protocol import MOST_BEAMS, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
 from attendo.microscope.run_model import LookResult, config_of, search_text, search_translation
 
 
@@ -86,7 +85,7 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
     return "".join(map(spelling.add, found.token_ids)) + spelling.end()
 
 
-def tree_answer(result: LookResult, beam: int) -> dict[str, Any]:
+def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
     """The search as a list of nodes, parents before children: {nodes, best_text, best_score, beam}.
 
     A node: id, parent (None at the root), step (from 0), token, log_prob of the token, sum over its path, score where
@@ -108,9 +107,9 @@ def tree_answer(result: LookResult, beam: int) -> dict[str, Any]:
     }
 
 
-def _nodes(result: LookResult, found: Searched) -> list[dict[str, Any]]:
-    nodes: list[dict[str, Any]] = []
-    before: dict[int, dict[str, Any]] = {}
+def _nodes(result: LookResult, found: Searched) -> list[TreeNode]:
+    nodes: list[TreeNode] = []
+    before: dict[int | None, TreeNode] = {}
     passed = found.trace.passed_over or ((),) * len(found.trace.steps)
     for step, (kept, others) in enumerate(zip(found.trace.steps, passed, strict=True)):
         here = {}
@@ -130,8 +129,8 @@ def _node(
     found: Searched,
     node: TraceNode,
     place: tuple[int, int],
-    parent: dict[str, Any] | None,
-) -> dict[str, Any]:
+    parent: TreeNode | None,
+) -> TreeNode:
     step, number = place
     total = node.log_prob + (0.0 if parent is None else parent["sum"])
     norm = length_norm(step + 1, found.config.length_penalty, found.config.length_norm)
@@ -149,14 +148,14 @@ def _node(
     }
 
 
-def _cover(result: LookResult, found: Searched, nodes: list[dict[str, Any]]) -> None:
+def _cover(result: LookResult, found: Searched, nodes: list[TreeNode]) -> None:
     """Adds the coverage penalty to the scores, where the search has one."""
     ended = [node for node in nodes if node["finished"]]
     if not (found.config.coverage_penalty and ended):
         return
     paths = [found.trace.path(*map(int, node["id"].split(".")))[0][:-1] for node in ended]
     for node, covered in zip(ended, covered_scores(result, found, paths), strict=True):
-        node["score"] += covered
+        node["score"] = (node["score"] or 0.0) + covered
 
 
 def covered_scores(result: LookResult, found: Searched, targets: list[tuple[int, ...]]) -> list[float]:
@@ -181,10 +180,7 @@ def _best_path(found: Searched) -> list[str]:
     return names[::-1]
 
 
-Verdict = Literal["same", "model", "search", "forced"]
-
-
-def why_answer(result: LookResult, target: str, beam: int) -> dict[str, Any]:
+def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
     """A text of the user's, scored by the same numbers as `translate`, beside the best of a search of this width.
 
     verdict: "same" text; "model", which holds the found one for better; "search", which lost a text that the model
@@ -204,12 +200,16 @@ def why_answer(result: LookResult, target: str, beam: int) -> dict[str, Any]:
     ranks = 1 + (log_probs > chosen).sum(-1)
     best, first = log_probs.max(-1)
     rows = zip(ids, chosen[:, 0].tolist(), ranks.tolist(), best.tolist(), first.tolist(), strict=True)
-    tokens = [
-        result.token(token)
-        | {"log_prob": log_prob, "rank": rank, "best": result.token(other) | {"log_prob": most}}
+    tokens: list[WhyToken] = [
+        {
+            **result.token(token),
+            "log_prob": log_prob,
+            "rank": rank,
+            "best": {**result.token(other), "log_prob": most},
+        }
         for token, log_prob, rank, most, other in rows
     ]
-    score = _score(result, found, ids, [token["log_prob"] for token in tokens])
+    score = _score(result, found, ids, chosen[:, 0].tolist())
     compared = _Compared(
         of_translation=result.family == "translation",
         beam=beam,
@@ -321,7 +321,7 @@ class _Compared:
     n_steps: int
     forced: bool
     alike: bool
-    tokens: list[dict[str, Any]]
+    tokens: list[WhyToken]
 
     @property
     def verdict(self) -> Verdict:

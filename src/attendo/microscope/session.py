@@ -6,7 +6,7 @@ import dataclasses
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from attendo.microscope.answers import (
     tensor_answer,
 )
 from attendo.microscope.effects import effects_answer, tokens_answer
-from attendo.microscope.protocol import LookRequest, look_request
+from attendo.microscope.protocol import LookAnswer, LookRequest, ModelAnswer, request_of
 from attendo.microscope.run_model import (
     LookResult,
     User,
@@ -47,7 +47,21 @@ LONGEST_SWEEP = 160
 REMEMBERED = 500_000_000
 """Bytes of recorded looks that are kept, and two looks at least; an older one is looked at anew when it is needed."""
 
-Answer = dict[str, Any] | bytes
+Answer = Mapping[str, Any] | bytes
+ANSWER_OF: dict[str, Callable[..., Answer]] = {
+    "tensor": tensor_answer,
+    "matrices": matrices_answer,
+    "effects": effects_answer,
+    "film": film_answer,
+    "lens": lens_answer,
+    "rollout": rollout_answer,
+    "next": next_answer,
+    "tree": tree_answer,
+    "why": why_answer,
+    "positions": positions_answer,
+    "tokens": tokens_answer,
+}
+"""What answers a question about a look: its arguments are the fields of the request."""
 
 
 class Session:
@@ -76,46 +90,21 @@ class Session:
             return self._answer(name, body)
 
     def _answer(self, name: str, body: Mapping[str, Any]) -> Answer:
+        request = request_of(name, body)
         if name == "model":
             return self.model_answer()
         if name == "look":
-            return self._look(look_request(body))
-        given = _Fields(name, body)
+            return self._look(request)
+        given = {field: value for field, value in vars(request).items() if field != "key"}
+        if "path" in given:
+            known = (
+                effect_paths(self.user.model) if name == "effects" else [*attention_layers(self.user.model)]
+            )
+            if given["path"] not in known:
+                raise AttendoError(f"{name}: path {given['path']!r} is not one of {', '.join(known)}")
+        return ANSWER_OF[name](self._result_of(request.key), **given)
 
-        def result() -> LookResult:
-            return self._seen_of(given.text("key"))
-
-        match name:
-            case "tensor":
-                head = None if body.get("head") is None else given.number("head", 0)
-                return tensor_answer(result(), self._layer(given), head)
-            case "matrices":
-                return matrices_answer(result(), self._layer(given))
-            case "effects":
-                return effects_answer(result(), given.one_of("path", effect_paths(self.user.model)))
-            case "film":
-                return film_answer(result(), self._layer(given), given.number("head", 0))
-            case "lens":
-                return lens_answer(result(), given.text("stack"))
-            case "rollout":
-                return rollout_answer(result(), given.text("stack"))
-            case "next":
-                return next_answer(result(), given.number("position", 0), given.number("n", 1))
-            case "tree":
-                return tree_answer(result(), given.number("beam", 1))
-            case "why":
-                return why_answer(result(), given.text("target"), given.number("beam", 1))
-            case "positions":
-                side = given.one_of("side", ["source", "target"])
-                return positions_answer(result(), "source" if side == "source" else "target")
-            case "tokens":
-                return tokens_answer(result())
-            case _:
-                raise AttendoError(
-                    f"there is no question {name!r}; the page and this program are of two versions: reload it"
-                )
-
-    def model_answer(self) -> dict[str, Any]:
+    def model_answer(self) -> ModelAnswer:
         """What the page is told of the model before anything is looked at."""
         user, model = self.user, self.user.model
         config, family = model.config, user.task
@@ -153,7 +142,7 @@ class Session:
 
         head: path and number of the one that the page opens first, if not the sharpest.
         """
-        body = question_of(request)
+        body = request.body
         yield "model", {}, self.answer("model", {})
         found = self.answer("look", body)
         assert isinstance(found, dict)
@@ -190,11 +179,11 @@ class Session:
             yield "tree", {"beam": usual_beam(self.user)}
         yield "film", dict(head)
 
-    def _look(self, request: LookRequest) -> dict[str, Any]:
+    def _look(self, request: LookRequest) -> LookAnswer:
         began = time.perf_counter()
         baseline = self._remembered(request.without_edits()) if request.edits else None
         result = self._remembered(request, baseline)
-        return {"ask": question_of(request), **look_answer(result, baseline, began)}
+        return look_answer(result, baseline, began)
 
     def _remembered(self, request: LookRequest, baseline: LookResult | None = None) -> LookResult:
         if request.key in self._results:
@@ -211,44 +200,15 @@ class Session:
             self._results.popitem(last=False)
         return result
 
-    def _seen_of(self, key: str) -> LookResult:
+    def _result_of(self, key: str) -> LookResult:
         if key not in self._requests:
             raise AttendoError(
                 "this look is not known any more, since the program was started anew; look again"
             )
         return self._remembered(self._requests[key])
 
-    def _layer(self, given: _Fields) -> str:
-        return given.one_of("path", list(attention_layers(self.user.model)))
-
     def _checkpoints(self) -> list[Path]:
         return [] if self.folder is None else checkpoints(self.folder / "checkpoints")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Fields:
-    """The fields of a request, each checked when it is taken."""
-
-    name: str
-    body: Mapping[str, Any]
-
-    def text(self, field: str) -> str:
-        value = self.body.get(field)
-        if not isinstance(value, str):
-            raise AttendoError(f"{self.name} wants {field!r} as a text, and it is {value!r}")
-        return value
-
-    def one_of(self, field: str, known: list[str]) -> str:
-        value = self.text(field)
-        if value not in known:
-            raise AttendoError(f"{self.name}: {field} {value!r} is not one of {', '.join(known)}")
-        return value
-
-    def number(self, field: str, least: int) -> int:
-        value = self.body.get(field)
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise AttendoError(f"{self.name} wants {field!r} as a number from {least}, and it is {value!r}")
-        return value
 
 
 def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -258,11 +218,3 @@ def _opened(found: Mapping[str, Any]) -> dict[str, Any]:
     layer = min(layers, key=lambda layer: sum(layer["measures"]["entropy"]) / layer["heads"])
     entropies = layer["measures"]["entropy"]
     return {"path": layer["path"], "head": entropies.index(min(entropies))}
-
-
-def question_of(request: LookRequest) -> dict[str, Any]:
-    """A request as the body of the question `look` has it, every field told."""
-    return dataclasses.asdict(request) | {
-        "prefix_ids": list(request.prefix_ids),
-        "edits": [dataclasses.asdict(edit) for edit in request.edits],
-    }

@@ -35,7 +35,7 @@ from attendo.microscope.attention_map import (
 )
 from attendo.microscope.look_page import saved_page
 from attendo.microscope.pictures import map_figure, write_picture
-from attendo.microscope.protocol import EditRequest, LookRequest
+from attendo.microscope.protocol import Baseline, EditRequest, LookRequest, Outcome
 from attendo.microscope.run_model import LookResult, User, attention_layers, attention_paths, usual_search
 from attendo.microscope.run_model import look as look_at
 from attendo.microscope.session import Session
@@ -64,12 +64,12 @@ class View:
     result: LookResult
 
     @property
-    def outcome(self) -> dict[str, Any]:
+    def outcome(self) -> Outcome:
         """What the model answered: text, log_prob, score of a translation, finished; or a classifier's labels."""
         return outcome(self.result)
 
     @property
-    def change(self) -> dict[str, Any] | None:
+    def change(self) -> Baseline | None:
         """What the edits change: the outcome of the model as it is, with deltas of its log-probabilities; else None."""
         return None if not self.result.request.edits else compared(self.result, self._as_it_is)
 

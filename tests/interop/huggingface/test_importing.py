@@ -22,7 +22,7 @@ from attendo.inference.alignment import coverage_scores
 from attendo.inference.perplexity import text_loss
 from attendo.interop.huggingface.tokenizers import read_tokenizer
 from attendo.microscope.answers import look_answer
-from attendo.microscope.protocol import look_request
+from attendo.microscope.protocol import request_of
 from attendo.microscope.run_model import look
 from attendo.models import Model, ModelConfig, build_model
 from attendo.runs.task_specs import TRANSLATION, family_of
@@ -148,7 +148,7 @@ def test_a_look_at_a_translator_is_its_own_translation(
     tokenizers: dict[str, ImportedTokenizer], kind: str, how: dict
 ) -> None:
     translator = translator_of(tokenizers[kind])
-    seen = look(translator, look_request({"text": "the quick fox", **how}))
+    seen = look(translator, request_of("look", {"text": "the quick fox", **how}))
     begin = tokenizers[kind].specials.begin
     assert seen.target[: len(begin)] == begin and seen.prompt_tokens == len(begin)
     told = look_answer(seen, None, 0.0)["outcome"]
@@ -184,7 +184,7 @@ def test_a_generator_reads_a_prompt_without_a_begin(tokenizers: dict[str, Import
             log_probs = generator.model(torch.tensor([row[:-1]]))[0].log_softmax(-1)
         nats -= float(log_probs[range(len(row) - 1), row[1:]].sum())
     assert loss.nats == pytest.approx(nats, rel=1e-5) and loss.n_unknown == 0
-    assert look(generator, look_request({"text": "the quick", "max_tokens": 3})).target[
+    assert look(generator, request_of("look", {"text": "the quick", "max_tokens": 3})).target[
         : len(tokenizer.encode("the quick"))
     ]
 
@@ -207,9 +207,9 @@ def test_encoders_read_both_marks(tokenizers: dict[str, ImportedTokenizer]) -> N
     first = states[0] / np.linalg.norm(states[0])
     np.testing.assert_allclose(embedder.embed(["the fox"], "first")[0], first, atol=1e-6)
     assert embedder.embed([" ".join(["fox"] * 60)]).shape == (1, 16)  # in stretches
-    seen = look(embedder, look_request({"text": "the <mask> jumps"}))
+    seen = look(embedder, request_of("look", {"text": "the <mask> jumps"}))
     assert tokenizer.mask_id in seen.source and seen.wanted.count(None) == len(seen.wanted) - 1
-    assert look(embedder, look_request({"text": "the fox"})).wanted[-1] is None
+    assert look(embedder, request_of("look", {"text": "the fox"})).wanted[-1] is None
 
     bundle, model = made(tokenizer, "classifier", data={"max_tokens": MAX_LEN - 2})
     classifier = Classifier.from_bundle(bundle, model)
