@@ -1,13 +1,13 @@
 """OpenAI's interface, asked by its own package unchanged: completions, streams, log-probabilities, errors."""
 
 import asyncio
+import contextlib
 import http.client
 import itertools
 import json
 import threading
 import time
 
-import httpx
 import openai
 import pytest
 from asgi_client import ask
@@ -15,7 +15,8 @@ from looked_models import looked_model
 from served_models import TOKENIZER, client_of, live, serving
 from tiny_translator import tiny_translator
 
-from attendo.serving.engine import ForwardJob, Job, call
+from attendo.inference import Embedder
+from attendo.serving.engine import ForwardJob, Job
 
 WRITER = looked_model("language-model", TOKENIZER, max_len=60).prepare()
 USER = tiny_translator(TOKENIZER, max_len=60).prepare()
@@ -36,12 +37,8 @@ def completed(client, **options):
 def test_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["writer", "enja"]
     found = client.models.retrieve("enja")
-    assert (found.object, found.owned_by, found.family, found.source) == (
-        "model",
-        "attendo",
-        "translation",
-        "en",
-    )
+    facts = (found.object, found.owned_by, found.family, found.source)
+    assert facts == ("model", "attendo", "translation", "en")
 
 
 @pytest.mark.parametrize(
@@ -71,9 +68,8 @@ def test_a_text_is_that_of_generate_with_the_seed(client, options):
 
 def test_n_texts_have_n_seeds_and_prompts_are_numbered_through(client):
     answer = completed(client, prompt=["It will", "Snow"], n=3, seed=5, best_of=3)
-    wanted = [
-        WRITER.generate(p, max_tokens=12, seed=5 + i).text for p in ("It will", "Snow") for i in range(3)
-    ]
+    seeds = [(prompt, 5 + i) for prompt in ("It will", "Snow") for i in range(3)]
+    wanted = [WRITER.generate(prompt, max_tokens=12, seed=seed).text for prompt, seed in seeds]
     assert [choice.text for choice in answer.choices] == wanted
     assert [choice.index for choice in answer.choices] == list(range(6))
     assert len({completed(client, n=2).choices[i].text for i in (0, 1)}) == 2
@@ -85,14 +81,12 @@ def test_a_prompt_of_ids_is_read_as_it_is(client):
     both = completed(client, prompt=[ids, ids], seed=2, echo=True).choices
     assert completed(client, prompt=ids, seed=2).choices[0].text == text
     assert [choice.text for choice in both] == ["It will rain" + text] * 2
-    told = completed(client, prompt=ids, echo=True, logprobs=1, max_tokens=0).choices[0].logprobs
-    of_text = (
-        completed(client, prompt="It will rain", echo=True, logprobs=1, max_tokens=0).choices[0].logprobs
+    told, of_text, rest = (
+        completed(client, prompt=prompt, echo=True, logprobs=1, max_tokens=0).choices[0].logprobs
+        for prompt in (ids, "It will rain", ids[1:])
     )
     assert told.token_logprobs == [None, *of_text.token_logprobs] and told.top_logprobs[0] is None
-    assert (
-        completed(client, prompt=ids[1:], echo=True, logprobs=1).choices[0].logprobs.token_logprobs[0] is None
-    )
+    assert rest.token_logprobs[0] is None
 
 
 def test_log_probabilities_are_those_of_the_draw_and_of_the_likeliest(client):
@@ -162,10 +156,9 @@ def test_a_stream_is_the_same_text_in_pieces(client, options):
 
 
 def test_a_translator_completes_with_the_translation(client):
-    answer = completed(
-        client, model="enja", prompt=["It will rain.", "Snow"], n=3, max_tokens=None, temperature=0
-    )
-    found = USER.translate(["It will rain.", "Snow"], beam=3, n_best=3)
+    prompts = ["It will rain.", "Snow"]
+    answer = completed(client, model="enja", prompt=prompts, n=3, max_tokens=None, temperature=0)
+    found = USER.translate(prompts, beam=3, n_best=3)
     assert [choice.text for choice in answer.choices] == [c.text for one in found for c in one.candidates]
     stream = completed(client, model="enja", prompt="It will rain.", stream=True, max_tokens=None)
     text = "".join(choice.text for chunk in stream for choice in chunk.choices)
@@ -207,13 +200,10 @@ def test_errors_are_the_packages_own(client):
     with pytest.raises(openai.UnprocessableEntityError, match="temperature: input should be") as refused:
         completed(client, temperature="hot")
     assert refused.value.param == "temperature"
-    with pytest.raises(
-        openai.UnprocessableEntityError, match="max_token is no field here; is max_tokens meant"
-    ):
+    with pytest.raises(openai.UnprocessableEntityError, match="no field here; is max_tokens meant"):
         completed(client, extra_body={"max_token": 3})
-    with pytest.raises(openai.APIStatusError) as refused:
+    with pytest.raises(openai.APIStatusError, match="413"):
         completed(client, prompt=["a"] * 300)
-    assert refused.value.status_code == 413
     with live(KEYED) as address, openai.OpenAI(base_url=f"{address}/v1", api_key="secret") as other:
         assert completed(other).choices
         with pytest.raises(openai.AuthenticationError):
@@ -221,21 +211,12 @@ def test_errors_are_the_packages_own(client):
 
 
 def test_a_full_server_is_a_rate_limit(client):
-    release = threading.Event()
-    work = ForwardJob("wait", ["x"], lambda items: [release.wait(20) for _ in items])
-
-    async def fill():
-        async with call(STATE.models.named("writer").engine, STATE.admission.entered(1), work, 30):
-            STATE.admission.requests += 100
-            try:
-                with pytest.raises(openai.RateLimitError) as refused:
-                    await asyncio.to_thread(completed, client)
-            finally:
-                STATE.admission.requests -= 100
-                release.set()
-        return refused.value.response.headers["retry-after"]
-
-    assert int(asyncio.run(fill())) >= 1
+    with contextlib.ExitStack() as admitted:
+        for _ in range(STATE.admission.max_requests):
+            admitted.enter_context(STATE.admission.entered(1))
+        with pytest.raises(openai.RateLimitError) as refused:
+            completed(client)
+    assert int(refused.value.response.headers["retry-after"]) >= 1
 
 
 def test_a_deadline_is_a_timeout(client):
@@ -246,28 +227,21 @@ def test_a_deadline_is_a_timeout(client):
 
 
 def test_asynchronously_many_at_a_time():
+    async def text(client, seed):
+        options = {"model": "writer", "prompt": "It", "seed": seed, "max_tokens": 9}
+        stream = await client.completions.create(**options, stream=True)
+        return "".join([chunk.choices[0].text async for chunk in stream])
+
     async def main():
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(APP), base_url="http://127.0.0.1")
-        async with http:
-            bodies = [{"model": "writer", "prompt": "It", "seed": seed, "max_tokens": 9} for seed in range(8)]
-            return await asyncio.gather(*(http.post("/v1/completions", json=body) for body in bodies))
-
-    texts = [answer.json()["choices"][0]["text"] for answer in asyncio.run(main())]
-    assert texts == [WRITER.generate("It", seed=seed, max_tokens=9).text for seed in range(8)]
-
-    async def streamed():
         with live(APP) as address:
             async with openai.AsyncOpenAI(base_url=f"{address}/v1", api_key="none") as client:
-                options = {"model": "writer", "prompt": "It", "seed": 1, "max_tokens": 9}
-                stream = await client.completions.create(**options, stream=True)
-                return "".join([chunk.choices[0].text async for chunk in stream])
+                return await asyncio.gather(*(text(client, seed) for seed in range(8)))
 
-    assert asyncio.run(streamed()) == texts[1]
+    texts = [WRITER.generate("It", seed=seed, max_tokens=9).text for seed in range(8)]
+    assert asyncio.run(main()) == texts
 
 
 def test_embeddings_are_those_of_embed(client):
-    from attendo.inference import Embedder
-
     texts = ["It will rain.", "", "Snow in Oslo. " * 30]
     vectors = Embedder(WRITER.model, TOKENIZER).embed(texts)
     coded = client.embeddings.create(model="writer", input=texts)  # the package asks for base64

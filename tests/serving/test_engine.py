@@ -1,5 +1,6 @@
-"""The engine: every job gets what the model gives it alone, whoever comes, leaves, is late or fails."""
+"""The engine: every job gets what the model gives it alone, whoever comes, leaves, is late or fails; its callers."""
 
+import asyncio
 import dataclasses
 import math
 import queue
@@ -17,6 +18,7 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.serving.engine import (
+    ClientGone,
     DeadlineExceeded,
     Done,
     Engine,
@@ -26,7 +28,11 @@ from attendo.serving.engine import (
     GenerationJob,
     Job,
     Piece,
+    call,
+    results,
 )
+from attendo.serving.errors import ApiError
+from attendo.serving.state import IN_A_ROW, LONGEST_WAIT, Admission
 
 TOKENIZER = tiny_tokenizer()
 USER = tiny_translator(TOKENIZER, max_len=24).prepare()
@@ -87,14 +93,11 @@ def test_a_stream_comes_in_pieces(engine):
 
 def test_texts_are_written_as_alone(generator):
     engine = Engine(generator, rows=3)
-    configs = [
-        dataclasses.replace(generator.decoding, seed=seed, max_tokens=seed, temperature=1.0)
-        for seed in range(7)
-    ]
+    own = dataclasses.replace(generator.decoding, temperature=1.0)
+    configs = [dataclasses.replace(own, seed=seed, max_tokens=seed) for seed in range(7)]
     prompts = ["snow", "", "rain rain", "it", "snow", "will", "."]
-    done, pieces = run(
-        engine, GenerationJob([generator.text(*pair) for pair in zip(prompts, configs, strict=True)])
-    )
+    job = GenerationJob([generator.text(*pair) for pair in zip(prompts, configs, strict=True)])
+    done, pieces = run(engine, job)
     assert list(done.results) == generator.generate_batch(prompts, configs)
     for number, found in enumerate(done.results):
         assert "".join(piece.piece for piece in pieces if piece.text == number) == found.text
@@ -176,3 +179,130 @@ def test_a_stopped_engine_finishes_what_it_has_and_takes_no_more(engine):
     engine.join(10)
     with pytest.raises(EngineStopped):
         engine.submit(Job(wanted("snow"), queue.Queue().put))
+
+
+# ---- calls from the event loop: admitted within bounds, given up when nobody waits
+
+
+def greedy(*lines, **changes):
+    return wanted(*lines, beam=1, n_best=1, **changes)
+
+
+async def stays():
+    await asyncio.Event().wait()
+
+
+async def settled(condition):
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came to that")
+
+
+def test_results_are_handed_back_and_the_room_with_them(engine):
+    admission = Admission(4, 100)
+    (found,) = asyncio.run(results(engine, admission.entered(40), greedy("snow"), 20.0, stays)).results
+    assert found == USER.translate(["snow"], 1)[0]
+    assert (admission.requests, admission.cost) == (0, 0)
+
+
+def test_a_client_that_goes_ends_its_job(engine, monkeypatch):
+    steps = []
+    monkeypatch.setattr(ContinuousSearch, "advance", lambda self: steps.append(1) or [])  # it never ends
+
+    async def gone():
+        await settled(lambda: len(steps) > 3)
+
+    async def main():
+        admission = Admission(4, 100)
+        with pytest.raises(ClientGone):
+            await results(engine, admission.entered(40), greedy("snow"), 20.0, gone)
+        assert (admission.requests, admission.cost) == (0, 0)
+        await settled(lambda: not engine.going_on)
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_is_left_ends_its_job(engine):
+    async def main():
+        admission = Admission(4, 100)
+        streamed = greedy("snow in Oslo", stream=True)
+        async with call(engine, admission.entered(1), streamed, 20.0) as news:
+            *pieces, done = [told async for told in news]
+        assert isinstance(done, Done)
+        text = USER.translate(["snow in Oslo"], 1, guard=False)[0].text
+        assert "".join(piece.piece for piece in pieces) == text
+        async with call(engine, admission.entered(1), streamed, 20.0) as news:
+            await anext(news)
+        await settled(lambda: not engine.going_on)
+
+    asyncio.run(main())
+
+
+def test_errors_come_to_the_caller(engine):
+    def broken(texts):
+        raise ZeroDivisionError
+
+    async def main():
+        admission = Admission(4, 100)
+        with pytest.raises(ZeroDivisionError):
+            await results(engine, admission.entered(1), ForwardJob("x", ["x"], broken), 20.0, stays)
+        with pytest.raises(DeadlineExceeded):
+            await results(engine, admission.entered(1), greedy("snow"), -1.0, stays)
+        assert (admission.requests, admission.cost) == (0, 0)
+
+    asyncio.run(main())
+
+
+def test_who_does_not_fit_is_refused():
+    admission = Admission(2, 100)
+    with admission.entered(60):
+        with pytest.raises(ApiError, match="the server is full") as refused, admission.entered(41):
+            pass
+        assert refused.value.retry_after >= 1
+        with admission.entered(40), pytest.raises(ApiError, match="the server is full"):
+            admission.check()  # two requests are all: one more need not be read to be refused
+        admission.check()
+        with pytest.raises(ApiError, match="101"), admission.entered(101):
+            pass
+    with admission.entered(100):
+        assert admission.refused == 2
+
+
+def test_after_some_that_found_no_room_none_is_looked_at_until_there_may_be_room():
+    admission = Admission(10, 100)
+    with admission.entered(90):
+        with admission.entered(5):
+            for _ in range(IN_A_ROW):
+                admission.check()  # one that costs less might fit
+                with pytest.raises(ApiError, match="the server is full"), admission.entered(6):
+                    pass
+            with pytest.raises(ApiError, match="the server is full"):
+                admission.check()
+            with admission.entered(50, again=True):  # what was admitted before goes on
+                admission.check()
+        admission.check()  # one is done
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.booleans()), max_size=40),
+    st.integers(1, 8),
+    st.integers(1, 120),
+)
+def test_what_is_admitted_never_passes_the_bounds(events, most, cost):
+    admission, inside = Admission(most, cost), []
+    for asked, leaves in events:
+        if leaves and inside:
+            inside.pop().__exit__(None, None, None)
+        entering = admission.entered(asked)
+        try:
+            entering.__enter__()
+            inside.append(entering)
+        except ApiError:
+            pass
+        assert admission.requests == len(inside) <= most and 0 <= admission.cost <= cost
+        assert 1 <= admission.retry_after <= LONGEST_WAIT
+    for entering in inside:
+        entering.__exit__(None, None, None)
+    assert (admission.requests, admission.cost) == (0, 0)

@@ -37,7 +37,7 @@ def load(monkeypatch):
 @pytest.mark.parametrize(
     ("program", "body", "overloaded"),
     [
-        pytest.param([sys.executable, "-c", WAITING], SMALL, 8, id="waiting"),
+        pytest.param([sys.executable, "-c", WAITING], SMALL, 4, id="waiting"),
         pytest.param([], BODY, 20, id="busy", marks=pytest.mark.full),
     ],
 )
@@ -58,9 +58,9 @@ def test_ten_times_what_it_can_do_is_answered_200_or_429_with_a_hint(
     async def main():
         with load.serving([folder], "--max-requests", str(ADMITTED), core=None, program=program) as server:
             await server.ready()
-            await closed(server, ADMITTED, 2)
+            await closed(server, ADMITTED, 1)
             began = time.perf_counter()
-            n = len(await closed(server, ADMITTED, 4))
+            n = len(await closed(server, ADMITTED, 2))
             rate = 10 * n / (time.perf_counter() - began)
             before = largest = server.megabytes
 

@@ -50,16 +50,12 @@ def test_heads_have_a_size_and_nonsense_is_refused(tmp_path):
             answer = until_closed(server.raw(data))
             assert answer.startswith(b"HTTP/1.1 400")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
-        for data in (
-            b"Connection: upgrade\r\nUpgrade: websocket",
-            b"Connection: upgrade\r\nUpgrade: h2c",
-            b"X: \xff",
-        ):
+        upgrade = b"Connection: upgrade\r\nUpgrade: "
+        for data in (upgrade + b"websocket", upgrade + b"h2c", b"X: \xff"):
             plain = server.raw(b"GET /livez HTTP/1.1\r\nHost: localhost\r\n" + data + b"\r\n\r\n")
             assert plain.recv(100).startswith(b"HTTP/1.1 200")
-        answer = until_closed(
-            server.raw(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        )
+        options = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        answer = until_closed(server.raw(options))
         assert answer.startswith(b"HTTP/1.1 404")
 
 

@@ -4,21 +4,21 @@ import io
 import json
 
 from asgi_client import KEY, NoModels
-from fastapi import Request
 from starlette.responses import Response, StreamingResponse
 
 from attendo.errors import AttendoError
 from attendo.serving.app import State, create_app
+from attendo.serving.dependencies import ApiRequest, ApiRoute
 from attendo.serving.engine import ClientGone, DeadlineExceeded
 from attendo.serving.errors import ApiError
-from attendo.serving.monitoring import Log, context_of
-from attendo.serving.schemas import Body, read_json
-from attendo.serving.state import Full, Keys, ServingConfig, TooLarge
+from attendo.serving.monitoring import Log
+from attendo.serving.schemas import Body
+from attendo.serving.state import Keys, ServingConfig
 
 SECRET = "zyzzyva"
 RAISED = {
-    "full": Full(7),
-    "large": TooLarge("send it in parts"),
+    "full": ApiError(429, "the server is full", retry_after=7),
+    "large": ApiError(413, "send it in parts"),
     "late": DeadlineExceeded(),
     "gone": ClientGone(),
     "ours": AttendoError("a beam has at least 1; give one"),
@@ -38,13 +38,17 @@ def served(*, keys=(), form="json", models=None, **options):
     config = ServingConfig(max_body=1000)
     state = State(models or NoModels(), config, Keys(keys), log=Log(form, log), page=False, **options)
     app = create_app(state)
+    app.router.route_class = ApiRoute
 
     for prefix in ("/test", "/v1/test"):
 
         @app.post(prefix + "/echo")
-        async def echo(request: Request):
-            notes = context_of(request)
-            notes.model, notes.tokens_in, notes.tokens_out, notes.queued = "tiny", 3, 4, 0.001
+        async def echo(request: ApiRequest):
+            notes = request.context
+            notes.model = "tiny"
+            notes.tokens_in = 3
+            notes.tokens_out = 4
+            notes.queued = 0.001
             return Response(await request.body())
 
         @app.get(prefix + "/raise/{name}")
@@ -52,8 +56,8 @@ def served(*, keys=(), form="json", models=None, **options):
             raise RAISED[name]
 
         @app.post(prefix + "/asked")
-        async def field(request: Request):
-            return Response(str((await read_json(request, Asked)).n))
+        async def field(request: ApiRequest):
+            return Response(str((await request.read_json(Asked)).n))
 
     @app.get("/test/stream")
     async def stream():

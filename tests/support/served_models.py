@@ -22,7 +22,7 @@ TOKENIZER = tiny_tokenizer()
 
 
 class InMemory(ModelRegistry):
-    """ModelRegistry that are there already: (name, user, source, target)."""
+    """Models that are there already: (name, user, source, target)."""
 
     def __init__(self, *given, rows=16):
         super().__init__([])

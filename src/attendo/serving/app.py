@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Request
+from fastapi import APIRouter, FastAPI
 from starlette.responses import Response
 
 from attendo import __version__
 from attendo.errors import AttendoError
 from attendo.serving import completions, errors, pages, texts, translations
+from attendo.serving.dependencies import ApiRequest, ApiRoute
 from attendo.serving.errors import Fault, documented_errors
 from attendo.serving.middleware import CrossOrigin, Guard, ResponseLog
 from attendo.serving.monitoring import MEDIA_TYPE
@@ -33,34 +34,34 @@ KEYS = {
     "Key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
 }
 
-health = APIRouter(tags=["health"], default_response_class=Response)
+health = APIRouter(route_class=ApiRoute, tags=["health"], default_response_class=Response)
 
 
 @health.get("/livez", responses=documented_errors(Fault, 403))
-async def livez(request: Request) -> Response:
+async def livez(request: ApiRequest) -> Response:
     """200 as long as the process answers."""
     return _status("alive")
 
 
 @health.get("/readyz", responses=documented_errors(Fault, 403, 503))
-async def readyz(request: Request) -> Response:
+async def readyz(request: ApiRequest) -> Response:
     """200 when all models are loaded; 503 while they load, and from the moment that the server is told to stop."""
-    state: State = request.app.state.attendo
+    state = request.server
     if state.ready:
         return _status("ready")
     return errors.error_response(request.scope, 503, errors.STOPPING if state.draining else errors.LOADING)
 
 
 @health.get("/health", operation_id="health_health_get", responses=documented_errors(Fault, 401, 403, 503))
-async def health_check(request: Request) -> Response:
+async def health_check(request: ApiRequest) -> Response:
     """The same as /readyz."""
     return await readyz(request)
 
 
 @health.get("/metrics", responses=documented_errors(Fault, 401, 403))
-async def metrics(request: Request) -> Response:
+async def metrics(request: ApiRequest) -> Response:
     """All counts, as Prometheus reads them."""
-    return Response(request.app.state.attendo.metrics.text(), media_type=MEDIA_TYPE)
+    return Response(request.server.metrics.text(), media_type=MEDIA_TYPE)
 
 
 def _status(status: str) -> Response:
@@ -68,7 +69,7 @@ def _status(status: str) -> Response:
 
 
 def create_app(state: State) -> FastAPI:
-    """Return the application of a server; a route finds the state as `request.app.state.attendo`.
+    """Return the application of a server; a route finds the state as `request.server`.
 
     Until the models are loaded it answers 503. `serving.run` loads them; under another ASGI server the application's
     lifespan does.

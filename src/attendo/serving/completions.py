@@ -10,9 +10,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from sse_starlette.sse import AppStatus
@@ -26,25 +27,12 @@ from attendo.inference import Generator, Translation, Translator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.inference.generation import Generation, WrittenText
 from attendo.inference.incremental_decode import Spelling
-from attendo.serving.dependencies import (
-    check_most,
-    check_texts,
-    choose_model,
-    disconnected,
-    in_thread,
-    job_events,
-    limits_of,
-    run_forward,
-    run_job,
-    state_of,
-    with_model,
-)
+from attendo.serving.dependencies import ApiRequest, ApiRoute, check_most, choose_model, in_thread
 from attendo.serving.engine import DeadlineExceeded, Done, GenerationJob, JobEvent, Piece, event_or_gone
-from attendo.serving.errors import TOO_LATE, ApiError, OpenAIFault, documented_errors
-from attendo.serving.monitoring import context_of
+from attendo.serving.errors import TOO_LATE, ApiError, OpenAIFault, documented_errors, error_body
 from attendo.serving.registry import ServedModel
-from attendo.serving.schemas import WHOLE, Body, Ids, Name, Rows, Texts, json_response, read_json, reads
-from attendo.serving.scoring import ScoringChunk, TokenScore, scoring_chunks, text_scores, token_text
+from attendo.serving.schemas import WHOLE, Body, Ids, Name, Rows, Texts, json_response, reads
+from attendo.serving.scoring import TokenScore, run_text_scores, scoring_chunks, token_text
 from attendo.serving.translations import TranslateOptions, prepared, translations
 
 PING_SECONDS = 10.0
@@ -152,12 +140,12 @@ class ModelList(BaseModel):
 
 
 def usage_of(n_read: int, n_written: int) -> dict[str, int]:
-    """As JSON."""
+    """Return the counts as JSON."""
     return {"prompt_tokens": n_read, "completion_tokens": n_written, "total_tokens": n_read + n_written}
 
 
 def head_of(model: str) -> dict[str, Any]:
-    """What an answer, or each event of a stream, begins with."""
+    """Return what an answer, or each event of a stream, begins with."""
     name = f"cmpl-{secrets.token_hex(12)}"
     return {"id": name, "object": "text_completion", "created": int(time.time()), "model": model}
 
@@ -165,7 +153,7 @@ def head_of(model: str) -> dict[str, Any]:
 def choice(
     index: int, text: str, reason: str | None, logprobs: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """One text, or a piece of one, as JSON."""
+    """Return a text, or a piece of one, as JSON."""
     return {"text": text, "index": index, "logprobs": logprobs, "finish_reason": reason}
 
 
@@ -185,46 +173,49 @@ class GenerationRequest:
 
     @property
     def cost(self) -> int:
-        """Tokens that are read and written at most."""
+        """The largest number of tokens that are read and written."""
         return sum(len(text.prompt_ids) + text.config.max_tokens for text in self.texts)
 
     def prompt_ids(self, index: int) -> list[int]:
-        """Of the text with this number."""
+        """Return the token ids of the prompt of this text."""
         return self.ids[index // self.n]
 
     def usage(self, found: Sequence[Generation]) -> dict[str, int]:
-        """Tokens read and drawn."""
+        """Return the counts of tokens that were read and drawn."""
         return usage_of(sum(map(len, self.ids)), sum(len(one.log_probs) for one in found))
 
 
 async def prompted(
-    request: Request, generator: Generator, prompts: Sequence[str | list[int]], body: CompletionBody
+    request: ApiRequest, generator: Generator, prompts: Sequence[str | list[int]], body: CompletionBody
 ) -> GenerationRequest:
-    """The texts of a request. Raises ApiError for a setting out of range, and for ids that are none of the model's."""
-    n, limits, tokenizer = body.n or 1, limits_of(request), generator.tokenizer
+    """Return the texts of a request. Raises ApiError for a setting or a token id out of range."""
+    n = body.n or 1
+    tokenizer = generator.tokenizer
     n_characters = n * sum(len(prompt) for prompt in prompts)
 
     def made() -> GenerationRequest:
-        config = _config(generator, body, limits.max_tokens)
-        texts = [tokenizer.decode(prompt) if isinstance(prompt, list) else prompt for prompt in prompts]
-        ids = [prompt if isinstance(prompt, list) else tokenizer.encode(prompt) for prompt in prompts]
-        whole = tokenizer.specials.prompt  # ids are read as they are given
-        read = [
-            own if isinstance(prompt, list) else whole(own) for prompt, own in zip(prompts, ids, strict=True)
-        ]
-        most, written = generator.model.config.max_len, []
-        for prompt, text, own in zip(prompts, texts, ids, strict=True):
+        config = _config(generator, body, request.limits.max_tokens)
+        most = generator.model.config.max_len
+        ready = GenerationRequest(generator, body, [], [], [], n)
+        for prompt in prompts:
+            is_ids = isinstance(prompt, list)
+            ids = prompt if is_ids else tokenizer.encode(prompt)
+            text = tokenizer.decode(prompt) if is_ids else prompt
+            ready.ids.append(ids)
+            ready.read.append(
+                ids if is_ids else tokenizer.specials.prompt(ids)
+            )  # ids are read as they are given
             for number in range(n):
                 seed = None if config.seed is None else config.seed + number
                 one = generator.text(text, dataclasses.replace(config, seed=seed))
-                if isinstance(prompt, list):  # those very ids, though the text may be spelled in others
-                    one.prompt_ids = own[-most:]
-                    one.cut = max(0, len(own) - most)
-                written.append(one)
-        return GenerationRequest(generator, body, ids, read, written, n)
+                if is_ids:  # those very ids, though the text may be spelled in others
+                    one.prompt_ids = ids[-most:]
+                    one.cut = max(0, len(ids) - most)
+                ready.texts.append(one)
+        return ready
 
     found = await in_thread(n_characters, made)
-    context_of(request).tokens_in += sum(map(len, found.ids))
+    request.context.tokens_in += sum(map(len, found.ids))
     return found
 
 
@@ -239,164 +230,168 @@ def _config(generator: Generator, body: CompletionBody, most: int) -> SamplingCo
 
 
 async def texts_answer(
-    request: Request, served: ServedModel, ready: GenerationRequest
+    request: ApiRequest, served: ServedModel, ready: GenerationRequest
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The choices and the usage of an answer as a whole."""
+    """Return the choices and the usage of a whole answer."""
     body = ready.body
-    found: Sequence[Generation] = await run_job(request, served, GenerationJob(ready.texts), ready.cost)
-    context_of(request).tokens_out += sum(len(one.log_probs) for one in found)
+    found: Sequence[Generation] = await request.run_job(served, GenerationJob(ready.texts), ready.cost)
+    request.context.tokens_out += sum(len(one.log_probs) for one in found)
     scores: list[list[TokenScore | None]] = [[] for _ in found]
     if body.logprobs is not None and (body.echo or body.logprobs):
         scores = await _scores(request, served, ready, found)
     choices = []
     for index, (one, scored) in enumerate(zip(found, scores, strict=True)):
-        told = None if body.logprobs is None else _log_probs(ready, index, one, scored)
+        log_probs = None if body.logprobs is None else _log_probs(ready, index, one, scored)
         text = one.prompt + one.text if body.echo else one.text
-        choices.append(choice(index, text, reason_of(one), told))
+        choices.append(choice(index, text, reason_of(one), log_probs))
     return choices, ready.usage(found)
 
 
 def reason_of(found: Generation) -> str:
-    """Why a text ended, in OpenAI's words."""
+    """Return why a text ended, in OpenAI's words."""
     return "length" if found.finished_by == "length" else "stop"
 
 
 async def _scores(
-    request: Request, served: ServedModel, ready: GenerationRequest, found: Sequence[Generation]
+    request: ApiRequest, served: ServedModel, ready: GenerationRequest, found: Sequence[Generation]
 ) -> list[list[TokenScore | None]]:
-    """Every token of each prompt and its text, by one pass more; a context at a time where they are longer.
-
-    Of a token that nothing stands before there is no score.
-    """
-    generator, n = ready.generator, ready.body.logprobs or 0
-    context, specials = generator.model.config.max_len, generator.tokenizer.specials
+    """Return the scores of each prompt's and its text's tokens, by one more pass; None for a first token."""
+    generator = ready.generator
+    context = generator.model.config.max_len
+    specials = generator.tokenizer.specials
+    n = ready.body.logprobs or 0
     windows = []
     for index, one in enumerate(found):
         first, *rest = ready.read[index // ready.n]
         opened = dataclasses.replace(specials, before_prompt=(first,))
         windows.append(scoring_chunks([*rest, *_drawn(ready, one)], context, opened, ended=False))
-
-    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
-        return text_scores(generator, some, n)
-
-    every = [part for parts in windows for part in parts]
-    cost = sum(len(part.source) for part in every)
-    scored = iter(await run_forward(request, served, ("texts", n), every, run, cost, ScoringChunk.characters))
-    every_one = [[None, *(score for _ in parts for score in next(scored))] for parts in windows]
+    scored = await run_text_scores(request, served, windows, n)
     n_before = [len(read) - len(own) for read, own in zip(ready.read, ready.ids, strict=True)]
-    return [scores[n_before[index // ready.n] :] for index, scores in enumerate(every_one)]
+    return [[None, *scores][n_before[index // ready.n] :] for index, scores in enumerate(scored)]
 
 
 def _drawn(ready: GenerationRequest, found: Generation) -> list[int]:
-    """All that was drawn, the end token included."""
+    """Return all tokens that were drawn, the end token included."""
     return [*found.token_ids, ready.generator.tokenizer.eos_id][: len(found.log_probs)]
 
 
 def _log_probs(
     ready: GenerationRequest, index: int, found: Generation, scores: Sequence[TokenScore | None]
 ) -> dict[str, Any]:
-    """OpenAI's table. With echo the prompt's tokens come first; tokens that a stop took back are left out."""
-    tokenizer, body = ready.generator.tokenizer, ready.body
-    ids, values = _drawn(ready, found), list[float | None](found.log_probs)
+    """Return OpenAI's table. With echo the prompt's tokens come first; tokens that a stop took back are left out."""
+    tokenizer = ready.generator.tokenizer
     prompt = ready.prompt_ids(index)
+    ids = _drawn(ready, found)
     offsets = _offsets(tokenizer, ids, going_on=bool(prompt))
     if found.finished_by == "stop":
-        n_kept = sum(offset < len(found.text) for offset in offsets)
-        ids, offsets = ids[:n_kept], offsets[:n_kept]
-    values, own = values[: len(ids)], list(scores[len(prompt) : len(prompt) + len(ids)])
-    if body.echo:
-        before = scores[: len(prompt)]
-        offsets = [
-            *_offsets(tokenizer, prompt, going_on=False),
-            *(len(found.prompt) + offset for offset in offsets),
-        ]
-        ids, values, own = [*prompt, *ids], [*(s and s.log_prob for s in before), *values], [*before, *own]
-    top = None
-    if body.logprobs:
-        told = [
-            score and (*score.likeliest, (score.token_id, score.log_prob)) for score in own
-        ]  # its own, too
-        top = [each and {token_text(tokenizer, token): value for token, value in each} for each in told]
+        offsets = [offset for offset in offsets if offset < len(found.text)]
+        ids = ids[: len(offsets)]
+    values: list[float | None] = [*found.log_probs[: len(ids)]]
+    scores = scores[: len(prompt) + len(ids)]
+    if ready.body.echo:
+        values = [*(score and score.log_prob for score in scores[: len(prompt)]), *values]
+        before = _offsets(tokenizer, prompt, going_on=False)
+        offsets = [*before, *(len(found.prompt) + offset for offset in offsets)]
+        ids = [*prompt, *ids]
+    else:
+        scores = scores[len(prompt) :]
+    top = [_likeliest(tokenizer, score) for score in scores] if ready.body.logprobs else None
+    return _table(tokenizer, ids, values, top, offsets)
+
+
+def _likeliest(tokenizer: Tokenizer, score: TokenScore | None) -> dict[str, float] | None:
+    """Return the likeliest tokens of a place and the token's own."""
+    if score is None:
+        return None
+    pairs = (*score.likeliest, (score.token_id, score.log_prob))
+    return {token_text(tokenizer, token): value for token, value in pairs}
+
+
+def _table(
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    values: Sequence[float | None],
+    top: Sequence[dict[str, float] | None] | None,
+    offsets: Sequence[int],
+) -> dict[str, Any]:
     texts = [token_text(tokenizer, token) for token in ids]
     return {"tokens": texts, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
 
 
 def _offsets(tokenizer: Tokenizer, ids: Sequence[int], *, going_on: bool) -> list[int]:
-    """Where each token begins in what they spell, in characters."""
-    spelling, at, found = Spelling(tokenizer, going_on=going_on), 0, []
-    for token in ids:
-        found.append(at)
-        at += len(spelling.add(token))
-    return found
+    """Return where each token begins in the text that the tokens spell, in characters."""
+    spelling = Spelling(tokenizer, going_on=going_on)
+    ends = accumulate((len(spelling.add(token)) for token in ids), initial=0)
+    return list(ends)[: len(ids)]
 
 
 class TextEvents:
-    """The events of a stream of texts."""
+    """Turns the events of a generation job into the chunks of a stream."""
 
     def __init__(self, ready: GenerationRequest, head: dict[str, Any]) -> None:
-        self._ready, self._head = ready, head
+        self._ready = ready
+        self._head = head
         self._usage = bool(ready.body.stream_options and ready.body.stream_options.include_usage)
         self._kept: list[list[tuple[int, float]]] = [[] for _ in ready.texts]  # tokens not told of yet
         self._ids: list[list[int]] = [[] for _ in ready.texts]
         self._begun = False
 
     def __call__(self, news: JobEvent) -> list[dict[str, Any]]:
-        """The events of a piece, or of the end."""
-        told: list[dict[str, Any]] = []
+        """Return the chunks of a piece, or of the end."""
+        chunks: list[dict[str, Any]] = []
         if not self._begun and self._ready.body.echo:
-            told += [self._chunk(choice(i, text.prompt, None)) for i, text in enumerate(self._ready.texts)]
+            chunks += [self._chunk(choice(i, text.prompt, None)) for i, text in enumerate(self._ready.texts)]
         self._begun = True
         if isinstance(news, Piece):
-            return told + self._piece(news)
+            return chunks + self._piece(news)
         assert isinstance(news, Done)
         for i, one in enumerate(news.results):
             end = self._log_probs(i) if one.finished_by == "end" and self._kept[i] else None
-            told.append(self._chunk(choice(i, "", reason_of(one), end)))
+            chunks.append(self._chunk(choice(i, "", reason_of(one), end)))
         if self._usage:
-            told.append(self._head | {"choices": [], "usage": self._ready.usage(news.results)})
-        return told
+            chunks.append(self._head | {"choices": [], "usage": self._ready.usage(news.results)})
+        return chunks
 
     def _piece(self, news: Piece) -> list[dict[str, Any]]:
-        index, token = news.text, news.token
-        if token is not None:
-            self._kept[index].append((token.token_id, token.log_prob))
+        if news.token is not None:
+            self._kept[news.text].append((news.token.token_id, news.token.log_prob))
         if not news.piece:
             return []
-        return [self._chunk(choice(index, news.piece, None, self._log_probs(index)))]
+        return [self._chunk(choice(news.text, news.piece, None, self._log_probs(news.text)))]
 
     def _log_probs(self, index: int) -> dict[str, Any] | None:
-        kept, self._kept[index] = self._kept[index], []
+        kept = self._kept[index]
+        self._kept[index] = []
         if self._ready.body.logprobs is None:
             return None
-        tokenizer, before = self._ready.generator.tokenizer, self._ids[index]
+        tokenizer = self._ready.generator.tokenizer
         ids = [token for token, _ in kept]
-        before += ids
+        self._ids[index] += ids
         going_on = bool(self._ready.prompt_ids(index))
-        offsets = _offsets(tokenizer, before, going_on=going_on)[len(before) - len(ids) :]
-        texts, values = [token_text(tokenizer, token) for token in ids], [value for _, value in kept]
-        return {"tokens": texts, "token_logprobs": values, "top_logprobs": None, "text_offset": offsets}
+        offsets = _offsets(tokenizer, self._ids[index], going_on=going_on)[-len(ids) or None :]
+        return _table(tokenizer, ids, [value for _, value in kept], None, offsets)
 
     def _chunk(self, own: dict[str, Any]) -> dict[str, Any]:
         return self._head | {"choices": [own]} | ({"usage": None} if self._usage else {})
 
 
-router = APIRouter(tags=["OpenAI"], responses=documented_errors(OpenAIFault))
+router = APIRouter(route_class=ApiRoute, tags=["OpenAI"], responses=documented_errors(OpenAIFault))
 FAMILIES = ("language-model", "translation")
 ONE = {"model": {"operationId": "model", "parameters": {"model": "$response.body#/data/0/id"}}}
 EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
 @router.get("/v1/models", responses={200: {"model": ModelList, "links": ONE}})
-async def models(request: Request) -> Response:
+async def models(request: ApiRequest) -> Response:
     """The models that are served."""
-    data = [_facts(served) for served in state_of(request).models]
+    data = [_facts(served) for served in request.server.models]
     return json_response({"object": "list", "data": data})
 
 
 @router.get("/v1/models/{model}", responses={200: {"model": ModelFacts}}, operation_id="model")
-async def model(request: Request, model: str) -> Response:
+async def model(request: ApiRequest, model: str) -> Response:
     """One of them."""
-    return json_response(_facts(choose_model(state_of(request), model)))
+    return json_response(_facts(choose_model(request.server, model)))
 
 
 def _facts(served: ServedModel) -> dict[str, Any]:
@@ -405,20 +400,20 @@ def _facts(served: ServedModel) -> dict[str, Any]:
 
 
 @router.post("/v1/completions", **reads(CompletionBody, CompletionAnswer, shape=OpenAIFault, content=EVENTS))
-async def completions(request: Request) -> Response:
+async def completions(request: ApiRequest) -> Response:
     """Go on with a prompt, by a language model; or translate it, by a translator, with the run's own search.
 
     With stream the text comes as it is found, in server-sent events; of a translator it is the greedy one of one text.
     """
-    body = await read_json(request, CompletionBody)
+    body = await request.read_json(CompletionBody)
     _check(body)
-    limits = limits_of(request)
+    limits = request.limits
     check_most(body.n, limits.max_n, "n")
     check_most(body.max_tokens, limits.max_tokens, "max_tokens")
     prompts = _prompts(body)
     if len(prompts) * (body.n or 1) > limits.max_texts:
         raise ApiError(413, f"prompts times n are more than {limits.max_texts:,} texts; send them in parts")
-    check_texts(limits, [prompt for prompt in prompts if isinstance(prompt, str)], "prompt")
+    request.check_texts([prompt for prompt in prompts if isinstance(prompt, str)], "prompt")
     longest = max((len(prompt) for prompt in prompts if isinstance(prompt, list)), default=0)
     check_most(longest, limits.max_characters, "the number of ids of a prompt")
 
@@ -428,16 +423,16 @@ async def completions(request: Request) -> Response:
         ready = await prompted(request, served.user, prompts, body)
         head = head_of(served.name)
         if body.stream:
-            told = TextEvents(ready, head)
-            return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, told)
+            chunks = TextEvents(ready, head)
+            return await _streamed(request, served, GenerationJob(ready.texts), ready.cost, chunks)
         choices, usage = await texts_answer(request, served, ready)
         return json_response(head | {"choices": choices, "usage": usage})
 
-    return await with_model(request, body.model, FAMILIES, work)
+    return await request.with_model(body.model, FAMILIES, work)
 
 
 def _prompts(body: CompletionBody) -> list[str | list[int]]:
-    """As a list; none is the beginning of a document."""
+    """Return the prompts as a list; a missing prompt is the beginning of a document."""
     match body.prompt:
         case None:
             return [""]
@@ -450,7 +445,7 @@ def _prompts(body: CompletionBody) -> list[str | list[int]]:
 
 
 def _check(body: CompletionBody) -> None:
-    """Raises ApiError, 400, for what OpenAI has and we have not."""
+    """Raise ApiError, 400, for options of OpenAI that are not supported."""
     remedies = {
         "best_of": (body.best_of in (None, body.n or 1), "give n alone; all n texts are given back"),
         "presence_penalty": (not body.presence_penalty, "leave it out; repetition_penalty may do"),
@@ -485,7 +480,7 @@ class EventStream(EventSourceResponse):
 
 
 async def _streamed(
-    request: Request,
+    request: ApiRequest,
     served: ServedModel,
     work: TranslationJob | GenerationJob,
     cost: int,
@@ -493,17 +488,17 @@ async def _streamed(
 ) -> Response:
     """Return the events of a job as a stream. A job that fails before its first event is answered as any error is."""
     async with AsyncExitStack() as stack:
-        events = await stack.enter_async_context(job_events(request, served, work, cost))
+        events = await stack.enter_async_context(request.job_events(served, work, cost))
         first = asyncio.ensure_future(anext(events))
         stack.callback(first.cancel)
-        await event_or_gone(first, lambda: disconnected(request), PING_SECONDS)
+        await event_or_gone(first, lambda: request.disconnected(), PING_SECONDS)
         if first.done():
             first.result()
         return EventStream(stack.pop_all(), _messages(request, first, events, chunks))
 
 
 async def _messages(
-    request: Request,
+    request: ApiRequest,
     first: asyncio.Future[JobEvent],
     events: AsyncIterator[JobEvent],
     chunks: Callable[[JobEvent], list[Any]],
@@ -512,7 +507,7 @@ async def _messages(
         event = await first
         while True:
             if isinstance(event, Done):
-                context_of(request).tokens_out += sum(map(_n_written, event.results))
+                request.context.tokens_out += sum(map(_n_written, event.results))
             for chunk in chunks(event):
                 yield _message(chunk)
             if isinstance(event, Done):
@@ -520,9 +515,7 @@ async def _messages(
             event = await anext(events)
     except (AttendoError, DeadlineExceeded) as error:
         late = isinstance(error, DeadlineExceeded)
-        kind, code = ("server_error", "timeout") if late else ("invalid_request_error", None)
-        message = TOO_LATE if late else str(error)
-        yield _message({"error": {"message": message, "type": kind, "param": None, "code": code}})
+        yield _message(error_body("/v1", 504, TOO_LATE) if late else error_body("/v1", 400, str(error)))
     yield ServerSentEvent("[DONE]", sep="\n")
 
 
@@ -532,9 +525,9 @@ def _message(value: Any) -> ServerSentEvent:
 
 
 async def _translated(
-    request: Request, served: ServedModel, body: CompletionBody, prompts: Sequence[str | list[int]]
+    request: ApiRequest, served: ServedModel, body: CompletionBody, prompts: Sequence[str | list[int]]
 ) -> Response:
-    """The candidates of each prompt, or the events of a greedy translation."""
+    """Return the candidates of each prompt, or the stream of a greedy translation."""
     _check_search(body, prompts)
     translator: Translator = served.user
     sources = await in_thread(
@@ -550,8 +543,8 @@ async def _translated(
         n_read = sum(map(len, greedy.sources.rows))
         usage = bool(body.stream_options and body.stream_options.include_usage)
         wanted = TranslationJob(greedy.sources, config, guard=False, stream=True)
-        told = _pieces(head, n_read, usage)
-        return await _streamed(request, served, wanted, greedy.cost, told)
+        chunks = _pieces(head, n_read, usage)
+        return await _streamed(request, served, wanted, greedy.cost, chunks)
     how = TranslateOptions(n=body.n or 1, max_tokens=body.max_tokens)
     ready, found = await translations(request, served, sources, how)
     choices = [
@@ -569,7 +562,7 @@ def _n_written(found: Generation | Translation) -> int:
 
 
 def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
-    """Raises ApiError, 400, for a setting that means nothing to a search."""
+    """Raise ApiError, 400, for a setting that a search does not have."""
     neutral = {"temperature": 0.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
     neutral |= {"logprobs": None, "echo": False, "stop": []}
     for name, value in neutral.items():
@@ -583,10 +576,10 @@ def _check_search(body: CompletionBody, prompts: Sequence[Any]) -> None:
 
 
 def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEvent], list[Any]]:
-    """The events of the stream of a translation."""
+    """Return the function that turns the events of a translation into the chunks of a stream."""
     more = {"usage": None} if usage else {}
 
-    def told(news: JobEvent) -> list[Any]:
+    def chunks_of(news: JobEvent) -> list[Any]:
         if isinstance(news, Piece):
             return [head | {"choices": [choice(0, news.piece, None)]} | more]
         assert isinstance(news, Done)
@@ -597,4 +590,4 @@ def _pieces(head: dict[str, Any], n_read: int, usage: bool) -> Callable[[JobEven
         counts = {"choices": [], "usage": usage_of(n_read, len(best.token_log_probs))}
         return [head | {"choices": [last]} | more, *([head | counts] if usage else [])]
 
-    return told
+    return chunks_of

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from attendo.decoding.sampling import SampledToken
 from attendo.inference import Generator, Translator
@@ -22,7 +22,7 @@ PASS_CHARACTERS = 20_000
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of a text that may be shown: of text number `text`; token: what was drawn, if anything was."""
+    """A piece of the text with number `text`, to be shown. token: the token that was drawn, if any."""
 
     text: int
     piece: str
@@ -31,7 +31,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Done:
-    """All that a job asked for, one result for each of its texts. queued: seconds until the first was begun."""
+    """The results of a job, one per text. queued: seconds until the first text was begun."""
 
     results: Sequence[Any]
     queued: float = 0.0
@@ -39,7 +39,7 @@ class Done:
 
 @dataclass(frozen=True)
 class Failed:
-    """Why a job comes to nothing."""
+    """The error that a job failed with."""
 
     error: Exception
 
@@ -49,7 +49,7 @@ JobEvent = Piece | Done | Failed
 
 @dataclass(frozen=True)
 class GenerationJob:
-    """Texts that a language model is to write."""
+    """Texts for a language model to write."""
 
     texts: Sequence[WrittenText]
 
@@ -117,29 +117,19 @@ class Job:
 
 @dataclass
 class Counts:
-    """What an engine has done: steps and passes, the rows that took part in them, and the seconds that they took."""
+    """The work of an engine: steps and passes, the rows that took part in them, and the seconds that they took."""
 
     steps: int = 0
     rows: int = 0
     seconds: float = 0.0
 
 
-class _Worker(Protocol):
-    """Turns jobs of one kind into events."""
-
-    @property
-    def going_on(self) -> int: ...
-    def take(self, job: Job) -> None: ...
-    def advance(self) -> list[tuple[Job, JobEvent]]: ...
-    def leave(self, job: Job) -> None: ...
-
-
-@dataclass
 class _Translations:
     """Searches for translations."""
 
-    translating: Translating
-    jobs: dict[int, Job] = field(default_factory=dict)
+    def __init__(self, translator: Translator, rows: int) -> None:
+        self.translating = Translating(translator, rows)
+        self.jobs: dict[int, Job] = {}
 
     @property
     def going_on(self) -> int:
@@ -168,7 +158,8 @@ class _Generations:
     """Writes texts with a language model."""
 
     def __init__(self, generator: Generator, rows: int) -> None:
-        self.writing, self.rows = generator.writing(), rows
+        self.writing = generator.writing()
+        self.rows = rows
         self.waiting: list[tuple[Job, GenerationJob, int]] = []
         self.places: dict[int, tuple[Job, GenerationJob, int]] = {}
 
@@ -225,7 +216,8 @@ class _Forwards:
     def advance(self) -> list[tuple[Job, JobEvent]]:
         if not self.waiting:
             return []
-        (_, first, _), room = self.waiting[0], PASS_CHARACTERS
+        first = self.waiting[0][1]
+        room = PASS_CHARACTERS
         now: list[tuple[Job, ForwardJob, int]] = []
         for job, work, number in self.waiting:
             length = work.size(work.texts[number])
@@ -253,6 +245,9 @@ class _Forwards:
         self.waiting = [place for place in self.waiting if place[0] is not job]
 
 
+_Worker = _Translations | _Generations | _Forwards
+
+
 class Engine:
     """The only thread that computes with a model. `submit` and `cancel` are for any thread.
 
@@ -262,7 +257,9 @@ class Engine:
     """
 
     def __init__(self, user: Any, rows: int = 128, name: str = "") -> None:
-        self.user, self.rows, self.counts = user, rows, Counts()
+        self.user = user
+        self.rows = rows
+        self.counts = Counts()
         self._wake = threading.Condition()
         self._new: list[Job] = []
         self._jobs: dict[int, Job] = {}
@@ -273,11 +270,11 @@ class Engine:
 
     @property
     def going_on(self) -> int:
-        """Jobs that have not come to their end."""
+        """The number of jobs that are not done."""
         return len(self._jobs) + len(self._new)
 
     def submit(self, job: Job) -> None:
-        """Takes in a job of one text at least, which gets its events until Done or Failed. Raises EngineStopped."""
+        """Take in a job of at least one text, which gets its events until Done or Failed. Raises EngineStopped."""
         with self._wake:
             if self._stopping:
                 raise EngineStopped
@@ -285,19 +282,19 @@ class Engine:
             self._wake.notify()
 
     def cancel(self, job: Job) -> None:
-        """From the next step on, nothing is computed for the job, and it gets no events."""
+        """Compute nothing for the job from the next step on; it gets no further events."""
         with self._wake:
             job.cancelled = True
             self._wake.notify()
 
     def stop(self) -> None:
-        """Ends the thread, once all jobs have come to their end."""
+        """End the thread once all jobs are done."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits for the thread's end."""
+        """Wait until the thread has ended."""
         self._thread.join(timeout)
 
     def _run(self) -> None:
@@ -325,21 +322,19 @@ class Engine:
     def _worker(self, job: Job) -> _Worker:
         kind = type(job.work)
         if kind not in self._workers:
-            if isinstance(job.work, TranslationJob):
-                assert isinstance(self.user, Translator)
-                self._workers[kind] = _Translations(Translating(self.user, self.rows))
-            elif isinstance(job.work, GenerationJob):
-                assert isinstance(self.user, Generator)
-                self._workers[kind] = _Generations(self.user, self.rows)
-            else:
+            if kind is ForwardJob:
                 self._workers[kind] = _Forwards()
+            else:
+                worker = _Translations if kind is TranslationJob else _Generations
+                self._workers[kind] = worker(self.user, self.rows)
         return self._workers[kind]
 
     def _advance(self, kind: type) -> None:
         worker = self._workers[kind]
         if not worker.going_on:
             return
-        rows, began = worker.going_on, time.perf_counter()
+        rows = worker.going_on
+        began = time.perf_counter()
         try:
             news = worker.advance()
         except Exception as error:  # noqa: BLE001  (it begins anew with the next job)
@@ -348,14 +343,14 @@ class Engine:
         self.counts.steps += 1
         self.counts.rows += rows
         self.counts.seconds += time.perf_counter() - began
-        for job, told in news:
-            if not isinstance(told, Piece):
-                self._end(job, told)
+        for job, event in news:
+            if not isinstance(event, Piece):
+                self._end(job, event)
             elif job.stream:
-                job.tell(told)
+                job.tell(event)
 
     def _let_go(self) -> None:
-        """Ends the jobs that were given up, or whose time is up."""
+        """End the jobs that were canceled, or whose deadline has passed."""
         now = time.monotonic()
         for job in list(self._jobs.values()):
             if job.cancelled or job.deadline < now:
@@ -388,10 +383,11 @@ async def call(
         stream: Whether pieces are events, too.
 
     Raises:
-        Full, TooLarge: The admission has no place.
+        ApiError: The admission has no place now (429), or never has (413).
         DeadlineExceeded: Within the context, the time is up; or the error that the job failed with.
     """
-    loop, events = asyncio.get_running_loop(), asyncio.Queue[JobEvent]()
+    loop = asyncio.get_running_loop()
+    events = asyncio.Queue[JobEvent]()
     over = False
 
     def tell(event: JobEvent) -> None:
@@ -443,7 +439,7 @@ async def event_or_gone(
     leaving = asyncio.ensure_future(gone())
     try:
         await asyncio.wait({event, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if leaving.done() and not event.done():
+        if leaving.done():
             raise ClientGone
     finally:
         leaving.cancel()

@@ -18,7 +18,6 @@ from starlette.types import Scope
 from attendo.errors import AttendoError
 from attendo.serving.engine import ClientGone, DeadlineExceeded
 from attendo.serving.monitoring import CONTEXT
-from attendo.serving.state import Full, TooLarge
 
 LOADING = "the models are being loaded; try again in a few seconds"
 STOPPING = "the server is about to stop; ask another one, or try again in a few seconds"
@@ -71,25 +70,30 @@ class OpenAIFault(BaseModel):
 
 
 class ApiError(Exception):
-    """A route rejects a request. message: one line with the remedy. param, code: OpenAI's fields, used under /v1."""
+    """A request is rejected.
+
+    message: one line with the remedy. param, code: OpenAI's fields, used under /v1. retry_after: whole seconds after
+    which the request may be admitted.
+    """
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.code = status, message, param, code
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
 
 
-KNOWN = (
-    ApiError,
-    Full,
-    TooLarge,
-    DeadlineExceeded,
-    ClientGone,
-    RequestValidationError,
-    HTTPException,
-    AttendoError,
-)
+KNOWN = (ApiError, DeadlineExceeded, ClientGone, RequestValidationError, HTTPException, AttendoError)
 """Errors with an answer of their own; any other is a fault."""
 
 
@@ -141,11 +145,8 @@ def response_to(scope: Scope, error: Exception) -> Response:
     """Return the answer to an error; an unexpected one becomes 500 without its own words."""
     match error:
         case ApiError():
-            return error_response(scope, error.status, error.message, None, error.param, error.code)
-        case Full():
-            return error_response(scope, 429, str(error), {"retry-after": str(error.retry_after)})
-        case TooLarge():
-            return error_response(scope, 413, str(error))
+            again = None if error.retry_after is None else {"retry-after": str(error.retry_after)}
+            return error_response(scope, error.status, error.message, again, error.param, error.code)
         case DeadlineExceeded():
             return error_response(scope, 504, TOO_LATE)
         case ClientGone():

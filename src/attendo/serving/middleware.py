@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
 import re
@@ -15,16 +16,8 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from attendo.serving.errors import (
-    GONE,
-    KNOWN,
-    LOADING,
-    NO_KEY,
-    STOPPING,
-    WRONG_KEY,
-    error_response,
-    response_to,
-)
+from attendo.serving import errors
+from attendo.serving.errors import ApiError
 from attendo.serving.monitoring import CONTEXT, RequestContext
 from attendo.serving.schemas import form_fields
 
@@ -47,11 +40,15 @@ UNLESS_SET = {
 }
 """A page sets these two itself."""
 
-BODY_SECONDS, THROWN_SECONDS = 30.0, 2.0
-"""The longest that a body may take to come, and that a refused one is thrown away while it comes."""
+BODY_SECONDS = 30.0
+"""The longest that a body may take to come."""
 
-BODIES, THROWN = 256 << 20, 16 << 20
-"""Bytes of all bodies that are held while they come, and of a refused one that are thrown away."""
+THROWN_SECONDS = 2.0
+THROWN_BYTES = 16 << 20
+"""For how long, and how much of, a refused body is thrown away while it comes."""
+
+BODIES = 256 << 20
+"""Bytes of all bodies that are held while they come."""
 
 KEY_IN_BODY = frozenset({"/translate", "/detect", "/languages", "/frontend/settings"})
 """Where clients of LibreTranslate send their key in the body."""
@@ -64,7 +61,8 @@ class ResponseLog:
     """Completes the headers of every response, measures and counts it, and writes its line into the log."""
 
     def __init__(self, app: ASGIApp, state: State) -> None:
-        self.app, self.state = app, state
+        self.app = app
+        self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; HEAD goes to the route of GET, and the server leaves the body out."""
@@ -89,13 +87,17 @@ class ResponseRecord:
     """
 
     def __init__(self, state: State, scope: Scope, send: Send) -> None:
-        self.state, self.scope, self._send = state, scope, send
-        self.began, self.first = time.perf_counter(), 0.0
+        self.state = state
+        self.scope = scope
+        self._send = send
+        self.began = time.perf_counter()
+        self.first = 0.0
         self.status = 0
         self.complete = self.stalled = self.unread = False
         given = Headers(scope=scope).get("x-request-id", "")
         self.context = RequestContext(given if _ID.fullmatch(given) else f"{random.getrandbits(128):032x}")
-        scope[CONTEXT], scope[RECORD] = self.context, self
+        scope[CONTEXT] = self.context
+        scope[RECORD] = self
 
     async def send(self, message: Message) -> None:
         """Pass on a part of the response. Raises TimeoutError for a client that does not take it."""
@@ -111,7 +113,8 @@ class ResponseRecord:
             async with asyncio.timeout(SENT_SECONDS):
                 await self._send(message)
         except TimeoutError:
-            self.stalled, self.complete = True, False
+            self.stalled = True
+            self.complete = False
             if (abort := self.scope.get(ABORT)) is not None:
                 abort()  # closing it would wait for what the client does not take
             raise
@@ -119,7 +122,7 @@ class ResponseRecord:
     def finish(self, method: str) -> None:
         """Count the request and write its line; a response that was cut off counts as 499."""
         seconds = time.perf_counter() - self.began
-        status = self.status if self.complete else GONE
+        status = self.status if self.complete else errors.GONE
         path = self.scope["path"]
         route = getattr(self.scope.get("route"), "path", path if path in self.state.paths else "other")
         first = self.first - self.began if self.first else None
@@ -154,12 +157,6 @@ class CrossOrigin(CORSMiddleware):
         return Response(None, 204, own)
 
 
-class _Refusal(Exception):
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status, self.message = status, message
-
-
 class Guard:
     """Admits requests with a key, and no more than fit; answers every error.
 
@@ -170,7 +167,10 @@ class Guard:
     def __init__(
         self, app: ASGIApp, state: State, is_public: Callable[[str], bool], early: frozenset[str]
     ) -> None:
-        self.app, self.state, self.is_public, self.early = app, state, is_public, early
+        self.app = app
+        self.state = state
+        self.is_public = is_public
+        self.early = early
         self.held = 0  # bytes of bodies that are not whole
         self.most_held = max(BODIES, 4 * state.config.max_body)
 
@@ -184,24 +184,25 @@ class Guard:
             await self._answer(record, scope, receive, send)
         except asyncio.CancelledError:  # the drain is over
             if not record.status:
-                await error_response(scope, 503, STOPPING)(scope, receive, send)
+                await errors.error_response(scope, 503, errors.STOPPING)(scope, receive, send)
             raise
         except Exception as error:
             if record.stalled:
                 return
-            if record.status or not isinstance(error, KNOWN):
+            if record.status or not isinstance(error, errors.KNOWN):
                 self.state.log.fault(record.context, error)
             if record.status:  # the answer is cut off, and the server has to close the connection
-                record.status, record.complete = 500, True
+                record.status = 500
+                record.complete = True
                 raise
-            await response_to(scope, error)(scope, receive, send)
+            await errors.response_to(scope, error)(scope, receive, send)
 
     async def _answer(self, record: ResponseRecord, scope: Scope, receive: Receive, send: Send) -> None:
         early = scope["path"] in self.early
         try:
             body = await self._let_in(record, scope, receive, early)
-        except _Refusal as refusal:
-            await _refuse(record, scope, receive, send, refusal)
+        except ApiError as error:
+            await _refuse(record, scope, receive, send, error)
             return
         if body is None:  # the client left while its request was still coming
             return
@@ -214,23 +215,24 @@ class Guard:
     async def _let_in(
         self, record: ResponseRecord, scope: Scope, receive: Receive, early: bool
     ) -> bytes | None:
-        """Return the body of a request that may be answered, None where the client left. Raises _Refusal and Full."""
-        state, path, headers = self.state, scope["path"], Headers(scope=scope)
+        """Return the body of a request that may be answered, None where the client left. Raises ApiError."""
+        state = self.state
+        headers = Headers(scope=scope)
         has_body = "content-length" in headers or "transfer-encoding" in headers
         record.unread = has_body and headers.get("content-length") != "0"
         _check_sender(state, headers, scope["method"])
         sent = _keys_of(headers)
-        known = not state.keys or (scope["method"] in READS and self.is_public(path))
+        known = not state.keys or (scope["method"] in READS and self.is_public(scope["path"]))
         known = known or any(state.keys.admit(key) for key in sent)
-        if not known and path not in KEY_IN_BODY:
-            raise _Refusal(401, WRONG_KEY if sent else NO_KEY)
+        if not known and scope["path"] not in KEY_IN_BODY:
+            raise ApiError(401, errors.WRONG_KEY if sent else errors.NO_KEY)
         if not early:
             _check_ready(state)
         body = await self._body(record, headers, receive) if has_body else b""
         if body is None:
             return None
         if not known and not state.keys.admit(within := await _key_within(headers, body)):
-            raise _Refusal(401, WRONG_KEY if within or sent else NO_KEY)
+            raise ApiError(401, errors.WRONG_KEY if within or sent else errors.NO_KEY)
         if not early:
             _check_ready(state)  # it may have been told to stop while the body came
             if scope["method"] not in READS:
@@ -240,7 +242,7 @@ class Guard:
     async def _body(self, record: ResponseRecord, headers: Headers, receive: Receive) -> bytes | None:
         """Return the whole body; refuse one that is too large or too slow as soon as it is, or too many at a time."""
         most = self.state.config.max_body
-        too_large = _Refusal(413, f"a request has at most {most:,} bytes; send it in parts")
+        too_large = ApiError(413, f"a request has at most {most:,} bytes; send it in parts")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdigit()) or len(length) > 18 or int(length) > most:
             raise too_large
@@ -253,19 +255,19 @@ class Guard:
                     message = await receive()
                     if message["type"] == "http.disconnect":
                         return None
-                    part, more = message.get("body", b""), message.get("more_body", False)
-                    record.unread = more
+                    part = message.get("body", b"")
+                    more = record.unread = message.get("more_body", False)
                     parts.append(part)
                     size += len(part)
                     self.held += len(part)
                     if size > most:
                         raise too_large
                     if self.held > self.most_held:
-                        raise _Refusal(
+                        raise ApiError(
                             503, "too many requests are coming at a time; try again in a few seconds"
                         )
         except TimeoutError:
-            raise _Refusal(408, f"the body did not come within {BODY_SECONDS:g} s; send it again") from None
+            raise ApiError(408, f"the body did not come within {BODY_SECONDS:g} s; send it again") from None
         finally:
             self.held -= size
         return b"".join(parts)
@@ -278,19 +280,19 @@ def _origin_of(scope: Scope) -> str:
 def _check_sender(state: State, headers: Headers, method: str) -> None:
     """Refuse a name that is not this machine's (DNS rebinding), and a page elsewhere that may not ask."""
     if state.hosts is not None and _name_of(headers.get("host", "")) not in state.hosts:
-        raise _Refusal(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
+        raise ApiError(403, "this server answers only as 127.0.0.1 and localhost; open it by one of them")
     origin = headers.get("origin")
     allowed = origin is not None and ("*" in state.cors or origin in state.cors)
     if method not in READS and not allowed and _is_elsewhere(headers):
-        raise _Refusal(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
+        raise ApiError(403, "a page elsewhere may not ask; allow it by: attendo serve --cors ORIGIN")
 
 
 def _is_elsewhere(headers: Headers) -> bool:
     """Whether a page of another site or port sends it. Plain HTTP to a name elsewhere has no Sec-Fetch-Site."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
-    origin, host = headers.get("origin"), headers.get("host", "")
-    return origin is not None and _name_of(origin.partition("://")[2]) != _name_of(host)
+    origin = headers.get("origin")
+    return origin is not None and _name_of(origin.partition("://")[2]) != _name_of(headers.get("host", ""))
 
 
 def _name_of(host: str) -> str:
@@ -305,9 +307,9 @@ def _name_of(host: str) -> str:
 
 def _check_ready(state: State) -> None:
     if state.draining:
-        raise _Refusal(503, STOPPING)
+        raise ApiError(503, errors.STOPPING)
     if not state.models.ready:
-        raise _Refusal(503, LOADING)
+        raise ApiError(503, errors.LOADING)
 
 
 def _keys_of(headers: Mapping[str, str]) -> list[bytes]:
@@ -325,10 +327,7 @@ async def _key_within(headers: Headers, body: bytes) -> bytes:
     """Return the field api_key of a body, JSON or a form; empty where there is none."""
     kind = headers.get("content-type", "")
     try:
-        if "json" in kind.lower():
-            found = json.loads(body)
-        else:
-            found = await form_fields(kind, body)
+        found = json.loads(body) if "json" in kind.lower() else await form_fields(kind, body)
     except (ValueError, RecursionError):
         return b""
     key = found.get("api_key") if isinstance(found, dict) else None
@@ -350,29 +349,28 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _refuse(
-    record: ResponseRecord, scope: Scope, receive: Receive, send: Send, refusal: _Refusal
+    record: ResponseRecord, scope: Scope, receive: Receive, send: Send, error: ApiError
 ) -> None:
     """Answer a request that is let no further.
 
     A body that has not been read is thrown away for a while after the answer is out, and before the connection is
     closed: many clients send to the end before they look, and would find a broken pipe in place of the answer.
     """
-    response = error_response(scope, refusal.status, refusal.message)
+    response = errors.response_to(scope, error)
     if not record.unread:
         await response(scope, receive, send)
         return
     if scope.get("http_version", "1.1") < "2":
         response.headers["connection"] = "close"
-    await send({"type": "http.response.start", "status": refusal.status, "headers": response.raw_headers})
+    await send({"type": "http.response.start", "status": error.status, "headers": response.raw_headers})
     await send({"type": "http.response.body", "body": response.body, "more_body": True})
-    record.first, thrown = 0.0, 0
-    try:
+    record.first = 0.0
+    thrown = 0
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(THROWN_SECONDS):
-            while thrown < THROWN:
+            more = True
+            while more and thrown < THROWN_BYTES:
                 message = await receive()
                 thrown += len(message.get("body", b""))
-                if not message.get("more_body"):
-                    break
-    except TimeoutError:
-        pass
+                more = message.get("more_body", False)
     await send({"type": "http.response.body", "body": b""})

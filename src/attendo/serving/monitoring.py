@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 from pythonjsonlogger.json import JsonFormatter
-from starlette.requests import Request
 
 if TYPE_CHECKING:
     from attendo.serving.registry import ServedModel
@@ -41,11 +40,6 @@ class RequestContext:
     tokens_in: int = 0
     tokens_out: int = 0
     queued: float | None = None
-
-
-def context_of(request: Request) -> RequestContext:
-    """Return the context of a request, which its route fills in."""
-    return request.scope[CONTEXT]
 
 
 class Log:
@@ -154,7 +148,7 @@ class Metrics:
         self._written = Counter("attendo_tokens_out", "Tokens written.", ["model"], registry=self.registry)
         self._swaps = Counter(
             "attendo_model_swaps",
-            "ModelRegistry loaded anew: swapped, or kept where the new one is damaged.",
+            "Models loaded anew: swapped, or kept where the new one is damaged.",
             ["model", "outcome"],
             registry=self.registry,
         )
@@ -170,7 +164,7 @@ class Metrics:
         seconds: float,
         first: float | None,
     ) -> None:
-        """Counts a request. first: seconds until the first piece of a stream; None where there was none."""
+        """Count a request. first: seconds until the first piece of a stream; None where there was none."""
         self._requests.labels(route, method if method in METHODS else "other", str(status)).inc()
         self._seconds.labels(route).observe(seconds)
         if first is not None:
@@ -180,11 +174,11 @@ class Metrics:
             self._written.labels(context.model).inc(context.tokens_out)
 
     def swapped(self, model: str, outcome: Literal["swapped", "kept"]) -> None:
-        """Counts a model that was to be loaded anew."""
+        """Count an attempt to load a changed model again."""
         self._swaps.labels(model, outcome).inc()
 
     def text(self) -> bytes:
-        """All of it, as Prometheus reads it."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
 

@@ -10,26 +10,26 @@ from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict
 from starlette.responses import RedirectResponse, Response
 
 from attendo.display.i18n import Language
 from attendo.display.web import asset, hash_of, one_script
 from attendo.files import json_of
-from attendo.serving.dependencies import choose_model, run_forward, state_of, with_model
+from attendo.serving.dependencies import ApiRequest, ApiRoute, choose_model
 from attendo.serving.engine import PASS_CHARACTERS
 from attendo.serving.errors import ApiError, Fault, documented_errors
 from attendo.serving.registry import ServedModel
-from attendo.serving.schemas import JSON, media_type, reads
-from attendo.serving.state import State
+from attendo.serving.schemas import JSON, reads
 
 if TYPE_CHECKING:
     from attendo.microscope.session import Answer
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(route_class=ApiRoute, include_in_schema=False)
 
-ASSETS, SHARED_ASSETS = "serving/assets/page", "microscope/assets/look"
+ASSETS = "serving/assets/page"
+SHARED_ASSETS = "microscope/assets/look"
 
 SHARED = ("words", "dom", "chips")
 """Modules that the microscope's page is made of, too."""
@@ -42,9 +42,9 @@ MODULES = (
 
 
 @router.get("/", response_class=Response)
-async def page(request: Request) -> Response:
+async def page(request: ApiRequest) -> Response:
     """Translate, classify and complete as one types. Static: without a key it tells nothing of the models."""
-    state: State = request.app.state.attendo
+    state = request.server
     document, policy, tag = document_of(state.look, state.config.max_characters)
     # checked each time: a new version must not ask by the old one's ways
     headers = {"content-security-policy": policy, "cache-control": "no-cache", "etag": tag}
@@ -55,7 +55,7 @@ async def page(request: Request) -> Response:
 
 @cache
 def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
-    """The document, its content security policy (own style and script, requests to its server) and its tag."""
+    """Return the document, its content security policy (own style and script, requests to its server) and its tag."""
     style, script = joined()
     facts = {"look": look, "characters": characters}
     document = asset(f"{ASSETS}/page.html")
@@ -71,13 +71,13 @@ def document_of(look: bool, characters: int) -> tuple[bytes, str, str]:
 
 @cache
 def joined() -> tuple[str, str]:
-    """The styles as one, and the modules as one."""
+    """Return all styles as one text, and all modules as another."""
     modules = [asset(f"{SHARED_ASSETS}/{name}.js") for name in SHARED]
     modules += [asset(f"{ASSETS}/{name}.js") for name in MODULES]
     return "\n".join((asset(f"{SHARED_ASSETS}/look.css"), asset(f"{ASSETS}/page.css"))), one_script(modules)
 
 
-look_router = APIRouter(tags=["microscope"], responses=documented_errors(Fault))
+look_router = APIRouter(route_class=ApiRoute, tags=["microscope"], responses=documented_errors(Fault))
 COST = 1000
 """Of a question, in tokens: the texts are short, and what is computed of them is much."""
 POLICY = {"content-security-policy": "frame-ancestors 'none'"}
@@ -99,7 +99,7 @@ def _look_document(language: Language) -> bytes:
 
 
 def is_look_page(path: str) -> bool:
-    """Whether a path is that of a page, or leads to one: they tell nothing of the models.
+    """Return whether a path is that of a microscope page or redirects to one; neither shows anything of the models.
 
     >>> [is_look_page(path) for path in ("/look/enja", "/look/enja/", "/look/", "/look/enja/api/model")]
     [True, True, False, False]
@@ -118,10 +118,10 @@ async def without_slash(model: ModelName) -> Response:
     response_class=Response,
     responses={200: {"content": {"text/html": {"schema": {"type": "string"}}}}},
 )
-async def look_page(request: Request, model: ModelName) -> Response:
+async def look_page(request: ApiRequest, model: ModelName) -> Response:
     """The page, in Japanese where the browser asks for that; where keys are set it tells nothing of the models."""
-    if not state_of(request).keys:
-        choose_model(state_of(request), model)
+    if not request.server.keys:
+        choose_model(request.server, model)
     wanted = request.headers.get("accept-language", "")
     language: Language = "ja" if wanted.strip().lower().startswith("ja") else "en"
     return Response(_look_document(language), headers=POLICY, media_type="text/html")
@@ -133,9 +133,9 @@ BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 @look_router.post(
     "/look/{model}/api/{name}", **reads(Question, dict[str, Any], timeout=False, content=BINARY)
 )
-async def answer(request: Request, model: ModelName, name: ModelName) -> Response:
+async def answer(request: ApiRequest, model: ModelName, name: ModelName) -> Response:
     """The answer to one question of the page."""
-    if media_type(request) != JSON:
+    if request.media_type != JSON:
         raise ApiError(415, f"a question is JSON; send it with Content-Type: {JSON}")
     question = name, _object(await request.body())
 
@@ -146,18 +146,16 @@ async def answer(request: Request, model: ModelName, name: ModelName) -> Respons
             return [session.answer(*one) for one in some]
 
         # each counts as a whole pass, so that no two questions go together
-        (found,) = await run_forward(
-            request, served, "look", [question], run, COST, lambda _: PASS_CHARACTERS
-        )
+        (found,) = await request.run_forward(served, "look", [question], run, COST, lambda _: PASS_CHARACTERS)
         if isinstance(found, bytes):
             return Response(found, media_type="application/octet-stream")
         return Response(json_of(found), media_type=JSON)
 
-    return await with_model(request, model, (), work)
+    return await request.with_model(model, (), work)
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """The body. Raises ApiError, 422; a lone surrogate is none of UTF-8."""
+    """Return the JSON object of a body. Raises ApiError, 422, also for a lone surrogate, which UTF-8 lacks."""
     try:
         body = json.loads(data)
         json.dumps(body, ensure_ascii=False, allow_nan=False).encode()

@@ -38,19 +38,18 @@ class ServedModel:
 
     @property
     def family(self) -> TaskName:
-        """What kind of model it is."""
+        """The kind of task that the model is for."""
         return self.user.task
 
     @property
     def embedder(self) -> Embedder:
-        """Its vectors."""
-        return (
-            self.user if isinstance(self.user, Embedder) else Embedder(self.user.model, self.user.tokenizer)
-        )
+        """An embedder of the model's vectors."""
+        user = self.user
+        return user if isinstance(user, Embedder) else Embedder(user.model, user.tokenizer)
 
     @property
     def session(self) -> Session:
-        """It under the microscope; made when it is first asked for."""
+        """The microscope session of the model, created on first use."""
         if self._session is None:
             from attendo.microscope.session import Session
 
@@ -59,7 +58,7 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """By name, in the order they were given; `swap` changes one while its jobs go on to their end."""
+    """Models by name, in the order they were given; `swap` changes one while its jobs go on to their end."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class ModelRegistry:
         int8: bool = False,
         segment: Segment = "sentence",
     ) -> None:
-        """Loads nothing yet. Raises AttendoError for two folders of one name."""
+        """Keep the folders; `load` loads them. Raises AttendoError for two folders of one name."""
         self.folders: dict[str, Path] = {}
         for folder in folders:
             name = folder.resolve().name
@@ -89,12 +88,12 @@ class ModelRegistry:
         self._swapping = threading.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
-        """Those that are loaded."""
+        """Iterate over the loaded models."""
         return iter([self._served[name] for name in self.folders if name in self._served])
 
     @property
     def ready(self) -> bool:
-        """Whether all are loaded."""
+        """Whether all models are loaded."""
         return len(self._served) == len(self.folders)
 
     def load(self) -> None:
@@ -103,7 +102,7 @@ class ModelRegistry:
             self.swap(name)
 
     def swap(self, name: str) -> None:
-        """Loads a model anew; from then on requests get the new one, and the old one ends when its jobs have.
+        """Load a model again; requests then get the new one, and the old one stops after its present jobs.
 
         Raises AttendoError where the folder is damaged: the old one then stays.
         """
@@ -114,20 +113,21 @@ class ModelRegistry:
             old.engine.stop()
 
     def named(self, name: str) -> ServedModel:
-        """Raises KeyError."""
+        """Return the loaded model of this name. Raises KeyError."""
         return self._served[name]
 
     def of_family(self, family: TaskName) -> list[ServedModel]:
-        """Those for a task."""
+        """Return the loaded models for a task."""
         return [served for served in self if served.family == family]
 
     def stop(self) -> None:
-        """Ends all engines, once their jobs have come to their end."""
+        """Stop all engines after their present jobs."""
         for served in self:
             served.engine.stop()
 
     def _loaded(self, name: str) -> ServedModel:
-        folder, options = self.folders[name], self._options
+        folder = self.folders[name]
+        options = self._options
         user = load(folder, options["device"])
         if isinstance(user, Translator | Generator):
             user.prepare(int8=options["int8"])
@@ -148,7 +148,7 @@ Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """What changes when the run in a folder does."""
+    """Return a value that changes when a file of the run changes."""
     found: list[tuple[int, int, int] | None] = []
     for name in FILES:
         try:
@@ -161,13 +161,15 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 class Reloading:
-    """Loads models and, when told to look again, those that have changed. It takes long: not for the event loop.
+    """Loads models, and loads changed ones again. This takes long: call it outside the event loop.
 
     A folder that is damaged keeps the model that is served, and the log says why.
     """
 
     def __init__(self, state: State) -> None:
-        self._state, self._models, self._log = state, state.models, state.log
+        self._state = state
+        self._models = state.models
+        self._log = state.log
         self._loaded: dict[str, Stamp] = {}
         self._tried: dict[str, Stamp] = {}
 
@@ -182,7 +184,7 @@ class Reloading:
         self._log.event("ready", {"models": names, "seconds": round(time.perf_counter() - began, 2)})
 
     def look_again(self, *, watching: bool = False) -> list[str]:
-        """Swaps the models that have changed since they were loaded, and names them.
+        """Swap the models whose files changed since they were loaded, and return their names.
 
         watching: a damaged folder is tried again only when it has changed again.
         """
@@ -200,7 +202,8 @@ class Reloading:
                 self._state.metrics.swapped(name, "kept")
                 self._log.event("kept", {"model": name, "why": why})
             else:
-                self._loaded[name], self._state.loaded[name] = now, time.time()
+                self._loaded[name] = now
+                self._state.loaded[name] = time.time()
                 self._state.metrics.swapped(name, "swapped")
                 swapped.append(name)
                 self._log.event("swapped", {"model": name, "seconds": round(time.perf_counter() - began, 2)})

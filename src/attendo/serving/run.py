@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 
 import uvicorn
 
@@ -22,7 +23,9 @@ from attendo.serving.app import State, create_app
 from attendo.serving.registry import Reloading
 from attendo.serving.sockets import MOST, Connections
 
-TRIM_THRESHOLD, MMAP_THRESHOLD, ARENA_MAX = -1, -3, -8
+TRIM_THRESHOLD = -1
+MMAP_THRESHOLD = -3
+ARENA_MAX = -8
 """Parameters of mallopt(3)."""
 
 LARGE = 1 << 20
@@ -30,7 +33,7 @@ LARGE = 1 << 20
 
 
 def steady() -> None:
-    """Makes memory that is free go back to the system, and what is imported no matter of any collection.
+    """Let free memory return to the system, and exclude imported objects from garbage collections.
 
     glibc raises its threshold for large blocks with each one that is freed, up to 32 MB: tensors would come to lie
     between small objects, and the gaps that they leave be kept; each thread would get an arena with gaps of its own.
@@ -47,13 +50,13 @@ def steady() -> None:
 
 
 def give_back() -> None:
-    """Gives the pages within the heap that are free back to the system, in a few milliseconds."""
+    """Return free pages of the heap to the system, in a few milliseconds."""
     if (library := _glibc()) is not None:
         library.malloc_trim(0)
 
 
 def _glibc() -> ctypes.CDLL | None:
-    """The C library, if it is the one whose memory can be told what to do."""
+    """Return glibc, whose memory can be tuned; None with another C library."""
     if sys.platform != "linux":
         return None
     library = ctypes.CDLL(None)
@@ -89,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def names_of(host: str) -> frozenset[str] | None:
-    """The names that a server on this host answers to; None: any, for only on loopback are they known."""
+    """Return the names that a server on this host answers to; None, any name, if the host is not loopback."""
     if not is_loopback(host):
         return None
     return LOOPBACK | {f"[{host}]" if ":" in host else host}
@@ -104,7 +107,7 @@ def serve(
     told: Callable[[str], None] = lambda address: None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT, and gives the exit code: 0, or 1 where the drain cut requests off at its end.
+    """Serve until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if requests were cut off at the end of the drain.
 
     From the first signal on nothing new is admitted, and what was admitted is answered to its end, for
     `config.drain` seconds at most; a second one ends the process at once. SIGHUP, and with watch every so many
@@ -124,11 +127,11 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which leaves the signals to us."""
+    """uvicorn's server without its signal handlers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures none."""
+        """Leave the signals to `_signals`."""
         yield
 
 
@@ -136,7 +139,8 @@ class _Running:
     """One server from start to end."""
 
     def __init__(self, state: State, reloading: Reloading, connections: Connections) -> None:
-        self.state, self.reloading = state, reloading
+        self.state = state
+        self.reloading = reloading
         config = uvicorn.Config(
             create_app(state),
             http=connections,  # pyright: ignore[reportArgumentType]  (anything that makes a protocol)
@@ -152,12 +156,13 @@ class _Running:
         )
         self.server = _Server(config)
         self.cut = 0  # requests that the end of the drain cut off
-        self.look, self.stop = asyncio.Event(), asyncio.Event()
+        self.look = asyncio.Event()
+        self.stop = asyncio.Event()
 
     async def run(
         self, listening: socket.socket, watch: float | None, ready: Callable[[], None] = lambda: None
     ) -> int:
-        """Until it is told to stop, or fails."""
+        """Serve until a signal or an error. Returns the exit code."""
         loop = asyncio.get_running_loop()
         with _signals(loop, self.told_to_stop, self.look.set):
             tasks = [
@@ -179,13 +184,13 @@ class _Running:
         return int(self.cut > 0)
 
     def told_to_stop(self) -> None:
-        """From now on nothing new is admitted."""
+        """Admit nothing new from now on."""
         self.state.draining = True
         self.state.log.event("draining", {"working": self.state.working})
         self.stop.set()
 
     async def _drained(self) -> None:
-        """Ends when it was told to stop and all that was admitted is answered, or the time for that is up."""
+        """Return after a signal to stop, when every admitted request is answered or the time to drain is over."""
         await self.stop.wait()
         until = time.monotonic() + self.state.config.drain
         while self.state.working and time.monotonic() < until:
@@ -193,7 +198,7 @@ class _Running:
         self.cut = self.state.working
 
     async def _models(self, watch: float | None, ready: Callable[[], None]) -> None:
-        """Loads the models, says so, and loads those that change; ends only by an error of the first loading."""
+        """Load the models, then load changed ones again; returns only by an error of the first loading."""
         await _in_thread(self.reloading.load)
         ready()
         while True:
@@ -208,43 +213,33 @@ class _Running:
 
 
 async def _tidied() -> None:
-    """Gives memory back now and then; never ends."""
+    """Return memory to the system at intervals, forever."""
     while True:
         await asyncio.sleep(TIDY_EVERY)
         await _in_thread(give_back)
 
 
 async def _in_thread(work: Callable[[], object]) -> None:
-    """Runs it in a thread that does not keep the process from ending."""
-    loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-
-    def settle(error: BaseException | None) -> None:
-        if over.done():
-            return
-        if error is None:
-            over.set_result(None)
-        else:
-            over.set_exception(error)
+    """Run `work` in a thread that does not keep the process from ending."""
+    over: Future[None] = Future()
+    over.set_running_or_notify_cancel()
 
     def run() -> None:
-        error = None
         try:
             work()
-        except BaseException as raised:  # noqa: BLE001  (it is raised again where it is waited for)
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended before
-            loop.call_soon_threadsafe(settle, error)
+            over.set_result(None)
+        except BaseException as error:  # noqa: BLE001  (it is raised again where it is waited for)
+            over.set_exception(error)
 
     threading.Thread(target=run, name="loading", daemon=True).start()
-    await over
+    await asyncio.wrap_future(over)
 
 
 @contextlib.contextmanager
 def _signals(
     loop: asyncio.AbstractEventLoop, stop: Callable[[], None], look: Callable[[], None]
 ) -> Iterator[None]:
-    """Within it SIGTERM and SIGINT call `stop`, once: a second one ends the process; and SIGHUP calls `look`."""
+    """Call `stop` at the first SIGTERM or SIGINT (a second one ends the process), and `look` at SIGHUP."""
     if threading.current_thread() is not threading.main_thread() or sys.platform == "win32":
         yield
         return
@@ -277,7 +272,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _raised_limit() -> int:
-    """As many connections as may be open at a time, after asking for as many file descriptors."""
+    """Raise the limit of file descriptors. Returns how many connections may be open at a time."""
     try:
         import resource
     except ImportError:  # not there on Windows
@@ -299,7 +294,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 class _Forwarded(logging.Handler):
-    """What uvicorn says, without the values and tracebacks in it: they may hold a text."""
+    """Forwards uvicorn's messages without values and tracebacks, which may contain a text."""
 
     def __init__(self, state: State) -> None:
         super().__init__(logging.WARNING)
@@ -312,9 +307,11 @@ class _Forwarded(logging.Handler):
 
 @contextlib.contextmanager
 def _uvicorn_logs(state: State) -> Iterator[None]:
-    """Within it uvicorn's log goes to ours."""
-    logger, handler = logging.getLogger("uvicorn"), _Forwarded(state)
-    propagated, logger.propagate = logger.propagate, False
+    """Send uvicorn's log to the server's own."""
+    logger = logging.getLogger("uvicorn")
+    handler = _Forwarded(state)
+    propagated = logger.propagate
+    logger.propagate = False
     logger.addHandler(handler)
     try:
         yield

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import difflib
 import io
-import math
 from functools import partial
 from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Request
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from python_multipart import parse_form
 from starlette.responses import Response
@@ -18,9 +16,13 @@ from starlette.responses import Response
 from attendo.files import json_of
 from attendo.serving.errors import ApiError, Fault, OpenAIFault, as_clause, documented_errors
 
-JSON, FORM, PARTS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
-MOST_FIELDS, SHORT_FORM = 1000, 10_000
-"""Fields of a form, and bytes of a form that is decoded in the thread of the event loop."""
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+PARTS = "multipart/form-data"
+MOST_FIELDS = 1000
+"""Fields of a form."""
+SHORT_FORM = 10_000
+"""Bytes of a form that is decoded in the thread of the event loop."""
 MOST_MISTAKES = 1000
 """In a body whose first mistake is named: pydantic lists all of them, 100,000 in 0.8 s."""
 LONGEST_SECONDS = 1_000_000
@@ -99,31 +101,6 @@ def _inlined(value: Any, definitions: dict[str, Any]) -> Any:
     return value
 
 
-async def read_json(request: Request, kind: type[BodyT]) -> BodyT:
-    """Return the body, which is JSON. Raises ApiError: 415 for another kind, 422 naming the first wrong field."""
-    requested_timeout(request)
-    if media_type(request) != JSON:
-        raise ApiError(415, f"the body must be JSON; send it with Content-Type: {JSON}")
-    return parse_json(await request.body(), kind)
-
-
-def requested_timeout(request: Request) -> float | None:
-    """Return the header X-Request-Timeout. Raises ApiError, 422, for what is no number of seconds."""
-    given = request.headers.get("x-request-timeout")
-    if given is None:
-        return None
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds <= LONGEST_SECONDS:
-        raise ApiError(
-            422,
-            f"X-Request-Timeout must be a number of seconds above 0, as 2.5, and at most {LONGEST_SECONDS:,}",
-        )
-    return seconds
-
-
 def parse_json(data: bytes, kind: type[BodyT], status: int = 422) -> BodyT:
     """Return JSON as a model. Raises ApiError with `status`, naming the first field that is wrong."""
     try:
@@ -161,25 +138,9 @@ def describe_error(error: ValidationError, kind: type[Body]) -> tuple[str, str |
     return f"{name}{numbers}: {', or '.join(messages)}", name
 
 
-def media_type(request: Request) -> str:
-    """Return the media type of the body, without its parameters."""
-    return _media_type(request.headers.get("content-type", ""))
-
-
-def _media_type(content_type: str) -> str:
+def media_type(content_type: str) -> str:
+    """Return the media type of this header, without its parameters."""
     return content_type.partition(";")[0].strip().lower()
-
-
-async def read_form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Raises ApiError: 415 for another kind, 400 for a broken one."""
-    if media_type(request) not in (FORM, PARTS):
-        raise ApiError(415, f"the body must be JSON or a form; send it with Content-Type: {JSON}, or {FORM}")
-    try:
-        return await form_fields(request.headers["content-type"], await request.body())
-    except ValueError:  # not UTF-8, among others
-        raise ApiError(
-            400, "the form can't be read; send it in UTF-8, with fewer than 1,000 fields"
-        ) from None
 
 
 async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
@@ -187,7 +148,7 @@ async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
 
     A long form is decoded in another thread.
     """
-    if _media_type(content_type) == PARTS:
+    if media_type(content_type) == PARTS:
         parse = partial(_parts, content_type, data)
     else:
         parse = partial(parse_qsl, data.decode(), True, errors="strict", max_num_fields=MOST_FIELDS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,9 @@ from attendo.inference import Generator, Translator
 from attendo.inference.alignment import teacher_forced
 from attendo.inference.perplexity import Window, document_windows
 from attendo.models import DecoderLM
+from attendo.serving.dependencies import ApiRequest
 from attendo.serving.engine import PASS_CHARACTERS
+from attendo.serving.registry import ServedModel
 
 TOKENS_AT_ONCE = 1000
 """That go through a model between two steps of what else it does, about; see `engine.PASS_CHARACTERS`."""
@@ -28,7 +32,7 @@ CHARACTERS_OF_A_TOKEN = PASS_CHARACTERS // TOKENS_AT_ONCE
 
 @dataclass(frozen=True)
 class TokenScore:
-    """Of a token in its place: its log-probability in nats, and the likeliest ids there, the best first."""
+    """The log-probability of a token in nats, and the likeliest ids of its place, the best first."""
 
     token_id: int
     log_prob: float
@@ -43,15 +47,19 @@ class ScoringChunk:
     target: Sequence[int]
     window: Window | None = None
 
+    def n_tokens(self) -> int:
+        """Return the number of tokens."""
+        return len(self.source) + len(self.target)
+
     def characters(self) -> int:
-        """Its size, as that of a text with about as many tokens."""
-        return CHARACTERS_OF_A_TOKEN * (len(self.source) + len(self.target))
+        """Return the size of a text with about as many tokens."""
+        return CHARACTERS_OF_A_TOKEN * self.n_tokens()
 
 
 def scoring_chunks(
     token_ids: Sequence[int], context: int, specials: SpecialTokens, *, ended: bool
 ) -> list[ScoringChunk]:
-    """A text as the windows that `attendo evaluate` scores it by; ended: its end is scored, too."""
+    """Return a text as the windows that `attendo evaluate` scores. ended: its end is scored, too."""
     document = Document(np.array(token_ids, np.int64), 0, 0, ended)
     if not document.n_targets:
         return []
@@ -60,8 +68,9 @@ def scoring_chunks(
 
 
 def text_scores(generator: Generator, parts: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """The scored tokens of each window, with the n likeliest of each place."""
-    model, found = generator.model, []
+    """Return the scored tokens of each window, with the n likeliest of each place."""
+    model = generator.model
+    found = []
     for part in parts:
         assert part.window is not None
         token_ids, targets, n_scored = part.window
@@ -76,19 +85,21 @@ def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab
 
 
 def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """The tokens of each pair's target and its end, with the n likeliest of each place.
+    """Return the scores of each pair's target and its end, with the n likeliest of each place.
 
     source: as the model reads it, its end the last. By the model as it was trained: but for rounding the numbers of
     the search.
     """
-    tokenizer, model, found = translator.tokenizer, translator.model, []
+    tokenizer = translator.tokenizer
+    first = len(tokenizer.specials.begin) - 1
+    found = []
     for pair in pairs:
         inputs, wanted = teacher_forced(
             tokenizer, [list(pair.source)], [list(pair.target)], translator.device
         )
         with torch.inference_mode():
-            first = len(tokenizer.specials.begin) - 1
-            found.append(_scores(model(**inputs)[0, first:], wanted[0, first:].tolist(), n))
+            logits = translator.model(**inputs)[0, first:]
+            found.append(_scores(logits, wanted[0, first:].tolist(), n))
     return found
 
 
@@ -105,6 +116,29 @@ def _scores(logits: Float[Tensor, "len vocab"], wanted: Sequence[int], n: int) -
     ]
 
 
+async def run_text_scores(
+    request: ApiRequest, served: ServedModel, texts: Sequence[Sequence[ScoringChunk]], n: int
+) -> list[list[TokenScore]]:
+    """Return `text_scores` of texts, whose windows are given, computed in the engine's thread."""
+    every = [window for windows in texts for window in windows]
+    found = iter(await _run(request, served, ("texts", n), every, partial(text_scores, served.user, n=n)))
+    return [[score for _ in windows for score in next(found)] for windows in texts]
+
+
+async def run_pair_scores(
+    request: ApiRequest, served: ServedModel, pairs: Sequence[ScoringChunk], n: int
+) -> Sequence[list[TokenScore]]:
+    """Return `pair_scores`, computed in the engine's thread."""
+    return await _run(request, served, ("pairs", n), pairs, partial(pair_scores, served.user, n=n))
+
+
+async def _run(
+    request: ApiRequest, served: ServedModel, kind: tuple[str, int], chunks: Sequence[ScoringChunk], run: Any
+) -> Sequence[list[TokenScore]]:
+    cost = sum(map(ScoringChunk.n_tokens, chunks))
+    return await request.run_forward(served, kind, chunks, run, cost, ScoringChunk.characters)
+
+
 def token_text(tokenizer: Tokenizer, token: int) -> str:
-    """What a token spells; a byte, which spells only a part of a character, as <E3>."""
+    """Return the text of a token; a byte, which is only a part of a character, as <E3>."""
     return tokenizer.pieces([token])[0].replace(MARK, " ")

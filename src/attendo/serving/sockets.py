@@ -1,4 +1,4 @@
-"""Connections that do not come to the point: how long a request may take to come, and how many may be open."""
+"""Protection against slow clients: the time and size of a request's head, and the number of open connections."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ from uvicorn.server import ServerState
 
 from attendo.serving.middleware import ABORT
 
-HEAD_SECONDS, HEAD_BYTES, HEAD_LINES, QUEUED = 10.0, 64 << 10, 100, 100
-"""The longest that the head of a request may take to come, and the most bytes and headers that it may have; the most
-requests that may wait on a connection for the answer to an earlier request."""
+HEAD_SECONDS = 10.0
+"""The longest that the head of a request may take to come."""
+
+HEAD_BYTES = 64 << 10
+HEAD_LINES = 100
+"""The most bytes and headers of a request's head."""
+
+QUEUED = 100
+"""The most requests that may wait on a connection for the answer to an earlier request."""
 
 LINGER_SECONDS = 30.0
 """The longest that a closed connection may take to take the rest of its answer."""
@@ -42,7 +48,8 @@ class Connections:
     """
 
     def __init__(self, most: int = MOST, head_seconds: float = HEAD_SECONDS) -> None:
-        self.most, self.head_seconds = most, head_seconds
+        self.most = most
+        self.head_seconds = head_seconds
         self.open = 0
         self.waiting: dict[Connection, None] = {}  # in the order in which they began to
 
@@ -53,11 +60,11 @@ class Connections:
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> Connection:
-        """A protocol, as uvicorn asks for it."""
+        """Return the protocol of a new connection."""
         return Connection(self, config, server_state, app_state, _loop)
 
     def make_room(self) -> bool:
-        """Closes one that waits, if there must be room; whether there is."""
+        """Close the connection that has waited longest if there are too many. Returns whether there is room."""
         if self.open <= self.most:
             return True
         oldest = next(iter(self.waiting), None)
@@ -79,13 +86,14 @@ class Connection(HttpToolsProtocol):
         loop: asyncio.AbstractEventLoop | None,
     ) -> None:
         super().__init__(config, server_state, app_state, loop)
-        self._all, self._size = all_, 0
+        self._all = all_
+        self._size = 0
         self._timer: TimerHandle | None = None
         self._leaving: TimerHandle | None = None
         self._worked_on: RequestResponseCycle | None = None  # uvicorn's own `cycle` is the latest request
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Begins to wait for a request."""
+        """Start to wait for a request."""
         super().connection_made(transport)
         self._all.open += 1
         if not self._all.make_room():
@@ -94,7 +102,7 @@ class Connection(HttpToolsProtocol):
         self._await_request()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Waits no more."""
+        """Release what belongs to the connection."""
         self._all.open -= 1
         self._have_request()
         if self._leaving is not None:
@@ -105,7 +113,7 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Some of a request."""
+        """Take a part of a request."""
         if self._timer is None and (self.cycle is None or self.cycle.response_complete):
             self._await_request()
         self._size += len(data)
@@ -114,13 +122,13 @@ class Connection(HttpToolsProtocol):
             self._refuse(*HEAD_TOO_LARGE)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header, or a trailer after the body."""
+        """Take a header, or a trailer after the body."""
         if len(self.headers) >= HEAD_LINES:
             self._fail(*HEAD_TOO_LARGE)
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The head is there."""
+        """Pass the request on, its head being complete."""
         self._stop_timer()
         if len(self.pipeline) >= QUEUED:
             self._fail(*TOO_MANY_WAIT)
@@ -132,18 +140,18 @@ class Connection(HttpToolsProtocol):
             self._worked_on = self.cycle
 
     def on_body(self, body: bytes) -> None:
-        """A part of the body: only what is neither body nor a whole request is limited here."""
+        """Take a part of the body, whose size is limited elsewhere."""
         self._size = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """End the wait for the request."""
         self._have_request()
         self._size = 0
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Waits for the next request, if there may be one; else for the client to take the answer."""
+        """Wait for the next request or, if the connection closes, for the client to take the answer."""
         if self.pipeline:
             self._worked_on = self.pipeline[-1][0]
         super().on_response_complete()
@@ -153,12 +161,12 @@ class Connection(HttpToolsProtocol):
             self._all.waiting[self] = None
 
     def timeout_keep_alive_handler(self) -> None:
-        """No further request came."""
+        """Close a connection that was silent for too long."""
         super().timeout_keep_alive_handler()
         self._linger()
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is no HTTP."""
+        """Answer bytes that are not HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, "this is no valid HTTP request")
 
     def _await_request(self) -> None:
@@ -183,7 +191,7 @@ class Connection(HttpToolsProtocol):
             self._leaving = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _refuse(self, status: HTTPStatus, message: str) -> None:
-        """Answers without a request, and closes."""
+        """Answer outside of a request, and close the connection."""
         self._have_request()
         if self.transport.is_closing():
             return
@@ -199,6 +207,6 @@ class Connection(HttpToolsProtocol):
         self._linger()
 
     def _fail(self, status: HTTPStatus, message: str) -> NoReturn:
-        """Refuses from within the parser, which stops."""
+        """Refuse from within the parser, which stops."""
         self._refuse(status, message)
         raise ValueError(message)

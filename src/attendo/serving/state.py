@@ -12,26 +12,17 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from attendo.errors import AttendoError
+from attendo.serving.errors import ApiError
 from attendo.serving.monitoring import Log, Metrics
 from attendo.serving.registry import ModelRegistry
 
-SLOWEST, LONGEST_WAIT = 1.0, 60
-"""Cost a second that is reckoned with at least, and the most seconds that anybody is told to wait."""
+SLOWEST = 1.0
+"""The least cost per second that is reckoned with."""
+LONGEST_WAIT = 60
+"""The most seconds that a client is told to wait."""
 
 IN_A_ROW = 4
 """Requests that found no room for their cost, after which none is looked at until something is admitted or done."""
-
-
-class Full(Exception):
-    """There is no room. retry_after: whole seconds after which there may be."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"the server is full; try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class TooLarge(Exception):
-    """A request costs more than the server ever admits."""
 
 
 class Admission:
@@ -46,7 +37,8 @@ class Admission:
     """
 
     def __init__(self, max_requests: int, max_cost: int) -> None:
-        self.max_requests, self.max_cost = max_requests, max_cost
+        self.max_requests = max_requests
+        self.max_cost = max_cost
         self.requests = self.cost = 0
         self.refused = 0
         self._in_a_row = 0  # refused since anything was admitted or done
@@ -56,14 +48,15 @@ class Admission:
 
     @contextmanager
     def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
-        """Within it, so much is admitted. Raises Full where there is no room now, TooLarge where there never is.
+        """Admit this cost within the context. Raises ApiError: 429 without room now, 413 if there never is any.
 
         again: the request was admitted before, and finds room: what it has had computed is not thrown away.
         """
         if cost > self.max_cost:
-            raise TooLarge(
+            raise ApiError(
+                413,
                 f"the request costs {cost:,} (tokens x beams x n), and the server admits {self.max_cost:,} at a time;"
-                " send it in parts"
+                " send it in parts",
             )
         if not again:
             self.check()
@@ -71,7 +64,8 @@ class Admission:
                 self._refuse()
         self._in_a_row = 0
         if not self.requests:
-            self._since, self._done = time.monotonic(), 0
+            self._since = time.monotonic()
+            self._done = 0
         self.requests += 1
         self.cost += cost
         try:
@@ -82,21 +76,21 @@ class Admission:
             self._finished(cost)
 
     def check(self) -> None:
-        """Raises Full where there is no room whatever a request may cost: so it need not be read to be refused."""
+        """Raise ApiError, 429, where there is no room for any request: it need not be read to be refused."""
         if self.requests >= self.max_requests or self._in_a_row >= IN_A_ROW:
             self._refuse()
 
     @property
     def retry_after(self) -> int:
-        """Whole seconds in which half of what is admitted should be done, at the rate of late."""
-        return max(
-            1, min(LONGEST_WAIT, math.ceil(self.cost / 2 / max(self._rate, SLOWEST)) if self._rate else 1)
-        )
+        """Whole seconds in which half of the admitted cost should be done, at the recent rate."""
+        seconds = math.ceil(self.cost / 2 / max(self._rate, SLOWEST)) if self._rate else 1
+        return max(1, min(LONGEST_WAIT, seconds))
 
     def _refuse(self) -> None:
         self.refused += 1
         self._in_a_row += 1
-        raise Full(self.retry_after)
+        seconds = self.retry_after
+        raise ApiError(429, f"the server is full; try again in {seconds} s", retry_after=seconds)
 
     def _finished(self, cost: int) -> None:
         self._in_a_row = 0
@@ -105,11 +99,12 @@ class Admission:
         if self._since is not None and (elapsed := now - self._since) >= 1.0:
             new = self._done / elapsed
             self._rate = new if not self._rate else 0.7 * self._rate + 0.3 * new
-            self._since, self._done = now, 0
+            self._since = now
+            self._done = 0
 
 
 class Keys:
-    """Keys as SHA-256 digests; they themselves are not kept. Comparing takes as long for a wrong one as for a right.
+    """API keys, stored as SHA-256 digests and compared in constant time.
 
     >>> keys = Keys(["correct horse"])
     >>> bool(keys), keys.admit(b"correct horse"), keys.admit(b"battery staple")
@@ -125,15 +120,13 @@ class Keys:
         return bool(self._digests)
 
     def admit(self, key: bytes) -> bool:
-        """Whether it is one of them."""
-        digest, found = hashlib.sha256(key).digest(), False
-        for known in self._digests:
-            found |= hmac.compare_digest(known, digest)
-        return found
+        """Return whether this is one of the keys."""
+        digest = hashlib.sha256(key).digest()
+        return sum(hmac.compare_digest(known, digest) for known in self._digests) > 0
 
 
 def read_keys(file: Path) -> Keys:
-    """The keys of a file: one a line; empty lines and those that begin with # are none.
+    """Return the keys in a file, one per line; empty lines and lines that begin with # are skipped.
 
     Raises AttendoError, which never shows a key, for a file that can't be read, holds none, or holds one that no header
     can carry.

@@ -9,42 +9,23 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from attendo.inference import Candidate, Classifier, Generator, Translator
 from attendo.inference.alignment import token_spans
 from attendo.metrics import perplexity
-from attendo.serving.dependencies import (
-    check_texts,
-    cost_of_pass,
-    in_thread,
-    limits_of,
-    run_forward,
-    with_model,
-)
+from attendo.serving.dependencies import ApiRequest, ApiRoute, cost_of_pass, in_thread
 from attendo.serving.errors import ApiError, Fault, OpenAIFault, documented_errors
-from attendo.serving.monitoring import context_of
 from attendo.serving.registry import ServedModel
-from attendo.serving.schemas import (
-    WHOLE,
-    Body,
-    Ids,
-    Name,
-    Rows,
-    Texts,
-    TokenId,
-    json_response,
-    read_json,
-    reads,
-)
+from attendo.serving.schemas import WHOLE, Body, Ids, Name, Rows, Texts, TokenId, json_response, reads
 from attendo.serving.scoring import (
     ScoringChunk,
     TokenScore,
-    pair_scores,
+    run_pair_scores,
+    run_text_scores,
     scoring_chunks,
-    text_scores,
     token_text,
 )
 
@@ -52,7 +33,7 @@ Span = Annotated[list[int], Field(min_length=2, max_length=2)]
 
 
 def _one_of(*forms: tuple[str, ...]) -> dict[str, Any]:
-    """For the OpenAPI: all fields of one of these forms are given, and no field of another."""
+    """Return the JSON schema of a body that has all fields of one of these forms, and no field of another."""
     names = [name for form in forms for name in form]
     return {
         "oneOf": [
@@ -175,7 +156,7 @@ class ScoreBody(Body):
 
     @property
     def of_pairs(self) -> bool:
-        """Whether it is a translator's."""
+        """Whether pairs are to be scored, by a translator."""
         return bool(self.pairs) or "source" in self.model_fields_set
 
     @property
@@ -220,8 +201,8 @@ class ScoreAnswer(BaseModel):
     results: list[Scored]
 
 
-router = APIRouter(tags=["texts"], responses=documented_errors(Fault))
-openai_router = APIRouter(tags=["OpenAI"], responses=documented_errors(OpenAIFault))
+router = APIRouter(route_class=ApiRoute, tags=["texts"], responses=documented_errors(Fault))
+openai_router = APIRouter(route_class=ApiRoute, tags=["OpenAI"], responses=documented_errors(OpenAIFault))
 BACK = {
     "detokenize": {
         "operationId": "detokenize",
@@ -232,30 +213,30 @@ BACK = {
 
 
 @router.post("/classify", **reads(ClassifyBody, ClassifyAnswer))
-async def classify(request: Request) -> Response:
+async def classify(request: ApiRequest) -> Response:
     """The label of each text with calibrated probabilities (`attendo classify`)."""
-    body = await read_json(request, ClassifyBody)
+    body = await request.read_json(ClassifyBody)
     texts = body.every
-    check_texts(limits_of(request), texts, "texts")
+    request.check_texts(texts, "texts")
 
     async def work(served: ServedModel) -> Response:
         classifier: Classifier = served.user
         cost = cost_of_pass(texts)
-        found = await run_forward(request, served, "classify", texts, classifier.classify, cost)
-        context_of(request).tokens_in += sum(one.n_tokens for one in found)
+        found = await request.run_forward(served, "classify", texts, classifier.classify, cost)
+        request.context.tokens_in += sum(one.n_tokens for one in found)
         results = [dataclasses.asdict(one) for one in found]
         for one in results:
             del one["text"]
         return json_response({"model": served.name, "results": results})
 
-    return await with_model(request, body.model, ("classification",), work)
+    return await request.with_model(body.model, ("classification",), work)
 
 
 @router.post("/tokenize", **reads(TokenizeBody, TokenizeAnswer, timeout=False, links=BACK))
-async def tokenize(request: Request) -> Response:
+async def tokenize(request: ApiRequest) -> Response:
     """The tokens of a text, as a model reads them."""
-    body = await read_json(request, TokenizeBody)
-    check_texts(limits_of(request), [body.text], "text")
+    body = await request.read_json(TokenizeBody)
+    request.check_texts([body.text], "text")
 
     async def work(served: ServedModel) -> Response:
         tokenizer = served.user.tokenizer
@@ -267,7 +248,7 @@ async def tokenize(request: Request) -> Response:
 
         return json_response(await in_thread(len(body.text), made))
 
-    return await with_model(request, body.model, (), work)
+    return await request.with_model(body.model, (), work)
 
 
 @router.post(
@@ -275,39 +256,38 @@ async def tokenize(request: Request) -> Response:
     **reads(DetokenizeBody, DetokenizeAnswer, timeout=False),
     operation_id="detokenize",
 )
-async def detokenize(request: Request) -> Response:
+async def detokenize(request: ApiRequest) -> Response:
     """The text that token ids spell; begin, end and padding spell nothing."""
-    body = await read_json(request, DetokenizeBody)
+    body = await request.read_json(DetokenizeBody)
 
     async def work(served: ServedModel) -> Response:
         tokenizer = served.user.tokenizer
         text = await in_thread(len(body.ids), lambda: tokenizer.decode(body.ids))
         return json_response({"model": served.name, "text": text})
 
-    return await with_model(request, body.model, (), work)
+    return await request.with_model(body.model, (), work)
 
 
 @router.post("/score", **reads(ScoreBody, ScoreAnswer))
-async def score(request: Request) -> Response:
+async def score(request: ApiRequest) -> Response:
     """How probable given texts are: translations (`attendo score`), or texts of a language model."""
-    body = await read_json(request, ScoreBody)
-    limits = limits_of(request)
+    body = await request.read_json(ScoreBody)
     if body.of_pairs:
         for side in ("source", "target"):
-            check_texts(limits, [getattr(pair, side) for pair in body.every_pair], "pairs")
+            request.check_texts([getattr(pair, side) for pair in body.every_pair], "pairs")
     else:
-        check_texts(limits, body.every_text, "texts")
+        request.check_texts(body.every_text, "texts")
 
     async def work(served: ServedModel) -> Response:
         of = _score_pairs if body.of_pairs else _score_texts
         return json_response({"model": served.name, "results": await of(request, served, body)})
 
     family = "translation" if body.of_pairs else "language-model"
-    return await with_model(request, body.model, (family,), work)
+    return await request.with_model(body.model, (family,), work)
 
 
-async def _score_pairs(request: Request, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
-    """Each pair's candidate as `Translator.score` gives it."""
+async def _score_pairs(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
+    """Return each pair's score, as `Translator.score` computes it."""
     translator: Translator = served.user
     pairs = body.every_pair
     await in_thread(sum(map(Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
@@ -317,37 +297,26 @@ async def _score_pairs(request: Request, served: ServedModel, body: ScoreBody) -
         return translator.score([(pair.source, pair.target) for pair in some], penalty)
 
     cost = cost_of_pass([pair.source + pair.target for pair in pairs])
-    found: Sequence[Candidate] = await run_forward(
-        request, served, ("score", penalty), pairs, run, cost, Pair.characters
+    found: Sequence[Candidate] = await request.run_forward(
+        served, ("score", penalty), pairs, run, cost, Pair.characters
     )
-    context_of(request).tokens_in += sum(len(one.token_log_probs) for one in found)
+    request.context.tokens_in += sum(len(one.token_log_probs) for one in found)
     places: Sequence[list[TokenScore]] = [[] for _ in found]
+    tokenizer = translator.tokenizer
     if body.top:
-        framed = translator.tokenizer.specials.source
-        both = [
-            ScoringChunk(framed(translator.tokenizer.encode(pair.source)), one.token_ids)
-            for pair, one in zip(pairs, found, strict=True)
-        ]
-        places = await run_forward(
-            request,
-            served,
-            ("top", body.top),
-            both,
-            lambda some: pair_scores(translator, some, body.top),
-            cost,
-            ScoringChunk.characters,
-        )
+        rows = [tokenizer.specials.source(tokenizer.encode(pair.source)) for pair in pairs]
+        chunks = [ScoringChunk(row, one.token_ids) for row, one in zip(rows, found, strict=True)]
+        places = await run_pair_scores(request, served, chunks, body.top)
     results = []
     for one, place in zip(found, places, strict=True):
-        ids = [*one.token_ids, translator.tokenizer.eos_id]
+        ids = [*one.token_ids, tokenizer.eos_id]
         tokens = _tokens(translator, ids, one.token_log_probs, place)
-        own = {"log_prob": one.log_prob, "n_tokens": len(ids), "tokens": tokens}
-        results.append(own | {"score": one.score})
+        results.append({"log_prob": one.log_prob, "n_tokens": len(ids), "tokens": tokens, "score": one.score})
     return results
 
 
 def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
-    """A text that is scored can't be split: it must be one that the model reads at once."""
+    """Raise ApiError, 400, for a text longer than the model reads at once: a scored text can't be split."""
     for pair in pairs:
         own = translator.tokenizer
         for tokenizer, text in ((own, pair.source), (own.target, pair.target)):
@@ -358,42 +327,32 @@ def _check_lengths(translator: Translator, pairs: Sequence[Pair]) -> None:
                 )
 
 
-async def _score_texts(request: Request, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
-    """Each text as `attendo evaluate` reads a document: its context is the model's own, its end is a token."""
+async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
+    """Return each text's score. As in `attendo evaluate`, the context is the model's own and the end is a token."""
     generator: Generator = served.user
-    tokenizer, context = generator.tokenizer, generator.model.config.max_len
+    tokenizer = generator.tokenizer
+    context = generator.model.config.max_len
     texts = body.every_text
 
-    def made() -> list[list[ScoringChunk]]:
-        return [
-            scoring_chunks(ids, context, tokenizer.specials, ended=True)
-            for ids in tokenizer.encode_batch(texts)
-        ]
-
-    windows = await in_thread(sum(map(len, texts)), made)
-    every = [part for parts in windows for part in parts]
-
-    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
-        return text_scores(generator, some, body.top)
-
-    cost = sum(len(part.source) for part in every)
-    kind = "texts", body.top
-    scored = iter(await run_forward(request, served, kind, every, run, cost, ScoringChunk.characters))
-    context_of(request).tokens_in += cost
+    rows = await in_thread(sum(map(len, texts)), lambda: tokenizer.encode_batch(texts))
+    windows = [scoring_chunks(row, context, tokenizer.specials, ended=True) for row in rows]
+    scored = await run_text_scores(request, served, windows, body.top)
+    request.context.tokens_in += sum(len(part.source) for parts in windows for part in parts)
     results = []
-    for text, parts in zip(texts, windows, strict=True):
-        places = [place for _ in parts for place in next(scored)]
+    for text, places in zip(texts, scored, strict=True):
         values = [place.log_prob for place in places]
-        log_prob, n_bytes = math.fsum(values), len(text.encode())
+        log_prob = math.fsum(values)
         surprise = perplexity(log_prob, len(values))
-        own = {"log_prob": log_prob, "n_tokens": len(values)}
-        own |= {"perplexity": surprise if math.isfinite(surprise) else None}
-        own |= {
-            "nats_per_character": -log_prob / len(text) if text else None,
-            "bits_per_byte": -log_prob / math.log(2) / n_bytes if text else None,
-        }
-        ids = [place.token_id for place in places]
-        results.append(own | {"tokens": _tokens(generator, ids, values, places)})
+        results.append(
+            {
+                "log_prob": log_prob,
+                "n_tokens": len(values),
+                "perplexity": surprise if math.isfinite(surprise) else None,
+                "nats_per_character": -log_prob / len(text) if text else None,
+                "bits_per_byte": -log_prob / math.log(2) / len(text.encode()) if text else None,
+                "tokens": _tokens(generator, [place.token_id for place in places], values, places),
+            }
+        )
     return results
 
 
@@ -448,17 +407,17 @@ class EmbeddingsAnswer(BaseModel):
 
 
 @openai_router.post("/v1/embeddings", **reads(EmbeddingsBody, EmbeddingsAnswer, shape=OpenAIFault))
-async def embeddings(request: Request) -> Response:
+async def embeddings(request: ApiRequest) -> Response:
     """The mean of the hidden states over each text, the special tokens included (`attendo embed`)."""
-    body = await read_json(request, EmbeddingsBody)
+    body = await request.read_json(EmbeddingsBody)
     given: Any = body.input
     rows = [given] if isinstance(given, str) or isinstance(given[0], int) else given
-    limits = limits_of(request)
-    check_texts(limits, rows, "input")
+    request.check_texts(rows, "input")
 
     async def work(served: ServedModel) -> Response:
         embedder = served.embedder
-        tokenizer, d_model = embedder.tokenizer, embedder.model.config.d_model
+        tokenizer = embedder.tokenizer
+        d_model = embedder.model.config.d_model
         if body.dimensions not in (None, d_model):
             said = f"dimensions is {body.dimensions}, the model has {d_model}; leave it out"
             raise ApiError(400, said, param="dimensions")
@@ -468,12 +427,12 @@ async def embeddings(request: Request) -> Response:
             return texts, sum(map(len, tokenizer.encode_batch(texts)))
 
         texts, n_tokens = await in_thread(sum(map(len, rows)), made)
-        context_of(request).tokens_in += n_tokens
+        request.context.tokens_in += n_tokens
 
         def run(some: Sequence[str]) -> list[np.ndarray]:
             return list(embedder.embed(some))
 
-        vectors = await run_forward(request, served, "embed", texts, run, cost_of_pass(texts))
+        vectors = await request.run_forward(served, "embed", texts, run, cost_of_pass(texts))
         data = [
             {"object": "embedding", "index": index, "embedding": _encoded(vector, body.encoding_format)}
             for index, vector in enumerate(vectors)
@@ -481,7 +440,7 @@ async def embeddings(request: Request) -> Response:
         usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
         return json_response({"object": "list", "data": data, "model": served.name, "usage": usage})
 
-    return await with_model(request, body.model, (), work)
+    return await request.with_model(body.model, (), work)
 
 
 def _encoded(vector: np.ndarray, form: str | None) -> list[float] | str:

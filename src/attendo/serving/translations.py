@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -23,39 +23,15 @@ from attendo.decoding.options import DecodingConfig
 from attendo.inference import Candidate, Translation, Translator
 from attendo.inference.continuous_translation import TranslationJob
 from attendo.inference.translations import Omission, Sources
-from attendo.serving.dependencies import (
-    check_most,
-    check_texts,
-    choose_model,
-    in_thread,
-    limits_of,
-    run_forward,
-    run_job,
-    state_of,
-    with_choice,
-)
+from attendo.serving.dependencies import ApiRequest, ApiRoute, check_most, choose_model, in_thread
 from attendo.serving.errors import ApiError, Fault, documented_errors
-from attendo.serving.monitoring import context_of
 from attendo.serving.registry import ServedModel
-from attendo.serving.schemas import (
-    FORM,
-    JSON,
-    WHOLE,
-    Body,
-    Name,
-    json_response,
-    media_type,
-    parse_json,
-    read_form,
-    read_json,
-    reads,
-    requested_timeout,
-)
-from attendo.serving.scoring import ScoringChunk, TokenScore, pair_scores, token_text
+from attendo.serving.schemas import FORM, JSON, WHOLE, Body, Name, json_response, parse_json, reads
+from attendo.serving.scoring import ScoringChunk, TokenScore, run_pair_scores, token_text
 from attendo.serving.state import State
 
 ALTERNATIVES = 5
-"""Other tokens that are told of each place."""
+"""The number of other tokens that are listed for each place."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,13 +61,13 @@ class TranslationRequest:
 
 
 async def prepared(
-    request: Request, served: ServedModel, texts: Sequence[str], how: TranslateOptions
+    request: ApiRequest, served: ServedModel, texts: Sequence[str], how: TranslateOptions
 ) -> TranslationRequest:
-    """Texts made ready for a search. Raises ApiError where they, the beam or a prefix are not what the server takes."""
+    """Prepare texts for a search. Raises ApiError where they, the beam or a prefix are not what the server takes."""
     translator: Translator = served.user
-    limits = limits_of(request)
-    check_texts(limits, texts, "q")
-    check_texts(limits, how.prefixes or (), "prefix")
+    limits = request.limits
+    request.check_texts(texts, "q")
+    request.check_texts(how.prefixes or (), "prefix")
     check_most(how.beam, limits.max_beam, "beam")
     config = await in_thread(0, lambda: _config(translator, how))
     check_most(config.beam, max(limits.max_beam, translator.decoding.beam), "beam")
@@ -109,42 +85,42 @@ async def prepared(
             said = f"a prefix has {len(start)} tokens, and that translation may have {bound - 1}; shorten it"
             raise ApiError(400, said, param="prefix")
     cost = config.beam * sum(len(row) + bound for row, bound in zip(sources.rows, bounds, strict=True))
-    context_of(request).tokens_in += sum(map(len, sources.rows))
+    request.context.tokens_in += sum(map(len, sources.rows))
     return TranslationRequest(translator, texts, sources, config, cost)
 
 
 def _config(translator: Translator, how: TranslateOptions) -> DecodingConfig:
-    """The run's own search, or one as wide as asked for, but never narrower than n; the beam fills its groups."""
+    """Return the run's own search, or one of the beam asked for, but at least n; the beam fills its groups."""
     groups = translator.decoding.beam_groups
     beam = max(how.beam or translator.decoding.beam, how.n)
     return translator.config(beam=-(-beam // groups) * groups, n_best=how.n)
 
 
 def _at_most(config: DecodingConfig, n: int, sources: Sources) -> DecodingConfig:
-    """The same search with at most n tokens a text, where it would go on for longer."""
+    """Return the same search with at most n tokens per text."""
     if all(config.max_length(len(row), n + 1) <= n for row in sources.rows):
         return config
     return dataclasses.replace(config, max_length_ratio=0.0, max_length_extra=n)
 
 
 async def translations(
-    request: Request, served: ServedModel, texts: Sequence[str], how: TranslateOptions
+    request: ApiRequest, served: ServedModel, texts: Sequence[str], how: TranslateOptions
 ) -> tuple[TranslationRequest, list[Translation]]:
-    """A translation of each text, as `Translator.translate` finds it."""
+    """Return a translation of each text, as `Translator.translate` finds it."""
     ready = await prepared(request, served, texts, how)
     if ready.config.coverage_penalty:
         found = await _by_itself(request, served, ready, how)
     else:
         wanted = TranslationJob(ready.sources, ready.config, alignments=how.alignments)
-        found = await run_job(request, served, wanted, ready.cost)
-    context_of(request).tokens_out += sum(len(one.candidates[0].token_log_probs) for one in found)
+        found = await request.run_job(served, wanted, ready.cost)
+    request.context.tokens_out += sum(len(one.candidates[0].token_log_probs) for one in found)
     return ready, list(found)
 
 
 async def _by_itself(
-    request: Request, served: ServedModel, ready: TranslationRequest, how: TranslateOptions
+    request: ApiRequest, served: ServedModel, ready: TranslationRequest, how: TranslateOptions
 ) -> Sequence[Translation]:
-    """A search that looks at its attention takes in no texts while it goes on: each request's texts go together."""
+    """Search for each request alone: a search with a coverage penalty takes in no texts once it has begun."""
 
     def run(each: Sequence[TranslationRequest]) -> list[list[Translation]]:
         return [
@@ -153,16 +129,16 @@ async def _by_itself(
         ]
 
     kind = "translate", how.alignments
-    (found,) = await run_forward(
-        request, served, kind, [ready], run, ready.cost, lambda ready: sum(map(len, ready.texts))
+    (found,) = await request.run_forward(
+        served, kind, [ready], run, ready.cost, lambda ready: sum(map(len, ready.texts))
     )
     return found
 
 
 async def details(
-    request: Request, served: ServedModel, ready: TranslationRequest, found: Sequence[Translation]
+    request: ApiRequest, served: ServedModel, ready: TranslationRequest, found: Sequence[Translation]
 ) -> list[dict[str, Any]]:
-    """What the page shows of each translation: candidates, tokens, log-probabilities in nats, and alignment.
+    """Return the details of each translation: candidates, tokens, log-probabilities in nats, and alignment.
 
     Spans are of characters, (start, end). Of the best candidate each token has the likeliest other tokens of its place;
     `prefix` is what the translation begins with if that one is taken, as /translate takes it. It is null in all but the
@@ -177,12 +153,8 @@ async def details(
         for row, ids in zip(own, _by_part(translator, one.candidates[0], own), strict=True)
     ]
 
-    def run(some: Sequence[ScoringChunk]) -> list[list[TokenScore]]:
-        return pair_scores(translator, some, ALTERNATIVES + 1)
-
-    cost = sum(map(_n_tokens, pairs))
-    scores = iter(await run_forward(request, served, "likeliest", pairs, run, cost, ScoringChunk.characters))
-    told = []
+    scores = iter(await run_pair_scores(request, served, pairs, ALTERNATIVES + 1))
+    described = []
     for one, own in zip(found, rows, strict=True):
         candidates = [_candidate(translator, candidate, own) for candidate in one.candidates]
         places = [score for _ in own for score in next(scores)[:-1]]  # without the end
@@ -190,39 +162,37 @@ async def details(
         n_first = len(_by_part(translator, one.candidates[0], own)[0]) if own else 0
         for at, (token, place) in enumerate(zip(candidates[0]["tokens"], places, strict=True)):
             before = ids[:at] if at < n_first else None
-            token["alternatives"] = others(translator, place, before)
-        told.append(
+            token["alternatives"] = other_tokens(translator, place, before)
+        described.append(
             {"candidates": candidates, "parts": one.parts, "loop": one.loop, "omission": one.omission}
         )
-    return told
+    return described
 
 
 def text_of(found: Translation) -> str:
-    """The best text; white space alone stays what it is."""
+    """Return the best text; white space alone is returned unchanged."""
     return found.text or ("" if found.source.strip() else found.source)
 
 
-def _n_tokens(pair: ScoringChunk) -> int:
-    return len(pair.source) + len(pair.target)
-
-
-def others(translator: Translator, place: TokenScore, before: Sequence[int] | None) -> list[dict[str, Any]]:
-    """The likeliest other tokens of a place, but for those that end the text or spell no whole character."""
+def other_tokens(
+    translator: Translator, place: TokenScore, before: Sequence[int] | None
+) -> list[dict[str, Any]]:
+    """Return the likeliest other tokens of a place, except for those that end the text or spell no whole character."""
     tokenizer = translator.tokenizer
-    told = []
+    others = []
     for token, log_prob in place.likeliest:
         text = tokenizer.decode([*(before or ()), token])
         if token == place.token_id or token in tokenizer.not_text or text.endswith("\ufffd"):
             continue
         prefix = None if before is None else text
-        told.append(
+        others.append(
             {"id": token, "text": token_text(tokenizer, token), "log_prob": log_prob, "prefix": prefix}
         )
-    return told[:ALTERNATIVES]
+    return others[:ALTERNATIVES]
 
 
 def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-    """A candidate's ids by the parts of its text, whose ids are `rows`: a token looks at its own part."""
+    """Split a candidate's ids by the parts of its source, whose ids are `rows`: a token is aligned to its own part."""
     if len(rows) < 2:
         return [list(candidate.token_ids)] * len(rows)
     around = translator.tokenizer.specials.n_around_source
@@ -234,7 +204,7 @@ def _by_part(translator: Translator, candidate: Candidate, rows: Sequence[Sequen
 
 
 def _candidate(translator: Translator, candidate: Candidate, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """As JSON. Between the log-probabilities of two parts stands that of the first one's end."""
+    """Return a candidate as JSON. Between the log-probabilities of two parts is that of the first part's end."""
     own = list(candidate.token_log_probs)
     parts = _by_part(translator, candidate, rows)
     values: list[float | None] = []
@@ -256,7 +226,7 @@ def _candidate(translator: Translator, candidate: Candidate, rows: Sequence[Sequ
     return own_facts | {"finished": candidate.finished, "tokens": tokens, "alignment": looks}
 
 
-router = APIRouter(tags=["LibreTranslate"], responses=documented_errors(Fault))
+router = APIRouter(route_class=ApiRoute, tags=["LibreTranslate"], responses=documented_errors(Fault))
 FAMILY = ("translation",)
 AUTO = "auto"
 Code = Annotated[str, Field(max_length=50)]
@@ -320,15 +290,15 @@ class Language(BaseModel):
 
 
 @router.post("/translate", **reads(TranslateBody, TranslateAnswer, JSON, FORM))
-async def translate(request: Request) -> Response:
+async def translate(request: ApiRequest) -> Response:
     """Translate a text, or a list of texts, by sentences; line breaks and white space between them are kept."""
     asked = await _question(request)
-    state = state_of(request)
+    state = request.server
     if asked.format == "html":
         raise ApiError(400, "html format is not supported; send the plain text, with format text")
     texts = [asked.q] if isinstance(asked.q, str) else asked.q
     n = 1 + (asked.alternatives or 0)
-    most = limits_of(request).max_beam
+    most = request.limits.max_beam
     if n > most:
         raise ApiError(400, f"Invalid request: alternatives parameter must be <= {most - 1}")
     prefixes = [asked.prefix] * len(texts) if isinstance(asked.prefix, str) else asked.prefix
@@ -342,29 +312,29 @@ async def translate(request: Request) -> Response:
 
     async def work(served: ServedModel) -> Response:
         ready, found = await translations(request, served, texts, how)
-        told: dict[str, Any] = {"translatedText": [text_of(one) for one in found]}
+        answer: dict[str, Any] = {"translatedText": [text_of(one) for one in found]}
         if any(one.omission != "none" for one in found):
-            told["omission"] = [one.omission for one in found]
+            answer["omission"] = [one.omission for one in found]
         if n > 1:
-            told["alternatives"] = [[other.text for other in one.candidates[1:]] for one in found]
+            answer["alternatives"] = [[other.text for other in one.candidates[1:]] for one in found]
         if asked.source == AUTO:
-            told["detectedLanguage"] = [{"confidence": 0.0, "language": _source(served)} for _ in texts]
+            answer["detectedLanguage"] = [{"confidence": 0.0, "language": _source(served)} for _ in texts]
         if asked.details:
-            told["details"] = await details(request, served, ready, found)
+            answer["details"] = await details(request, served, ready, found)
         if isinstance(asked.q, str):
-            told = {name: value[0] for name, value in told.items()}
-        return json_response(told)
+            answer = {name: value[0] for name, value in answer.items()}
+        return json_response(answer)
 
-    return await with_choice(request, lambda: translator_for(state, asked), work)
+    return await request.with_choice(lambda: translator_for(state, asked), work)
 
 
-async def _question(request: Request) -> TranslateBody:
-    """The body, JSON or a form. Raises ApiError, 400, as LibreTranslate says it."""
-    requested_timeout(request)
-    if media_type(request) == JSON:
+async def _question(request: ApiRequest) -> TranslateBody:
+    """Return the body, JSON or a form. Raises ApiError, 400, as LibreTranslate says it."""
+    request.requested_timeout()
+    if request.media_type == JSON:
         asked = parse_json(await request.body(), TranslateBody, 400)
     else:
-        asked = _from_form(await read_form(request))
+        asked = _from_form(await request.read_form())
     if asked.model is None:
         for name in ("source", "target"):
             if not getattr(asked, name):
@@ -382,12 +352,12 @@ def _from_form(fields: dict[str, str]) -> TranslateBody:
                 raise ApiError(400, f"Invalid request: {name} parameter is not a number", param=name)
             numbers[name] = int(value)
     texts = {name: value for name, value in fields.items() if name in TranslateBody.model_fields}
-    told = {name: value for name, value in texts.items() if value or name == "q"}
-    if "details" in told:
-        if told["details"] not in ("true", "false"):
+    given = {name: value for name, value in texts.items() if value or name == "q"}
+    if "details" in given:
+        if given["details"] not in ("true", "false"):
             raise ApiError(400, "Invalid request: details parameter must be true or false", param="details")
-        numbers["details"] = told["details"] == "true"
-    return parse_json(json.dumps(told | numbers).encode(), TranslateBody, 400)
+        numbers["details"] = given["details"] == "true"
+    return parse_json(json.dumps(given | numbers).encode(), TranslateBody, 400)
 
 
 def _source(served: ServedModel) -> str:
@@ -399,9 +369,9 @@ def _target(served: ServedModel) -> str:
 
 
 def translator_for(state: State, asked: TranslateBody) -> ServedModel:
-    """The translator of this name, or the first from this language to that. Raises ApiError saying what there is.
+    """Return the translator of this name, or the first for this pair of languages. Raises ApiError naming the pairs.
 
-    A model whose languages nobody has told translates from "und" to "und" (undetermined).
+    A model of unknown languages translates from "und" to "und" (undetermined).
     """
     source, target = asked.source, asked.target
     if asked.model is not None:
@@ -435,7 +405,7 @@ def translator_for(state: State, asked: TranslateBody) -> ServedModel:
 
 
 def _there_is(translators: Sequence[ServedModel]) -> str:
-    """The pairs, for a message."""
+    """Return the pairs of languages, for a message."""
     pairs = ", ".join(dict.fromkeys(f"{_source(s)} to {_target(s)}" for s in translators))
     unknown = any(UNKNOWN in (_source(s), _target(s)) for s in translators)
     return f"there is {pairs}" + (
@@ -444,13 +414,13 @@ def _there_is(translators: Sequence[ServedModel]) -> str:
 
 
 @router.get("/languages", responses={200: {"model": list[Language]}})
-async def languages(request: Request) -> Response:
+async def languages(request: ApiRequest) -> Response:
     """The languages, each with those that it can be translated to."""
-    return json_response(languages_of(state_of(request)))
+    return json_response(languages_of(request.server))
 
 
 def languages_of(state: State) -> list[dict[str, Any]]:
-    """As /languages tells them: sources first; a language that is a target alone has no targets."""
+    """Return the languages for /languages: sources first; a language that is a target alone has no targets."""
     targets: dict[str, list[str]] = {}
     translators = state.models.of_family("translation")
     for served in translators:
@@ -463,19 +433,19 @@ def languages_of(state: State) -> list[dict[str, Any]]:
 
 
 @router.post("/detect", **reads(DetectBody, None, JSON, FORM, timeout=False), status_code=400)
-async def detect(request: Request) -> Response:
+async def detect(request: ApiRequest) -> Response:
     """Refused: no model here detects languages."""
-    if media_type(request) == JSON:
-        await read_json(request, DetectBody)
+    if request.media_type == JSON:
+        await request.read_json(DetectBody)
     raise ApiError(
         400, "languages are not detected here; give source to /translate (GET /languages lists them)"
     )
 
 
 @router.get("/frontend/settings", responses={200: {"model": dict[str, Any]}})
-async def settings(request: Request) -> Response:
+async def settings(request: ApiRequest) -> Response:
     """What a client of LibreTranslate asks of a server before it begins."""
-    state = state_of(request)
+    state = request.server
     known = languages_of(state)
     first = state.models.of_family("translation")[:1]
     source, target = [

@@ -1,4 +1,4 @@
-"""What goes out: hardened answers, errors in two shapes, a log and counts without a text; and how a server drains."""
+"""The application: hardened answers, errors in two shapes, a log and counts without a text, draining, its document."""
 
 import asyncio
 import io
@@ -10,6 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 from asgi_client import KEY, NoModels, ask, asked
+from jsonschema_rs import Draft202012Validator
+from schemathesis.specs.openapi.definitions import OPENAPI_31
 from served_app import SECRET, bearer, lines, served
 from starlette.responses import Response, StreamingResponse
 
@@ -51,15 +53,7 @@ def test_every_answer_is_hardened():
 
 @pytest.mark.parametrize(
     ("given_id", "kept"),
-    [
-        ("abc-DEF_9", True),
-        ("x" * 64, True),
-        ("x" * 65, False),
-        ("a b", False),
-        ("a\tb", False),
-        ("é", False),
-        ("", False),
-    ],
+    [("abc-DEF_9", True), ("x" * 64, True), *((text, False) for text in ("x" * 65, "a b", "a\tb", "é", ""))],
 )
 def test_a_request_keeps_its_id(given_id, kept):
     app, log = served()
@@ -68,22 +62,15 @@ def test_a_request_keeps_its_id(given_id, kept):
     assert lines(log)[-1]["id"] == answer["x-request-id"]
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "retry"),
-    [
-        ("full", 429, "7"),
-        ("large", 413, None),
-        ("late", 504, None),
-        ("gone", 499, None),
-        ("ours", 422, None),
-        ("refused", 404, None),
-        ("fault", 500, None),
-    ],
-)
-def test_errors_have_their_answers(name, status, retry):
+STATUSES = {"full": 429, "large": 413, "late": 504, "gone": 499, "ours": 422, "refused": 404, "fault": 500}
+
+
+@pytest.mark.parametrize("name", STATUSES)
+def test_errors_have_their_answers(name):
     app, log = served()
     plain, openai = (ask(app, "GET", f"{prefix}/test/raise/{name}") for prefix in ("", "/v1"))
-    assert (plain.status, plain["retry-after"]) == (openai.status, openai["retry-after"]) == (status, retry)
+    for answer in (plain, openai):
+        assert (answer.status, answer["retry-after"]) == (STATUSES[name], "7" if name == "full" else None)
     if name == "gone":
         assert plain.body == b""
         return
@@ -150,10 +137,7 @@ def test_a_client_that_goes_amid_a_stream_counts_as_gone():
     async def send(message):
         assert message["type"] != "http.response.body" or message["more_body"]
 
-    async def run():
-        await asked(app, "GET", "/test/endless", receive=leaves, sends=send)
-
-    asyncio.run(run())
+    ask(app, "GET", "/test/endless", receive=leaves, sends=send)
     assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
 
 
@@ -167,10 +151,7 @@ def test_a_client_that_does_not_take_its_answer_is_left(monkeypatch):
         if len(sent) == 3:
             await asyncio.sleep(30)
 
-    async def run():
-        await asked(app, "GET", "/test/stream", sends=send)
-
-    asyncio.run(run())
+    ask(app, "GET", "/test/stream", sends=send)
     assert [message["type"] for message in sent] == ["http.response.start"] + ["http.response.body"] * 2
     assert [(line["event"], line["status"]) for line in lines(log)] == [("request", 499)]
     assert app.state.attendo.working == 0
@@ -238,9 +219,8 @@ def test_what_is_told_of_the_models():
     app.state.attendo.loaded["tiny"] = 200.0
     with app.state.attendo.admission.entered(70):
         told = ask(app, "GET", "/metrics").body.decode().splitlines()
-    for name, value in (("engine_steps_total", 4), ("engine_rows_total", 10), ("engine_seconds_total", 0.5)):
-        assert f'attendo_{name}{{model="tiny"}} {float(value)}' in told
-    for name, value in (("engine_jobs", 3), ("model_created_seconds", 100), ("model_loaded_seconds", 200)):
+    values = {"engine_steps_total": 4, "engine_rows_total": 10, "engine_seconds_total": 0.5, "engine_jobs": 3}
+    for name, value in (values | {"model_created_seconds": 100, "model_loaded_seconds": 200}).items():
         assert f'attendo_{name}{{model="tiny"}} {float(value)}' in told
     assert {"attendo_admitted_requests 1.0", "attendo_admitted_cost 70.0"} <= set(told)
     if sys.platform == "linux":
@@ -256,10 +236,8 @@ def test_health_while_models_load_and_while_it_drains():
     state = app.state.attendo
 
     def statuses():
-        return [
-            ask(app, "GET", path).status
-            for path in ("/livez", "/readyz", "/health", "/metrics", "/test/stream")
-        ]
+        paths = ("/livez", "/readyz", "/health", "/metrics", "/test/stream")
+        return [ask(app, "GET", path).status for path in paths]
 
     assert statuses() == [200, 503, 503, 200, 503]
     assert "loaded" in ask(app, "POST", "/v1/test/echo").error
@@ -341,3 +319,96 @@ def test_requests_at_a_time_do_not_mix():
     bodies, answers = asyncio.run(many())
     assert [answer.body for answer in answers] == bodies
     assert len({answer["x-request-id"] for answer in answers} | {line["id"] for line in lines(log)}) == 50
+
+
+# ---- every route, whoever wrote it: no answer without the key, and every error in the OpenAPI document
+
+PUBLIC = {("GET", "/livez"), ("GET", "/readyz"), ("GET", "/")}
+STILL = {("GET", "/look/x"), ("GET", "/look/x/")}
+"""The microscope's page, of which nothing depends on the models; all that it asks wants a key."""
+APP = create_app(
+    State(NoModels(), keys=Keys([KEY]), look=True, cors=("https://a.org",), log=Log("json", None))
+)
+DOCUMENT = APP.openapi()
+
+
+def routes(found):
+    """(method, path) of every route, those of routers that were included, too."""
+    for route in found:
+        inner = getattr(route, "original_router", None)
+        if inner is not None:
+            yield from routes(inner.routes)
+        for method in getattr(route, "methods", None) or ():
+            yield method, route.path
+
+
+ROUTES = sorted(set(routes(APP.routes)))
+OPERATIONS = [(path, method) for path, operations in DOCUMENT["paths"].items() for method in operations]
+
+
+def test_the_routes_are_found():
+    paths = {path for _, path in ROUTES}
+    assert paths >= {
+        "/",
+        "/livez",
+        "/readyz",
+        "/health",
+        "/metrics",
+        "/openapi.json",
+        "/translate",
+        "/languages",
+    }
+    assert paths >= {"/v1/models", "/v1/completions", "/v1/embeddings", "/classify", "/tokenize", "/score"}
+    assert {(method.upper(), path) for path, method in OPERATIONS} <= set(ROUTES)
+    assert any("look" in path for path in paths)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_refuses_without_the_key(method, path):
+    path = re.sub(r"\{[^}]*\}", "x", path)
+    if (method, path) in STILL:
+        expected = 307 if path == "/look/x" else 200
+        body = ask(APP, method, "/look/nobody/").body
+        assert path == "/look/x" or ask(APP, method, path).body == body
+    else:
+        expected = 401 if (method, path) not in PUBLIC else 200
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"X-Api-Key": KEY[:-1]}):
+        answer = ask(APP, method, path, headers, {"q": "x", "api_key": "wrong"} if method == "POST" else b"")
+        assert answer.status == expected
+        assert expected != 401 or KEY not in answer.body.decode()
+    assert ask(APP, method, path, {"X-Api-Key": KEY}).status != 401
+
+
+def test_the_document_is_valid():
+    assert DOCUMENT["openapi"].startswith("3.1")
+    errors = [error.message for error in Draft202012Validator(OPENAPI_31).iter_errors(DOCUMENT)]
+    assert errors == []
+    found = re.findall(r"'\$ref': '#/components/schemas/([^']*)'", str(DOCUMENT))
+    assert set(found) <= set(DOCUMENT["components"]["schemas"])
+    names = [operation["operationId"] for path in DOCUMENT["paths"].values() for operation in path.values()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_operation_names_its_errors(path, method):
+    operation = DOCUMENT["paths"][path][method]
+    needed = {"401", "413", "422", "429", "503", "504"}
+    if (method.upper(), path) in PUBLIC:
+        assert operation["security"] == []
+        needed = {"503"} if path == "/readyz" else set()
+    elif path in ("/health", "/metrics"):
+        needed = {"401"}
+    responses = operation["responses"]
+    assert responses.keys() >= needed
+    name = "OpenAIFault" if path.startswith("/v1/") else "Fault"
+    for status in needed:
+        schema = responses[status]["content"]["application/json"]["schema"]
+        assert schema == {"$ref": f"#/components/schemas/{name}"}
+        assert ("Retry-After" in responses[status].get("headers", {})) is (status in ("429", "503"))
+    assert all(response["description"] for response in responses.values())
+
+
+def test_without_a_key_the_document_asks_for_none():
+    document = create_app(State(NoModels())).openapi()
+    assert "security" not in document
+    assert "securitySchemes" not in document["components"]
