@@ -24,6 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {"en": "English", "ja": "日本語"}
 BESIDE = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md"}
 """Pages of the site whose text stands beside docs/."""
+BOOK = "src/attendo_course/book/"
+"""The folder of the theory's pages, which the site has in theory/."""
 FIRST_PAGES = {"README.md": "en/index.md", "README.ja.md": "ja/index.md"}
 """What a link to the project's first page leads to."""
 CELL = re.compile(r"<td\b.*?</td>", re.DOTALL)
@@ -113,7 +115,7 @@ def present(entries: list[Any], docs: Path) -> list[Any]:
             kept += [{modules[0].name: f"reference/{room}.md"} for room, modules in rooms().items()]
         elif value.endswith("/*"):
             kept += [page.relative_to(docs).as_posix() for page in sorted((docs / value[:-2]).glob("*.md"))]
-        elif value in BESIDE or (docs / value).is_file():
+        elif value in BESIDE or value in book_pages() or (docs / value).is_file():
             kept.append(entry)
     return kept
 
@@ -126,25 +128,48 @@ def names(entries: list[Any]) -> Iterator[tuple[str, str]]:
                 yield from names(value) if isinstance(value, list) else [(value, title)]
 
 
+def book_pages() -> list[str]:
+    """The addresses of the book's pages on the site.
+
+    >>> "theory/en/nyu.md" in book_pages()
+    True
+    """
+    return [
+        f"theory/{page.relative_to(ROOT / BOOK).as_posix()}" for page in sorted((ROOT / BOOK).rglob("*.md"))
+    ]
+
+
+def source_of(path: str) -> str:
+    """The file of the project that a page is written in.
+
+    >>> source_of("theory/en/nyu.md"), source_of("changelog.md"), source_of("design.md")
+    ('src/attendo_course/book/en/nyu.md', 'CHANGELOG.md', 'docs/design.md')
+    """
+    if path.startswith("theory/"):
+        return BOOK + path.removeprefix("theory/")
+    return BESIDE.get(path, f"docs/{path}")
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages of the reference, and those beside docs/."""
+    """Adds the pages of the reference, of the book, and those beside docs/."""
     whole = config.plugins["mkdocstrings"].config.enabled
     for room in rooms():
         files.append(File.generated(config, f"reference/{room}.md", content=room_page(room, whole)))
-    for place, name in BESIDE.items():
-        files.append(File.generated(config, place, content=(ROOT / name).read_text(encoding="utf-8")))
+    for place in (*book_pages(), *BESIDE):
+        text = (ROOT / source_of(place)).read_text(encoding="utf-8")
+        files.append(File.generated(config, place, content=text))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Links to files of the project, which GitHub shows, lead to the reference; where it has none, they are text."""
     path = page.file.src_uri
-    here = posixpath.dirname(BESIDE.get(path, f"docs/{path}"))
+    here = posixpath.dirname(source_of(path))
 
     def turned(link: re.Match[str]) -> str:
         target, hashed, anchor = (link["target"] or "").partition("#")
         place = posixpath.normpath(posixpath.join(here, target))
-        if not target or ":" in target or (place.startswith("docs/") and path not in BESIDE):
+        if not target or ":" in target or (place.startswith("docs/") and here.startswith("docs")):
             return link[0]
         if found := site_address(place, link["label"].strip("`")):
             found += "" if "#" in found or place in FIRST_PAGES else hashed + anchor
@@ -163,6 +188,8 @@ def site_address(place: str, label: str) -> str | None:
         return place.removeprefix("docs/")
     if place in FIRST_PAGES:
         return FIRST_PAGES[place]
+    if place.startswith(BOOK):
+        return f"theory/{place.removeprefix(BOOK)}"
     by_name = {name: page for page, name in BESIDE.items()}
     return by_name.get(place) or address(place, label)
 

@@ -8,26 +8,109 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from attendo.display.i18n import Localized
+from attendo.data.weather import STATES
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM
 from attendo.nn.attention import Attention
-from attendo.nn.layers import TokenEmbedding
+from attendo.nn.layers import InputEmbedding, TokenEmbedding
+from attendo.nn.positions import FixedPositions, inverse_encoding, ramp_encoding
 from attendo.runs.settings import preset_tables
 from attendo_course.algorithms import hyperparameters
 
 
+def vaswani_recipe(
+    size: Literal["base", "big"] = "base", vocab_size: int = 37_000
+) -> dict[str, dict[str, Any]]:
+    """The tables [model], [tokenizer], [training] and [decoding] of Vaswani et al. 2017, sections 5 and 6.1.
+
+    100,000 steps of some 25,000 source and 25,000 target tokens (300,000 for "big"), Adam with the Noam schedule, the
+    mean of the last 5 (20) checkpoints, beam 4 with α = .6 and at most 50 tokens more than the source. They are what
+    `--config` reads, but for [data].
+
+    >>> vaswani_recipe("big")["training"]["average_last"]
+    20
+    """
+    tables = {name: dict(table) for name, table in preset_tables(size).items()}
+    tables["model"] |= {"vocab_size": vocab_size}
+    tables["tokenizer"] = {"vocab_size": vocab_size}
+    tables["training"] = {
+        "steps": 100_000 if size == "base" else 300_000,
+        "batch_tokens": 25_000,
+        "schedule": "noam",
+        "warmup_steps": 4000,
+        "learning_rate": 1.0,
+        "beta1": 0.9,
+        "beta2": 0.98,
+        "epsilon": 1e-9,
+        "weight_decay": 0.0,
+        "clip_norm": 0.0,
+        "label_smoothing": 0.1,
+        "average_last": 5 if size == "base" else 20,
+    }
+    tables["decoding"] = {
+        "beam": 4,
+        "length_penalty": 0.6,
+        "max_length_ratio": 1.0,
+        "max_length_extra": 50,
+    }
+    return tables
+
+
+def scalar_embedding(kind: Literal["ramp", "inverse"], length: int = 10) -> InputEmbedding:
+    """e_t = w_t + t/L ("ramp") or w_t + 1/t ("inverse"), w_t = -1, 0, 1 for rain, cloud, sun; t from 1 (F23).
+
+    Ids `[batch, len]` to `[batch, len, 1]`, in the default dtype. Nothing is trained.
+
+    >>> scalar_embedding("ramp")(torch.tensor([[0, 2]])).flatten()
+    tensor([-0.9000,  1.2000])
+    """
+    tokens = TokenEmbedding(len(STATES), 1, scaled=False)
+    tokens.weight.data = torch.tensor([[-1.0], [0.0], [1.0]])
+    encode = partial(ramp_encoding, length=length) if kind == "ramp" else inverse_encoding
+    return InputEmbedding(tokens, FixedPositions(encode, start=1)).requires_grad_(False)
+
+
+def one_hot_embedding(length: int = 20) -> InputEmbedding:
+    """e_t = (one-hot of rain, cloud, sun; t/L), t from 1 (F24).
+
+    Ids `[batch, len]` to `[batch, len, 4]`, in the default dtype. Nothing is trained.
+
+    >>> one_hot_embedding()(torch.tensor([[2]]))
+    tensor([[[0.0000, 0.0000, 1.0000, 0.0500]]])
+    """
+    n_states = len(STATES)
+
+    def encode(positions: Tensor) -> Tensor:
+        return F.pad(ramp_encoding(positions, length), (n_states, 0))
+
+    tokens = TokenEmbedding(n_states, n_states + 1, scaled=False)
+    tokens.weight.data = torch.eye(n_states, n_states + 1)
+    return InputEmbedding(tokens, FixedPositions(encode, start=1)).requires_grad_(False)
+
+
+def distinct_sums(embedding: InputEmbedding, n_positions: int) -> int:
+    """How many of the (weather, position) pairs an embedding keeps apart.
+
+    >>> [distinct_sums(scalar_embedding("ramp", length=10), 20), distinct_sums(scalar_embedding("inverse"), 20)]
+    [40, 60]
+    """
+    with torch.no_grad():
+        days = torch.arange(len(STATES))[:, None].expand(-1, n_positions)
+        vectors = embedding(days).double().round(decimals=6).flatten(0, 1)
+    return len(vectors.unique(dim=0))
+
+
 @dataclass(frozen=True)
 class Preset:
-    """A source's model: where it stands, what marks it, what builds it, and its trained numbers at the defaults."""
+    """A source's model: what builds it, and its trained numbers at the defaults. The book's first page lists them."""
 
-    source: str
-    description: Localized
     build: Callable[..., nn.Module]
     n_parameters: int
 
@@ -299,79 +382,19 @@ def bishop(*, d_model: int = 512, n_heads: int = 8, d_value: int | None = None) 
 
 
 PRESETS = {
-    "nyu_classifier": Preset(
-        "NYU Deep Learning (2020), week 12, notebook 15",
-        Localized("classifier of film reviews: one post-norm encoder block, maximum over time",
-              "映画レビューの分類器。後置正規化のエンコーダ1層と、時間方向の最大値プーリング"),
-        nyu_classifier, 1_612_802,
-    ),
-    "vaswani_base": Preset(
-        "Vaswani et al. 2017, table 3",
-        Localized("the paper's encoder-decoder, base: 6 + 6 layers, one embedding for all",
-              "論文のエンコーダ・デコーダ（base）。6＋6層、埋め込みはすべて共有"),
-        vaswani_base, 63_045_632,
-    ),
-    "vaswani_big": Preset(
-        "Vaswani et al. 2017, table 3",
-        Localized("the paper's encoder-decoder, big: twice as wide, 16 heads",
-              "論文のエンコーダ・デコーダ（big）。幅が2倍で、ヘッドは16個"),
-        vaswani_big, 214_171_648,
-    ),
-    "pytorch_wlm": Preset(
-        "PyTorch examples, word_language_model",
-        Localized("language model: two post-norm blocks under a causal mask, output not tied",
-              "因果マスクの下で後置正規化ブロックを2層重ねた言語モデル。出力行列は埋め込みと共有しない"),
-        pytorch_wlm, 13_828_478,
-    ),
-    "formal_ed": Preset(
-        "Phuong & Hutter 2022, algorithm 8",
-        Localized("EDTransformer: both sides share one embedding and one table of positions",
-              "EDTransformer。トークン埋め込みと位置埋め込みを両側で共有するエンコーダ・デコーダ"),
-        formal_ed, 11_648,
-    ),
-    "formal_e": Preset(
-        "Phuong & Hutter 2022, algorithm 9",
-        Localized("ETransformer: an encoder that predicts masked tokens (BERT)",
-              "ETransformer。隠されたトークンを予測するエンコーダ（BERT）"),
-        formal_e, 5_264,
-    ),
-    "formal_d": Preset(
-        "Phuong & Hutter 2022, algorithm 10",
-        Localized("DTransformer: a pre-norm decoder that predicts the next token (GPT)",
-              "DTransformer。次のトークンを予測する、前置正規化のデコーダ（GPT）"),
-        formal_d, 4_992,
-    ),
-    "gpt2_small": Preset(
-        "Radford et al. 2019; The Illustrated GPT-2",
-        Localized("GPT-2 small: 12 pre-norm layers, 768 wide, output tied to the embedding",
-              "GPT-2 small。前置正規化12層、幅768、出力行列は埋め込みと共有"),
-        gpt2_small, 124_439_808,
-    ),
-    "bert_base": Preset(
-        "Devlin et al. 2019",
-        Localized("BERT base with its head for masked tokens, without token types and pooler",
-              "BERT base。マスク語予測の出力層を含み、トークン種別の埋め込みとプーラーを含まない"),
-        bert_base, 109_512_762,
-    ),
-    "weather_blog": Preset(
-        "「Attentionが何をやっているのか理解しよう」",
-        Localized("one head of attention, from embedded days to logits of tomorrow's weather",
-              "埋め込んだ日々の天気から翌日の天気のロジットを出す、1ヘッドのアテンション"),
-        weather_blog, 75,
-    ),
-    "bishop": Preset(
-        "Bishop & Bishop 2024, chapter 12",
-        Localized("multi-head attention without biases; rows are tokens",
-              "バイアスのないマルチヘッドアテンション。行がトークンである"),
-        bishop, 1_048_576,
-    ),
-    "slides": Preset(
-        "「ChatGPTの仕組みを理解したい! 3 Transformer編」",
-        Localized("the encoder-decoder with softmax(QKᵀ)V, not divided by √d_k",
-              "√d_kで割らないsoftmax(QKᵀ)Vを用いるエンコーダ・デコーダ"),
-        slides, 63_045_632,
-    ),
-}  # fmt: skip
+    "nyu_classifier": Preset(nyu_classifier, 1_612_802),
+    "vaswani_base": Preset(vaswani_base, 63_045_632),
+    "vaswani_big": Preset(vaswani_big, 214_171_648),
+    "pytorch_wlm": Preset(pytorch_wlm, 13_828_478),
+    "formal_ed": Preset(formal_ed, 11_648),
+    "formal_e": Preset(formal_e, 5_264),
+    "formal_d": Preset(formal_d, 4_992),
+    "gpt2_small": Preset(gpt2_small, 124_439_808),
+    "bert_base": Preset(bert_base, 109_512_762),
+    "weather_blog": Preset(weather_blog, 75),
+    "bishop": Preset(bishop, 1_048_576),
+    "slides": Preset(slides, 63_045_632),
+}
 """Every preset by name."""
 
 

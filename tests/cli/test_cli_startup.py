@@ -64,5 +64,4 @@ def test_of_the_library_help_imports_only_plain_values(after_all_helps):
     assert {name for name in after_all_helps if name.startswith("attendo_course.")} <= {
         "attendo_course.commands",
         *(f"attendo_course.commands.{name}" for name in ("claims", "errata", "figure", "lesson", "terminal")),
-        "attendo_course.sources",
     }

@@ -21,7 +21,7 @@ from attendo.nn.attention import (
     masked_softmax,
 )
 from attendo.nn.masks import Mask
-from attendo_course.projections import stacked_projection
+from attendo_course.lecture import stacked_projection
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

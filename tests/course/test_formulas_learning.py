@@ -14,8 +14,7 @@ from attendo.decoding.beam import DecodingConfig, length_norm
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig, parameter_count
 from attendo.training.losses import token_losses
 from attendo.training.optimizer import Horizon, TrainingConfig, build_optimizer, learning_rate, noam
-from attendo_course.presets import PRESETS
-from attendo_course.recipe import vaswani_recipe
+from attendo_course.presets import PRESETS, vaswani_recipe
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

@@ -23,8 +23,8 @@ from attendo.nn.positions import (
     rotate,
     sinusoidal_encoding,
 )
-from attendo_course.shifts import shift_matrix
-from attendo_course.weather_embeddings import distinct_sums, one_hot_embedding, scalar_embedding
+from attendo_course.claims.positions import shift_matrix
+from attendo_course.presets import distinct_sums, one_hot_embedding, scalar_embedding
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 
-from attendo_course.claims.lookup import DICTIONARY, edit_distance_look_up
+from attendo_course.claims.softmax import DICTIONARY, edit_distance_look_up
 from attendo_course.lookup import (
     RECIPES,
     edit_weights,

@@ -91,7 +91,8 @@ def test_the_wheel_holds_the_package_to_the_byte_and_nothing_else(built):
     names = wheel_files(built[0]).keys()
     for part in ("py.typed", "presets/demo.toml", "decoding/native/decoder.cpp"):
         assert f"attendo/{part}" in names
-    assert "attendo_course/formulas.toml" in names
+    for language in ("en", "ja"):
+        assert f"attendo_course/book/{language}/nyu.md" in names
     for part in ("microscope/assets/look/look.html", "serving/assets/page/page.html"):
         assert f"attendo/{part}" in names
 

@@ -4,9 +4,9 @@ from functools import cache
 
 import torch
 
-from attendo_course.claims import CLAIMS
+from attendo_course.claims import all_claims
 
-BY_ID = {claim.id: claim for claim in CLAIMS}
+BY_ID = {claim.id: claim for claim in all_claims()}
 
 
 @cache

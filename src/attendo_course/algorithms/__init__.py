@@ -15,6 +15,7 @@ from attendo_course.algorithms.components import (
     layer_norm,
     positional_embedding,
     single_query_attention,
+    special_ids,
     token_embedding,
     unembedding,
     unidirectional,
@@ -25,24 +26,23 @@ from attendo_course.algorithms.hyperparameters import (
     formal_e_config,
     formal_ed_config,
 )
-from attendo_course.algorithms.ids import special_ids
-from attendo_course.algorithms.inference import (
+from attendo_course.algorithms.transformers import (
     DInference,
-    EDInference,
-    d_inference_steps,
-    distribution,
-    ed_inference_steps,
-)
-from attendo_course.algorithms.training import (
     DTraining,
+    DTransformer,
+    EDInference,
     EDTraining,
+    EDTransformer,
     ETraining,
+    ETransformer,
+    d_inference_steps,
     d_loss,
+    distribution,
     e_loss,
+    ed_inference_steps,
     ed_loss,
     masked,
 )
-from attendo_course.algorithms.transformers import DTransformer, EDTransformer, ETransformer
 
 ALGORITHMS = (
     ("A1", token_embedding),

@@ -1,37 +1,59 @@
-"""The claims and exercises of the sources, C01 to C27, each decided by numbers.
+"""The claims and exercises of the sources, C01 to C27: their words are in the book, and numbers decide each."""
 
-`CLAIMS` holds them all, ordered by id; it is gathered when it is first used, so that one claim's module can be
-imported without the others.
-"""
+from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from attendo.display.i18n import Localized
+from attendo_course.book import CONDITION, WHY, Section, sections
 
 if TYPE_CHECKING:
     from attendo_course.claims.claim import Claim
 
-    CLAIMS: tuple[Claim, ...]
-
 _MODULES = (
     "positions",
     "attention",
-    "symmetries",
     "temperature",
     "architecture",
+    "blocks",
+    "contexts",
+    "generation",
     "softmax",
     "bishop",
-    "lookup",
 )
+"""The modules whose `CLAIMS` name the function that computes each claim."""
 
-__all__ = ["CLAIMS"]
+
+@cache
+def all_claims() -> tuple[Claim, ...]:
+    """The claims of the book in the order of their ids, each with the function that computes it."""
+    from attendo_course.claims.claim import Claim
+
+    found: dict[str, Claim] = {}
+    for module in _MODULES:
+        for name, compute in import_module(f"{__name__}.{module}").CLAIMS.items():
+            en, ja = sections("en")[name], sections("ja")[name]
+            condition = None
+            if en.find(CONDITION.en) is not None:
+                condition = Localized(en.labeled(CONDITION.en), ja.labeled(CONDITION.ja))
+            found[name] = Claim(
+                name,
+                source=Localized(en.title, ja.title),
+                statement=Localized(en.blocks[0], ja.blocks[0]),
+                derivation=Localized(_derivation(en, WHY.en), _derivation(ja, WHY.ja)),
+                compute=compute,
+                condition=condition,
+            )
+    return tuple(found[name] for name in sorted(found))
 
 
-def __getattr__(name: str) -> Any:
-    """`CLAIMS`: the claims of every module of this package, in the order of their ids."""
-    if name != "CLAIMS":
-        raise AttributeError(f"module 'attendo_course.claims' has no attribute {name!r}")
-    found = [claim for module in _MODULES for claim in import_module(f"{__name__}.{module}").CLAIMS]
-    gathered = tuple(sorted(found, key=lambda claim: claim.id))
-    assert len({claim.id for claim in gathered}) == len(gathered), "two claims have one id"
-    globals()[name] = gathered  # the next look-up no longer comes here
-    return gathered
+def _derivation(section: Section, label: str) -> str:
+    """The blocks between a label and the last paragraph, which names the command; formulas are indented."""
+    lines: list[str] = []
+    for block in section.blocks[section.index(label) + 1 : -1]:
+        is_formula = block.startswith("```text\n")
+        for line in block.removeprefix("```text\n").removesuffix("\n```").split("\n"):
+            lines.append("  " * is_formula + line)
+    return "\n".join(lines)

@@ -9,12 +9,171 @@ from jaxtyping import Float
 from torch import Tensor
 
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
 from attendo.inspecting.residual_stream import head_contributions, head_matrices
 from attendo.nn.attention import Attention, attention, attention_scores, attention_weights, masked_softmax
-from attendo.nn.masks import causal
-from attendo_course.claims.claim import Claim, Finding, above, below, equals
+from attendo.nn.masks import Mask, causal
+from attendo.nn.positions import sinusoidal_encoding
+from attendo_course.book import translated
+from attendo_course.claims.claim import Finding, above, below, equals
 from attendo_course.claims.samples import largest, normal, numbered, random_attention
+
+Layer = Callable[[Float[Tensor, "n d_model"]], Float[Tensor, "n d_out"]]
+"""From one set of tokens to as many outputs."""
+
+Lookup = Callable[[Float[Tensor, "n d_model"], Float[Tensor, "m d_model"]], Float[Tensor, "n d_out"]]
+"""From tokens, and those they attend to, to outputs."""
+
+
+def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) -> Finding:
+    """MHA(PX) = P·MHA(X) for every permutation P, without positions or a mask. Bishop & Bishop 2024, exercise 12.7.
+
+    layer: from `[n, 8]` to `[n, d_out]`; two heads of self-attention with weights from N(0, 1) if None.
+
+    >>> order_goes_through().holds
+    True
+    >>> order_goes_through(lambda x: x.cumsum(0)).holds
+    False
+    """
+    heads = random_attention(seed, 8, 2, std=1.0)
+    apply = layer or (lambda tokens: heads(tokens[None], tokens[None])[0])
+    x, scores = normal(seed + 1, n, 8), normal(seed + 2, n, n)
+    permutation = torch.arange(n).roll(2).flip(0)
+    p = torch.eye(n, dtype=torch.float64)[permutation]
+    places = sinusoidal_encoding(torch.arange(n), 8, dtype=torch.float64)
+    past = Mask(causal=True)
+    masked, masked_after = heads(x[None], x[None], past)[0], heads((p @ x)[None], (p @ x)[None], past)[0]
+    weights = masked_softmax(scores)
+    orthogonal = translated("largest |PᵀP - I|")
+    rows = translated("largest |σ(PA) - Pσ(A)|")
+    columns = translated("largest |σ(APᵀ) - σ(A)Pᵀ|")
+    same = translated("largest |MHA(PX) - P·MHA(X)|")
+    moved = translated("not invariant: largest |MHA(PX) - MHA(X)|")
+    placed = translated("with positions E: |MHA(PX+E) - P·MHA(X+E)|")
+    behind = translated("causal mask: |MHA(PX) - P·MHA(X)|")
+    checks = (
+        equals(orthogonal, largest(p.T @ p - torch.eye(n)), 0.0, 0.0),
+        below(rows, largest(masked_softmax(p @ scores) - p @ weights), 1e-12),
+        below(columns, largest(masked_softmax(scores @ p.T) - weights @ p.T), 1e-12),
+        below(same, largest(apply(p @ x) - p @ apply(x)), 1e-12),
+        above(moved, largest(apply(p @ x) - apply(x)), 1.0),
+        above(placed, largest(apply(p @ x + places) - p @ apply(x + places)), 1.0, counterexample=True),
+        above(behind, largest(masked_after - p @ masked), 1.0, counterexample=True),
+    )
+    before, after = attention_weights(x, x), attention_weights(p @ x, p @ x)
+    title = translated("A of X, and A of PX: the same rows and columns in another order")
+    names = numbered("x", n)
+    beside = torch.cat([before, after], dim=1).numpy()
+    return Finding(
+        checks, Picture("matrix", title, beside, names, names + tuple(names[i] for i in permutation))
+    )
+
+
+def set_distance(first: Float[Tensor, "n d"], second: Float[Tensor, "m d"]) -> float:
+    """The Hausdorff distance: how far any row of one set lies from the nearest of the other, at most.
+
+    >>> set_distance(torch.tensor([[0.0], [3.0]]), torch.tensor([[3.0], [0.0]]))
+    0.0
+    """
+    distances = (first[:, None] - second).norm(dim=-1)
+    return float(torch.maximum(distances.amin(0).max(), distances.amin(1).max()))
+
+
+def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
+    """A set of any size goes in, one of the same size comes out; no order is seen. NYU Deep Learning 2020, week 12-3.
+
+    lookup: from tokens `[n, 8]` and memory `[m, 8]` to `[n, d_out]`; two heads of attention if None.
+
+    >>> sets_to_sets().holds
+    True
+    >>> sets_to_sets(lambda x, memory: x + memory[0]).holds
+    False
+    """
+    heads = random_attention(seed, 8, 2, std=8**-0.5)
+    apply = lookup or (lambda tokens, memory: heads(tokens[None], memory[None])[0])
+    x = normal(seed + 1, 7, 8)
+    shuffled = x[torch.tensor([3, 0, 6, 1, 5, 2, 4])]
+    places = sinusoidal_encoding(torch.arange(7), 8, dtype=torch.float64)
+    doubled = torch.cat([x, x[:1]])
+    seen = [apply(tokens + places, tokens + places) for tokens in (shuffled, x)]
+    memory = translated("memory shuffled: largest change of an output")
+    as_set = translated("all shuffled: distance of the sets of outputs")
+    placed = translated("with positions, shuffled: the same distance")
+    twice = translated("x₁ twice in the memory: change of an output")
+    sizes = {t: translated("outputs for {t} tokens", t=t) for t in (1, 2, 7)}
+    checks = [
+        *(equals(name, len(apply(x[:t], x[:t])), t, 0.0) for t, name in sizes.items()),
+        below(memory, largest(apply(x, shuffled) - apply(x, x)), 1e-12),
+        below(as_set, set_distance(apply(shuffled, shuffled), apply(x, x)), 1e-12),
+        above(placed, set_distance(*seen), 0.1, counterexample=True),
+        above(twice, largest(apply(x, doubled) - apply(x, x)), 0.01, counterexample=True),
+    ]
+    same = torch.cdist(apply(x, x), apply(shuffled, shuffled)) < 1e-9
+    title = translated("equal outputs: of the set (rows), of the set shuffled")
+    picture = Picture("matrix", title, same.double().numpy(), numbered("h", 7), numbered("h", 7))
+    return Finding(tuple(checks), picture)
+
+
+def random_rotation(seed: int, d: int) -> Float[Tensor, "d d"]:
+    """A random orthogonal matrix of determinant 1.
+
+    >>> round(torch.linalg.det(random_rotation(0, 5)).item(), 12)
+    1.0
+    """
+    q, _ = torch.linalg.qr(normal(seed, d, d))
+    q[:, 0] *= torch.linalg.det(q).sign()
+    return q
+
+
+def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int = 0) -> Finding:
+    """|Wx| = |x| for every x if and only if WᵀW = I; a rotation has det W = 1, too. NYU Deep Learning 2020, week 12-3.
+
+    w: the matrix that must be a rotation; a random one of width 8 if None.
+
+    >>> only_orthogonal_maps_rotate().holds
+    True
+    >>> only_orthogonal_maps_rotate(random_attention(0, 8, 2, 0.5).q_proj.weight).holds
+    False
+    """
+    w = random_rotation(seed, 8) if w is None else w
+    d = len(w)
+    x, y = normal(seed + 1, 100, d), normal(seed + 2, 100, d)
+    drawn = normal(seed + 3, d, d) * d**-0.5  # as a projection starts out: lengths are kept on average
+    stretch = torch.linalg.svdvals(drawn)
+    excess, directions = torch.linalg.eigh(drawn.T @ drawn - torch.eye(d))
+    worst = excess.abs().argmax()
+    reached = (drawn @ directions[:, worst]).square().sum() - 1.0
+    mirror = w.clone()
+    mirror[0] = -mirror[0]
+    lost = torch.linalg.svd(drawn[: d // 2]).Vh[-1]
+    norm = torch.linalg.matrix_norm(drawn.T @ drawn - torch.eye(d), 2).item()
+    gram = translated("largest |WᵀW - I|")
+    length = translated("largest ||Wx| - |x||")
+    product = translated("largest |Wx·Wy - x·y|")
+    only_if = translated("any W: largest ||Wx|² - 1| for |x| = 1, less ‖WᵀW - I‖")
+    long = translated("W from N(0, 1/d): largest |Wx|/|x|")
+    short = translated("W from N(0, 1/d): least |Wx|/|x|")
+    narrow = translated("W of d/2 rows: |Wx| for some x with |x| = 1")
+    flipped = translated("a reflection keeps lengths; its determinant")
+    checks = (
+        below(gram, largest(w.T @ w - torch.eye(d)), 1e-12),
+        below(length, largest((x @ w.T).norm(dim=-1) - x.norm(dim=-1)), 1e-12),
+        below(product, largest(((x @ w.T) * (y @ w.T)).sum(-1) - (x * y).sum(-1)), 1e-12),
+        equals(translated("det W"), torch.linalg.det(w).item(), 1.0),
+        equals(only_if, abs(reached.item()) - norm, 0.0, 1e-12),
+        above(long, stretch[0].item(), 1.2, counterexample=True),
+        below(short, stretch[-1].item(), 0.8, counterexample=True),
+        equals(narrow, (drawn[: d // 2] @ lost).norm().item(), 0.0, 1e-12, counterexample=True),
+        equals(flipped, torch.linalg.det(mirror).item(), -1.0, counterexample=True),
+    )
+    angles = torch.linspace(0.0, 2 * torch.pi, 37, dtype=torch.float64)
+    circle = torch.stack([angles.cos(), angles.sin()])
+    curves = torch.stack([(m @ circle).norm(dim=0) for m in (random_rotation(seed, 2), normal(seed, 2, 2))])
+    title = translated("|Wx| for unit x by angle (degrees)")
+    names = ("WᵀW = I", "W ~ N(0, 1)")
+    return Finding(
+        checks, Picture("curves", title, curves.numpy(), names, tuple(str(a) for a in range(0, 370, 10)))
+    )
+
 
 Softmax = Callable[[Float[Tensor, "*batch q_len k_len"]], Float[Tensor, "*batch q_len k_len"]]
 """From scores to weights."""
@@ -54,13 +213,13 @@ def rows_mix_values(
             loops[k] += weights[k, t] * value[t]
     summed = torch.einsum("kt,td->kd", weights, value)
     by_column = attention_weights(key, query, scale=1.0).T
-    rows, columns = Localized("A: rows", "A の行数"), Localized("A: columns", "A の列数")
-    width = Localized("softmax(QKᵀ)V: columns = d_value", "softmax(QKᵀ)V の列数 = d_value")
-    loop = Localized("largest |matrix product - loop|", "|行列積 - ループ| の最大")
-    einsum = Localized("largest |matrix product - einsum|", "|行列積 - einsum| の最大")
-    unit = Localized("largest |row sum of A - 1|", "|A の行の和 - 1| の最大")
-    column = Localized("softmax by column: largest |row sum - 1|", "列ごとの softmax：|行の和 - 1| の最大")
-    outside = Localized("how far outputs leave [min v, max v]", "出力が [min v, max v] からはみ出す量")
+    rows, columns = translated("A: rows"), translated("A: columns")
+    width = translated("softmax(QKᵀ)V: columns = d_value")
+    loop = translated("largest |matrix product - loop|")
+    einsum = translated("largest |matrix product - einsum|")
+    unit = translated("largest |row sum of A - 1|")
+    column = translated("softmax by column: largest |row sum - 1|")
+    outside = translated("how far outputs leave [min v, max v]")
     beyond = torch.maximum(mixed - value.amax(0), value.amin(0) - mixed).amax().clamp(min=0.0).item()
     checks = (
         equals(rows, weights.shape[0], n, 0.0),
@@ -72,7 +231,7 @@ def rows_mix_values(
         below(outside, beyond, 1e-12),
         above(column, largest(by_column.sum(-1) - 1.0), 0.1, counterexample=True),
     )
-    title = Localized("A = softmax(QKᵀ): row k mixes the values", "A = softmax(QKᵀ)：行 k がバリューを混ぜる")
+    title = translated("A = softmax(QKᵀ): row k mixes the values")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("v", n)))
 
 
@@ -93,24 +252,22 @@ def weights_are_probabilities(
     scores, far = attention_scores(x, x, scale=1.0), attention_scores(long, long, scale=1.0)
     weights, far_weights = softmax(scores), softmax(far)
     unshifted = far.exp() / far.exp().sum(-1, keepdim=True)
-    unit = Localized("largest |Σ_m a_nm - 1|", "|Σ_m a_nm - 1| の最大")
-    far_unit = Localized("length 1000: largest |Σ_m a_nm - 1|", "長さ 1000：|Σ_m a_nm - 1| の最大")
-    nans = Localized("length 1000: NaNs", "長さ 1000：NaN の数")
-    logs = Localized("length 1000: least log a_nm, finite", "長さ 1000：log a_nm の最小（有限）")
-    naive = Localized(
-        "length 1000, maximum not subtracted: NaNs", "長さ 1000、最大値を引かない場合の NaN の数"
-    )
-    underflow = Localized("length 1000: least a_nm, underflown", "長さ 1000：a_nm の最小（アンダーフロー）")
+    unit = translated("largest |Σ_m a_nm - 1|")
+    far_unit = translated("length 1000: largest |Σ_m a_nm - 1|")
+    nans = translated("length 1000: NaNs")
+    logs = translated("length 1000: least log a_nm, finite")
+    naive = translated("length 1000, maximum not subtracted: NaNs")
+    underflow = translated("length 1000: least a_nm, underflown")
     checks = (
         below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
-        above(Localized("least a_nm", "a_nm の最小"), weights.min().item(), 0.0),
+        above(translated("least a_nm"), weights.min().item(), 0.0),
         below(far_unit, largest(far_weights.sum(-1) - 1.0), 1e-12),
         equals(nans, far_weights.isnan().sum().item(), 0.0, 0.0),
         above(logs, far.log_softmax(-1).min().item(), -2e6 - 1.0),
         above(naive, unshifted.isnan().sum().item(), 0.0, counterexample=True),
         equals(underflow, far_weights.min().item(), 0.0, 0.0, counterexample=True),
     )
-    title = Localized("weights a_nm of one random set", "ある乱数の集合での重み a_nm")
+    title = translated("weights a_nm of one random set")
     return Finding(checks, Picture("matrix", title, weights[0].numpy(), numbered("x", n), numbered("x", n)))
 
 
@@ -140,19 +297,17 @@ def heads_add_up(
     split = head_contributions((weights @ value[0])[None], layer.out_proj.get_parameter("weight"))[0]
     ranks = torch.linalg.matrix_rank(w)
     rank = min(layer.value_dim, d_model)
-    total = Localized("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|", "|Concat·Wᵒ - Σ_h A_h X W^(h)| の最大")
-    each = Localized(
-        "each head: largest |head_h W_hᵒ - A_h X W^(h)|", "ヘッドごと：|head_h W_hᵒ - A_h X W^(h)| の最大"
-    )
-    low = Localized("least rank of a W^(h): D_v", "W^(h) のランクの最小：D_v")
-    high = Localized("largest rank of a W^(h): D_v", "W^(h) のランクの最大：D_v")
+    total = translated("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|")
+    each = translated("each head: largest |head_h W_hᵒ - A_h X W^(h)|")
+    low = translated("least rank of a W^(h): D_v")
+    high = translated("largest rank of a W^(h): D_v")
     checks = (
         below(total, largest(layer(x, x)[0] - parts.sum(0)), 1e-12),
         below(each, largest(split - parts), 1e-12),
         equals(low, ranks.min().item(), rank, 0.0),
         equals(high, ranks.max().item(), rank, 0.0),
     )
-    title = Localized("singular values of W^(h): D_v are not 0", "W^(h) の特異値：0 でないものは D_v 個")
+    title = translated("singular values of W^(h): D_v are not 0")
     values = torch.linalg.svdvals(w).numpy()
     return Finding(checks, Picture("matrix", title, values, numbered("h", n_heads), numbered("σ", d_model)))
 
@@ -180,14 +335,12 @@ def masked_weights_are_zero(
         (softmax(moved_scores, allowed) - weights).abs().max(),
     )
     far = masked_softmax(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
-    later = Localized("largest weight of a later token", "後のトークンの重みの最大")
-    unit = Localized("largest |row sum - 1|", "|行の和 - 1| の最大")
-    least = Localized("least weight of an allowed token", "許されたトークンの重みの最小")
-    nothing = Localized("effect of later values and scores", "後のバリューとスコアを変えたときの影響")
-    unmasked = Localized("no mask: least weight of a later token", "マスクなし：後のトークンの重みの最小")
-    underflow = Localized(
-        "no mask, scores 1000 and 0: second weight", "マスクなし、スコア 1000 と 0：第 2 の重み"
-    )
+    later = translated("largest weight of a later token")
+    unit = translated("largest |row sum - 1|")
+    least = translated("least weight of an allowed token")
+    nothing = translated("effect of later values and scores")
+    unmasked = translated("no mask: least weight of a later token")
+    underflow = translated("no mask, scores 1000 and 0: second weight")
     checks = (
         equals(later, weights[~allowed].max().item(), 0.0, 0.0),
         below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
@@ -196,121 +349,16 @@ def masked_weights_are_zero(
         above(unmasked, free[~allowed].min().item(), 0.0, counterexample=True),
         equals(underflow, far[0, 1].item(), 0.0, 0.0, counterexample=True),
     )
-    title = Localized("A under the causal mask", "因果マスクの下での A")
+    title = translated("A under the causal mask")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("k", n)))
 
 
-CLAIMS = (
-    Claim(
-        id="C05",
-        source="Kikuta 2025, exercise 3.4",
-        statement=Localized(
-            "Row k of softmax(QKᵀ)V is the weighted sum of the values, Σ_t a_kt v_t, with the weights of row k.",
-            "softmax(QKᵀ)V の第 k 行は、第 k 行の重みで混ぜたバリュー Σ_t a_kt v_t である。",
-        ),
-        derivation=Localized(
-            "Q and K have n rows, so QKᵀ is n × n, and its entry (k, t) is q_k·k_t: query k against key t.\n"
-            "The softmax goes along each row, over the keys: a_kt = exp(q_k·k_t) / Σ_t' exp(q_k·k_t').\n"
-            "A is n × n and V is n × d_value, so AV is n × d_value.\n"
-            "By the rule of the matrix product (AV)_kj = Σ_t a_kt V_tj; for all j at once, row k is Σ_t a_kt v_t.\n"
-            "The weights are positive and sum to 1 (C06): each output lies between the values, entry by entry.\n"
-            "This exercise has no 1/√d; with it the weights are others, and the rest of the argument is the same.",
-            "Q と K は n 行なので QKᵀ は n × n で、成分 (k, t) はクエリ k とキー t の内積 q_k·k_t である。\n"
-            "softmax は行ごと、つまりキーについてとる：a_kt = exp(q_k·k_t) / Σ_t' exp(q_k·k_t')。\n"
-            "A は n × n、V は n × d_value なので、AV は n × d_value である。\n"
-            "行列積の定義より (AV)_kj = Σ_t a_kt V_tj。全 j をまとめると第 k 行は Σ_t a_kt v_t である。\n"
-            "重みは正で和が 1（C06）なので、出力の各成分はバリューの成分の最小と最大の間にある。\n"
-            "この問題に 1/√d はない。あれば重みの値は変わるが、議論は同じである。",
-        ),
-        condition=Localized(
-            "The softmax runs along the rows, over the keys; taken down the columns, a row does not sum to 1.",
-            "softmax は行ごと（キーの方向）に計算する。列ごとに計算すると、一つのクエリの重みの和は 1 でない。",
-        ),
-        compute=rows_mix_values,
-    ),
-    Claim(
-        id="C06",
-        source="Bishop & Bishop 2024, exercise 12.2",
-        statement=Localized(
-            "The attention weights of a query are positive and sum to 1.",
-            "一つのクエリのアテンションの重みは正であり、和は 1 である。",
-        ),
-        derivation=Localized(
-            "a_nm = exp(x_nᵀx_m) / Z_n with Z_n = Σ_m' exp(x_nᵀx_m').\n"
-            "exp is positive for every real number, so is Z_n as a sum of such, and so is the quotient.\n"
-            "Σ_m a_nm = (Σ_m exp(x_nᵀx_m)) / Z_n = Z_n / Z_n = 1. It follows that a_nm ≤ 1.\n"
-            "Subtracting the row's maximum c from every score changes nothing: e^(-c) cancels in the quotient.\n"
-            "In floating point it matters: exp(1000²) is infinite and ∞/∞ is NaN, while exp(s - c) ≤ 1 is safe.\n"
-            "But exp(s - c) is rounded to 0 where s - c < -745 or so: too small for a 64-bit number.",
-            "a_nm = exp(x_nᵀx_m) / Z_n、Z_n = Σ_m' exp(x_nᵀx_m') とする。\n"
-            "exp は任意の実数に対して正である。その和 Z_n も正であり、商も正である。\n"
-            "Σ_m a_nm = (Σ_m exp(x_nᵀx_m)) / Z_n = Z_n / Z_n = 1。したがって a_nm ≤ 1 でもある。\n"
-            "行の最大値 c を各スコアから引いても、商の中で e^(-c) が約分されるので値は変わらない。\n"
-            "浮動小数点では差が出る。exp(1000²) は無限大で ∞/∞ は NaN だが、exp(s - c) ≤ 1 なら安全である。\n"
-            "ただし s - c がおよそ -745 を下回ると、64 ビットでは表せないので exp(s - c) は 0 に丸められる。",
-        ),
-        condition=Localized(
-            "In floating point, a weight whose score lies far below the largest underflows to exactly 0.",
-            "浮動小数点では、スコアが最大値よりはるかに小さい重みはアンダーフローして 0 になる。",
-        ),
-        compute=weights_are_probabilities,
-    ),
-    Claim(
-        id="C08",
-        source="Bishop & Bishop 2024, exercise 12.5",
-        statement=Localized(
-            "Multi-head attention, heads side by side times Wᵒ, is a sum over heads:"
-            " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) with W^(h) = W_hᵛ W_hᵒ, a matrix of rank D_v at most.",
-            "ヘッドを横に並べて Wᵒ を掛けるマルチヘッドアテンションは、ヘッドについての和"
-            " Σ_h softmax(Q_h K_hᵀ/√D_k) X W^(h) に等しい。W^(h) = W_hᵛ W_hᵒ のランクは D_v 以下である。",
-        ),
-        derivation=Localized(
-            "Head h gives H_h = A_h V_h with A_h = softmax(Q_h K_hᵀ/√D_k) and V_h = X W_hᵛ.\n"
-            "Cut Wᵒ into blocks of D_v rows, one for each head: W_1ᵒ over ... over W_Hᵒ.\n"
-            "A row of blocks times a column of blocks: [H_1, ..., H_H] Wᵒ = Σ_h H_h W_hᵒ.\n"
-            "Put H_h in: Σ_h A_h X W_hᵛ W_hᵒ = Σ_h A_h X W^(h).\n"
-            "W_hᵛ is D × D_v and W_hᵒ is D_v × D, so W^(h) is D × D, but passes through D_v numbers:\n"
-            "its rank is D_v at most, D/H as a rule. Drawn at random it is exactly that.\n"
-            "So a head is a choice of tokens (A_h) and a low-rank map of what they hold (W^(h)), and heads just add.",
-            "ヘッド h は H_h = A_h V_h、A_h = softmax(Q_h K_hᵀ/√D_k)、V_h = X W_hᵛ を与える。\n"
-            "Wᵒ を D_v 行ずつ、ヘッドごとのブロック W_1ᵒ, …, W_Hᵒ に分ける。\n"
-            "ブロックの行とブロックの列の積だから [H_1, …, H_H] Wᵒ = Σ_h H_h W_hᵒ。\n"
-            "H_h を代入すると Σ_h A_h X W_hᵛ W_hᵒ = Σ_h A_h X W^(h) となる。\n"
-            "W_hᵛ は D × D_v、W_hᵒ は D_v × D なので W^(h) は D × D だが、D_v 個の数を経由する。\n"
-            "よってランクは D_v 以下（通常は D/H）であり、乱数の行列ではちょうど D_v になる。\n"
-            "ヘッドとは、トークンの選択 A_h と、その内容の低ランクの写像 W^(h) であり、結果は単に足される。",
-        ),
-        compute=heads_add_up,
-    ),
-    Claim(
-        id="C19",
-        source="NYU Deep Learning 2020, week 12-3",
-        statement=Localized(
-            "With the causal mask a token attends to itself and to earlier ones only, and the attention matrix A"
-            " shows which values were masked.",
-            "因果マスクがあると、トークンは自分自身とそれより前だけを見る。どのバリューがマスクされたかは、"
-            "アテンションの行列 A からわかる。",
-        ),
-        derivation=Localized(
-            "The mask sets the scores of forbidden keys to -∞ before the softmax; exp(-∞) = 0.\n"
-            "So a_qk is exactly 0 there, and the sum in the denominator has the allowed keys only:\n"
-            "the row is the softmax over those, positive and with the sum 1.\n"
-            "In Σ_k a_qk v_k later values get the factor 0, and later scores appear in no weight:\n"
-            "output q is the same whatever comes behind it, which lets all positions train at once.\n"
-            "A is then lower triangular. Conversely, exp(s) > 0 for every finite score: in exact arithmetic\n"
-            "a zero can only come from a mask. In floating point it may be an underflow (C06).",
-            "マスクは、softmax の前に、許されないキーのスコアを -∞ にする。exp(-∞) = 0 である。\n"
-            "よってそこでは小さい数ではなく厳密に a_qk = 0 であり、分母の和には許されたキーだけが残る。\n"
-            "つまり行は許されたキーについての softmax で、正であり和は 1 である。\n"
-            "Σ_k a_qk v_k の中で後の値の係数は 0 であり、後のスコアはどの重みにも現れない。\n"
-            "出力 q はその後に何が来ても同じで、全位置を同時に学習できるのはこのためである。\n"
-            "このとき A は下三角行列である。逆に有限のスコアでは exp(s) > 0 なので、厳密な計算なら\n"
-            "0 はマスクからしか生じない。浮動小数点ではアンダーフローの場合もある（C06）。",
-        ),
-        condition=Localized(
-            "A mask must be passed (the lecture's code has none), and a zero in floating point may be an underflow.",
-            "マスクを渡すことが前提である（講義のコードにはない）。浮動小数点の 0 はアンダーフローの場合もある。",
-        ),
-        compute=masked_weights_are_zero,
-    ),
-)
+CLAIMS = {
+    "C09": order_goes_through,
+    "C12": sets_to_sets,
+    "C13": only_orthogonal_maps_rotate,
+    "C05": rows_mix_values,
+    "C06": weights_are_probabilities,
+    "C08": heads_add_up,
+    "C19": masked_weights_are_zero,
+}

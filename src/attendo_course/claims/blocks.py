@@ -16,9 +16,9 @@ from attendo.display.i18n import Localized
 from attendo.nn.attention import Attend, Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
 from attendo.nn.layers import FeedForward, build_norm, xavier
-from attendo_course.claims.built import built
-from attendo_course.claims.claim import Claim, Finding, above, below, equals
-from attendo_course.claims.samples import normal
+from attendo_course.book import translated
+from attendo_course.claims.claim import Finding, above, below, equals
+from attendo_course.claims.samples import built, normal
 
 D_MODEL, DEPTHS = 16, (1, 2, 4, 8, 16, 32)
 
@@ -109,9 +109,7 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
     ratios = {kind: row / row[0] for kind, row in found.items()}
 
     def name(kind: str, depth: int) -> Localized:
-        return Localized(
-            f"{kind}: gradient at layer 1 of {depth} / of 1", f"{kind}：第 1 層の勾配の比 {depth} 層 / 1 層"
-        )
+        return translated("{kind}: gradient at layer 1 of {depth} / of 1", kind=kind, depth=depth)
 
     checks = (
         above(name("norm(x + f(x))", 32), ratios["norm(x + f(x))"][-1], 0.3),
@@ -119,9 +117,7 @@ def residuals_keep_gradients(residual: Callable[[], Residual] = post_norm) -> Fi
         below(name("f(x)", 32), ratios["f(x)"][-1], 1e-6),
         above(name("norm(f(x))", 2), ratios["norm(f(x))"][1], 0.3, counterexample=True),
     )
-    title = Localized(
-        "log₁₀ |∂L/∂θ₁|, beside one layer's, by depth", "1 層の場合に対する log₁₀ |∂L/∂θ₁| と層数"
-    )
+    title = translated("log₁₀ |∂L/∂θ₁|, beside one layer's, by depth")
     values, labels = np.log10(np.array(list(ratios.values()))), tuple(str(depth) for depth in DEPTHS)
     return Finding(checks, Picture("curves", title, values, tuple(ratios), labels))
 
@@ -226,10 +222,10 @@ def two_heads_subtract(n_heads: int = 2, seeds: int = 3) -> Finding:
     def learned(heads: int) -> list[float]:
         return [_learned_error(heads, seed) for seed in range(seeds)]
 
-    bound = Localized("c₁ - c₂, one head: least mean square error", "c₁ - c₂、1 ヘッド：平均二乗誤差の下限")
-    single = Localized("one head, trained: least error", "1 ヘッド、学習後：誤差の最小")
-    hand = Localized("two heads set by hand: largest error", "2 ヘッド、手で設定：誤差の最大")
-    several = Localized("two heads, trained: largest error", "2 ヘッド、学習後：誤差の最大")
+    bound = translated("c₁ - c₂, one head: least mean square error")
+    single = translated("one head, trained: least error")
+    hand = translated("two heads set by hand: largest error")
+    several = translated("two heads, trained: largest error")
     checks = (
         equals(bound, least_error_of_one_head(), 1.0),
         above(single, min(learned(1)), 1.0),
@@ -249,38 +245,6 @@ def residuals_and_heads(residual: Callable[[], Residual] = post_norm, n_heads: i
     return Finding((*gradients.checks, *heads.checks), gradients.picture)
 
 
-C18 = Claim(
-    id="C18",
-    source="Slides on the Transformer",
-    statement=Localized(
-        "Residual connections let a network learn well; several heads make attention more expressive than one.",
-        "残差接続によって学習がうまく進む。マルチヘッドにするとアテンションの表現力が上がる。",
-    ),
-    derivation=Localized(
-        "Without a residual connection the gradient of layer 1 goes through the Jacobians J_L ··· J_2 of all layers"
-        " above it: a product that shrinks, for random weights, by a factor per layer.\n"
-        "With it each factor is I + J_i (times the norm's): multiplied out, one term goes through the"
-        " identities alone, and does not fade with depth. A norm by itself only delays: 16 layers pass, 32 do not.\n"
-        "Heads: let the values be numbers c_1, c_2 and the answer c_1 - c_2. One head gives W·(αc_1 + (1 - α)c_2)"
-        " with α in [0, 1], whatever α depends on.\n"
-        "For c_1 = c_2 = c that is Wc for every α, so it is wrong by |W| where |c| = 1; for c_1 = -c_2 it is wrong by"
-        " 2 - |W| at least. The mean square is at least (W² + (2 - |W|)²)/2 ≥ 1, with equality at |W| = 1.\n"
-        "Two heads: the first looks at token 1 and has W = 1, the second at token 2 with W = -1. Their sum is exact.\n"
-        "Gradient descent finds both: one head ends at 1.00, two at 0.",
-        "残差接続がなければ、第 1 層の勾配は上のすべての層のヤコビ行列 J_L ··· J_2 を通る。これは、乱数の重みでは層ご"
-        "とにある割合で縮む積である。\n"
-        "残差接続があれば、各因子は I + J_i（と正規化の因子の積）になる。展開すると恒等写像だけを通る項があり、"
-        "これは層が深くなっても縮まない。正規化だけでは遅らせるにすぎず、16 層は通るが 32 層は通らない。\n"
-        "ヘッド：バリューを数 c_1, c_2 とし、c_1 - c_2 を答えさせる。1 ヘッドの出力は、α が何に依存しようと、α ∈ [0, 1]"
-        " に対する W·(αc_1 + (1 - α)c_2) である。\n"
-        "c_1 = c_2 = c なら、どの α でも Wc なので、|c| = 1 のとき誤差は |W| である。c_1 = -c_2 なら誤差は 2 - |W| 以"
-        "上である。平均二乗誤差は (W² + (2 - |W|)²)/2 ≥ 1 となり、等号は |W| = 1 で成り立つ。\n"
-        "2 ヘッドなら、一方がトークン 1 を見て W = 1、他方がトークン 2 を見て W = -1 とすれば、和は厳密に正しい。\n"
-        "勾配降下法でも同じ結果になり、1 ヘッドは 1.00、2 ヘッドは 0 に至る。",
-    ),
-    condition=Localized(
-        "Residual connections matter in deep stacks: through two layers the gradient comes without them.",
-        "残差接続が効くのは層が深い場合である。2 層なら、なくても勾配は届く。",
-    ),
-    compute=residuals_and_heads,
-)
+CLAIMS = {
+    "C18": residuals_and_heads,
+}

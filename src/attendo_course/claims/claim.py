@@ -104,7 +104,7 @@ class Claim:
     """
 
     id: str
-    source: str
+    source: Localized
     statement: Localized
     derivation: Localized
     compute: Callable[[], Finding]

@@ -11,13 +11,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
 from attendo.model_config import Positions
 from attendo.models import EncoderClassifier, MaskedLM, ModelConfig
 from attendo.nn.layers import pool
-from attendo_course.claims.built import built
-from attendo_course.claims.claim import Check, Claim, Finding, above, below, equals, shown
-from attendo_course.claims.samples import largest
+from attendo_course.book import translated
+from attendo_course.claims.claim import Check, Finding, above, below, equals, shown
+from attendo_course.claims.samples import built, largest
 
 WORDS = ("river", "savings", "dog", "man", "bank", "floods", "lends", "bites")
 ABOUT_BANKS = ("river bank floods", "savings bank lends", "river bank lends", "dog bites bank")
@@ -72,22 +71,13 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
             _at(states, one, word) - _at(reversed_states, other, word) for word in ("dog", "bites", "man")
         ]
         pairs[name] = [vector.norm().item() for vector in moved]
-    same = Localized("static: |bank by the river - bank of savings|", "静的：|川の bank - 貯蓄の bank|")
-    differ = Localized("hidden: |bank by the river - bank of savings|", "隠れ状態：|川の bank - 貯蓄の bank|")
-    cosine = Localized("hidden: their cosine", "隠れ状態：両者のコサイン")
-    context = Localized(
-        "no positions: |bank by the river - bank of savings|", "位置なし：|川の bank - 貯蓄の bank|"
-    )
-    bag = Localized(
-        "static: |mean of 'dog bites man' - of 'man bites dog'|",
-        "静的：dog bites man と man bites dog の平均の差",
-    )
-    ordered = Localized(
-        "with positions: least |word - same word, reversed|", "位置あり：語順を逆にしたときの同じ語の差の最小"
-    )
-    unordered = Localized(
-        "no positions: largest |word - same word, reversed|", "位置なし：語順を逆にしたときの同じ語の差の最大"
-    )
+    same = translated("static: |bank by the river - bank of savings|")
+    differ = translated("hidden: |bank by the river - bank of savings|")
+    cosine = translated("hidden: their cosine")
+    context = translated("no positions: |bank by the river - bank of savings|")
+    bag = translated("static: |mean of 'dog bites man' - of 'man bites dog'|")
+    ordered = translated("with positions: least |word - same word, reversed|")
+    unordered = translated("no positions: largest |word - same word, reversed|")
     checks = (
         equals(same, largest(static[0] - static[1]), 0.0, 0.0),
         above(differ, (hidden[0] - hidden[1]).norm().item(), 1.0),
@@ -98,7 +88,7 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
         below(unordered, max(pairs["none"]), 1e-12, counterexample=True),
     )
     units = F.normalize(torch.stack(hidden), dim=-1)
-    title = Localized("cosines of the hidden vectors of 'bank'", "「bank」の隠れ状態のコサイン")
+    title = translated("cosines of the hidden vectors of 'bank'")
     return Finding(checks, Picture("matrix", title, (units @ units.T).numpy(), ABOUT_BANKS))
 
 
@@ -209,26 +199,18 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         first.append(probe_accuracy(_flat(rows), texts.flatten(), _flat(new), fresh.flatten()))
         pooled = pool(rows, "mean"), pool(new, "mean")
         mean.append(probe_accuracy(pooled[0], texts[:, 0], pooled[1], fresh[:, 0]))
-    trained = Localized("its own task: accuracy on new texts", "本来のタスク：新しい文での正解率")
+    trained = translated("its own task: accuracy on new texts")
     names = (
-        Localized(
-            "probe, the letter itself: accuracy, chance .17", "プローブ（その文字）：正解率、偶然なら 0.17"
-        ),
-        Localized("probe, its place: accuracy, chance .13", "プローブ（位置）：正解率、偶然なら 0.13"),
-        Localized(
-            "probe, the letter to its left: accuracy, chance .17",
-            "プローブ（左隣の文字）：正解率、偶然なら 0.17",
-        ),
-        Localized("nearest hidden vector has the same letter: share", "最も近い隠れ状態が同じ文字である割合"),
+        translated("probe, the letter itself: accuracy, chance .17"),
+        translated("probe, its place: accuracy, chance .13"),
+        translated("probe, the letter to its left: accuracy, chance .17"),
+        translated("nearest hidden vector has the same letter: share"),
     )
-    longest = Localized("64 letters, probe of each vector: accuracy", "64 文字、各ベクトルのプローブ：正解率")
-    one = Localized(
-        "64 letters, one mean vector, first letter: accuracy",
-        "64 文字、平均ベクトル 1 本から先頭の文字：正解率",
-    )
+    longest = translated("64 letters, probe of each vector: accuracy")
+    one = translated("64 letters, one mean vector, first letter: accuracy")
     accuracy = (model(test).argmax(-1) == has_more_early_letters(test)).double().mean().item()
     checks: list[Check] = [
-        equals(Localized(f"text of {t}: vectors in memory", f"長さ {t} の文：メモリのベクトル数"), n, t, 0.0)
+        equals(translated("text of {t}: vectors in memory", t=t), n, t, 0.0)
         for t, n in ((t, memory(_texts(31, t)).shape[1]) for t in (1, 8, 128))
     ]
     checks.append(above(trained, accuracy, 0.9))
@@ -236,86 +218,16 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         above(name, value, least)
         for name, value, least in zip(names, (own, place, left, neighbor), (0.9, 0.3, 0.25, 0.9), strict=True)
     ]
-    faded = Localized("its place: accuracy before - after training", "位置：学習前と学習後の正解率の差")
+    faded = translated("its place: accuracy before - after training")
     checks.append(above(faded, before - place, 0.1))
     checks += [above(longest, first[-1], 0.9), below(one, mean[-1], 0.35, counterexample=True)]
-    title = Localized("accuracy of the probe by length of text", "プローブの正解率と文の長さ")
+    title = translated("accuracy of the probe by length of text")
     values = np.array([first, mean])
     labels = tuple(str(length) for length in LENGTHS)
     return Finding(tuple(checks), Picture("curves", title, values, ("each vector", "one mean"), labels))
 
 
-C16 = Claim(
-    id="C16",
-    source="Slides on the Transformer",
-    statement=Localized(
-        "Word2Vec gives a word one vector, whatever stands around it and in whatever order; self-attention takes the"
-        " other words into account, and positional encodings add their order.",
-        "Word2Vec は文脈や語順によらず、語に一つのベクトルを与える。セルフアテンションは周りの語を考慮し、"
-        "位置符号化が語順の情報"
-        "を加える。",
-    ),
-    derivation=Localized(
-        "A static vector is a row of a table, E[w]: the same wherever w stands. A mean of such rows does not depend on"
-        " the order of the words, for addition commutes.\n"
-        "Self-attention mixes: h_p = Σ_q a_pq v_q with a_pq > 0. Another word q changes v_q and the weights, and so"
-        " h_p: the same word has another vector in another text.\n"
-        "But MHA(PX) = P·MHA(X) (C09): a word takes its vector along when the words are reordered. 'dog bites man'"
-        " and 'man bites dog' give the same three vectors.\n"
-        "With PE[p] added to its input, the row of a word depends on its place: x_w + PE[1] is not x_w + PE[3]."
-        " Now the two sentences differ.\n"
-        "The weights are random here: the property is one of the architecture, training only puts it to use.",
-        "静的なベクトルは表の行 E[w] であり、w がどこにあっても同じである。そうした行の平均は、足し算が可換なので語順"
-        "によらない。\n"
-        "セルフアテンションは h_p = Σ_q a_pq v_q（a_pq > 0）と混ぜる。別の語 q は v_q と重みを変え、"
-        "したがって h_p を変える。同"
-        "じ語でも文が違えばベクトルが違う。\n"
-        "ただし MHA(PX) = P·MHA(X)（C09）なので、語を並べ替えると語は自分のベクトルを持って移動する。dog bites man と"
-        " man bites dog では同じ 3 本のベクトルになる。\n"
-        "入力に PE[p] を足すと、語の行は位置による。x_w + PE[1] は x_w + PE[3] ではないので、二つの文は区別される。\n"
-        "ここでの重みは乱数である。この性質は構造によるものであり、学習はそれを利用するだけである。",
-    ),
-    condition=Localized(
-        "Order needs positions (or a causal mask): by itself, self-attention sees a set of words. Distances alone do"
-        " not suffice: they are the same in a text read backwards.",
-        "語順を区別するには、位置の情報（または因果マスク）が必要である。セルフアテンションだけでは、語の集合しか見えない。距離だけ"
-        "では足りない。逆順に読んだ文でも距離は同じだからである。",
-    ),
-    compute=words_in_context,
-)
-
-C26 = Claim(
-    id="C26",
-    source="NYU Deep Learning 2020, week 12-3",
-    statement=Localized(
-        "The encoder's hidden vectors represent what the tokens mean, and serve tasks that the encoder was not trained"
-        " for.",
-        "エンコーダの隠れ状態はトークンの意味を表し、学習時とは無関係なタスクにも利用できる。",
-    ),
-    derivation=Localized(
-        "This is an observation, not a theorem; here it is made on one small encoder.\n"
-        "It learns to say whether early letters prevail in a text. Then its weights are frozen, and a linear map"
-        " (least squares on one-hot labels) is to read something else from single hidden vectors of new texts.\n"
-        "Which letter, at which place, behind which other letter: each is read better than by chance, because"
-        " residual connections carry the input upwards and attention adds the neighbors.\n"
-        "What the task does not ask for fades as training goes on: the place is read less and less well.\n"
-        "A text of t tokens has a memory of t vectors, t·d numbers: it grows with the text.\n"
-        "A single vector does not: d numbers for t letters. Of 64 letters their mean hardly tells the first.",
-        "これは定理ではなく観察であり、ここでは小さなエンコーダ一つで確かめる。\n"
-        "エンコーダは、文にアルファベット前半の文字が多いかどうかを学習する。その後は重みを固定し、新しい文の隠れ状態"
-        " 1 本から、線形写像（one-hot ラベルへの最小二乗）で別のことを読み取る。\n"
-        "どの文字か、どの位置か、左隣はどの文字か。いずれも偶然より正しく読み取れる。残差接続が入力を上の層へ運び、"
-        "アテンションが周りの情報を加えるからである。\n"
-        "タスクに不要な情報は学習が進むと薄れる。位置は次第に読み取りにくくなる。\n"
-        "t トークンの文のメモリは t 本のベクトル、つまり t·d 個の数であり、文とともに大きくなる。\n"
-        "1 本のベクトルではそうはいかない。t 文字に対して d 個の数しかなく、64 文字の平均からは先頭の文字がほとんど"
-        "わからない。",
-    ),
-    condition=Localized(
-        "The memory, one vector a token, is meant. A single vector for the whole text is a bottleneck: the longer the"
-        " text, the less can be read from it.",
-        "トークンごとに 1 本のベクトルをもつメモリについての主張である。文全体で 1 本のベクトルはボトルネックであり、"
-        "文が長いほど読み取れる情報は少ない。",
-    ),
-    compute=memory_serves_other_tasks,
-)
+CLAIMS = {
+    "C16": words_in_context,
+    "C26": memory_serves_other_tasks,
+}

@@ -14,14 +14,21 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
-from attendo_course.claims.built import built, changed, unrolled
-from attendo_course.claims.claim import Claim, Finding, above, below, equals, shown
-from attendo_course.claims.reach import longest_chain
-from attendo_course.claims.samples import largest, normal, numbered, random_attention
+from attendo_course.book import translated
+from attendo_course.claims.architecture import longest_chain
+from attendo_course.claims.claim import Finding, above, below, equals, shown
+from attendo_course.claims.samples import (
+    built,
+    changed,
+    largest,
+    normal,
+    numbered,
+    random_attention,
+    unrolled,
+)
 
 if TYPE_CHECKING:
     from attendo.decoding.protocols import Hypothesis
@@ -131,15 +138,13 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
         step, model.start(1, 16), [16], DecodingConfig(beam=1), SpecialIds(bos_id=BEGIN, eos_id=END)
     )
     generated = len(found[0].token_log_probs)
-    stack = Localized(
-        "causal stack: |all at once - each prefix by itself|", "因果スタック：|一括 - 接頭辞ごと|"
-    )
-    steps = Localized("layer: steps in a row, 2n more than n", "この層：逐次ステップ数、2n と n の差")
-    recurrent = Localized("RNN: steps in a row, 2n / n", "RNN：逐次ステップ数の比 2n / n")
-    waits = Localized("generating: calls per token", "生成時：1 トークンあたりの呼び出し回数")
-    once = Localized(f"one call, {n} positions: ms", f"一括 {n} 位置：ミリ秒")
-    calls = Localized(f"{n} calls, one position: ms", f"1 位置ずつ {n} 回：ミリ秒")
-    loop = Localized(f"RNN, {n} steps: ms", f"RNN {n} ステップ：ミリ秒")
+    stack = translated("causal stack: |all at once - each prefix by itself|")
+    steps = translated("layer: steps in a row, 2n more than n")
+    recurrent = translated("RNN: steps in a row, 2n / n")
+    waits = translated("generating: calls per token")
+    once = translated("one call, {n} positions: ms", n=n)
+    calls = translated("{n} calls, one position: ms", n=n)
+    loop = translated("RNN, {n} steps: ms", n=n)
     with torch.no_grad():
         times = (
             shown(once, _milliseconds(lambda: layer(x, x))),
@@ -147,16 +152,14 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
             shown(loop, _milliseconds(lambda: unrolled(cell, x[0]))),
         )
     checks = (
-        below(Localized("|one call - n calls|", "|一括 - n 回|"), largest(together - alone), 1e-12),
+        below(translated("|one call - n calls|"), largest(together - alone), 1e-12),
         below(stack, largest(at_once[0] - prefixes), 1e-12),
         equals(steps, chains[0][-1] - chains[0][-2], 0, 0.0),
         equals(recurrent, chains[1][-1] / chains[1][-2], 2.0, 0.1),
         equals(waits, step.calls / generated, 1.0, 0.0, counterexample=True),
         *times,
     )
-    title = Localized(
-        "longest chain of operations by the number of positions", "位置の数に対する、最長の逐次計算の長さ"
-    )
+    title = translated("longest chain of operations by the number of positions")
     labels = tuple(f"n = {m}" for m in lengths)
     return Finding(checks, Picture("curves", title, np.array(chains, dtype=float), ("layer", "RNN"), labels))
 
@@ -226,25 +229,15 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     written = [*greedy.token_ids, *([END] if greedy.finished else [])]
     anew = _greedy_by_recomputing(model, src, limit)
     log_prob = _taught_log_prob(model, src, written)
-    zeros = Localized("shift: largest entry at place 1", "シフト：先頭の成分の最大")
-    rest = Localized("shift: |x'[2:] - x[:n-1]|", "シフト：|x'[2:] - x[:n-1]|")
-    begin = Localized(
-        "logits: |shifted embeddings - begin id in front|", "ロジット：|埋め込みのシフト - 開始 ID を前置|"
-    )
-    cached = Localized(
-        "targets given: |all at once - step by step on a cache|", "目標あり：|一括 - キャッシュで逐次|"
-    )
-    future = Localized("logits 1..t, another target t: change", "目標 t を変えたときのロジット 1..t の変化")
-    leak = Localized(
-        "no shift: logits t, another target t: change", "シフトなし：目標 t を変えたときのロジット t の変化"
-    )
-    same = Localized(
-        "predicted: tokens that differ, beam 1 and recomputed", "予測：ビーム幅 1 と再計算で異なるトークン数"
-    )
-    taught_again = Localized(
-        "its log-probability: |cached - as targets|", "その対数確率：|キャッシュ - 目標として|"
-    )
-    wider = Localized("log-probability of the text: beam 4 - beam 1", "見つけた文の対数確率：ビーム幅 4 - 1")
+    zeros = translated("shift: largest entry at place 1")
+    rest = translated("shift: |x'[2:] - x[:n-1]|")
+    begin = translated("logits: |shifted embeddings - begin id in front|")
+    cached = translated("targets given: |all at once - step by step on a cache|")
+    future = translated("logits 1..t, another target t: change")
+    leak = translated("no shift: logits t, another target t: change")
+    same = translated("predicted: tokens that differ, beam 1 and recomputed")
+    taught_again = translated("its log-probability: |cached - as targets|")
+    wider = translated("log-probability of the text: beam 4 - beam 1")
     checks = (
         equals(zeros, largest(shift(embedded)[:, 0]), 0.0, 0.0),
         equals(rest, largest(shift(embedded)[:, 1:] - embedded[:, :-1]), 0.0, 0.0),
@@ -253,14 +246,11 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
         equals(future, largest(moves.tril()), 0.0, 0.0),
         above(leak, min(map(largest, leaks)), 0.1, counterexample=True),
         equals(same, _differing(written, anew), 0, 0.0),
-        above(Localized("tokens of that text", "その文のトークン数"), len(set(written)), 3.0),
+        above(translated("tokens of that text"), len(set(written)), 3.0),
         below(taught_again, abs(log_prob - greedy.log_prob), 1e-10),
         above(wider, beam.log_prob - greedy.log_prob, 0.0),
     )
-    title = Localized(
-        "change of logits t (row) as target s (column) changes",
-        "目標 s（列）を変えたときのロジット t（行）の変化",
-    )
+    title = translated("change of logits t (row) as target s (column) changes")
     return Finding(checks, Picture("matrix", title, moves.T.numpy(), numbered("t", n), numbered("s", n)))
 
 
@@ -268,74 +258,7 @@ def _differing(first: list[int], second: list[int]) -> int:
     return sum(a != b for a, b in zip_longest(first, second))
 
 
-C15 = Claim(
-    id="C15",
-    source="Slides on the Transformer",
-    statement=Localized(
-        "Self-attention works on all positions in parallel.",
-        "セルフアテンションは全位置を並列に計算する。",
-    ),
-    derivation=Localized(
-        "Row t of softmax(QKᵀ/√d)V needs q_t and all keys and values, but no other row of the result.\n"
-        "So n calls with one query each and one call with n queries compute the same numbers; the single call is\n"
-        "one matrix product, of which every core or every lane of a chip can take a part.\n"
-        "Norms and feed-forward nets look at one position each: a whole stack keeps this property.\n"
-        "Under the causal mask row t sees rows 1 to t only, so one pass over the text gives what each prefix by\n"
-        "itself would: training on n tokens is one call.\n"
-        "The longest chain of operations does not grow with n. An RNN's does: h_t waits for h_(t-1).\n"
-        "When a text is generated its tokens are not known in advance: then there is one call for each.",
-        "softmax(QKᵀ/√d)V の第 t 行に必要なのは q_t と全部のキー・バリューであり、結果の他の行は要らない。\n"
-        "よって、クエリ 1 個ずつの n 回の呼び出しと、クエリ n 個の 1 回の呼び出しは同じ数を計算する。後者は一つの\n"
-        "行列積であり、どのコアや演算器にも一部を分担させられる。\n"
-        "正規化と順伝播層は 1 位置ずつ見るので、層を重ねてもこの性質は保たれる。\n"
-        "因果マスクの下で第 t 行は 1〜t 行だけを見る。したがって文全体の 1 回の計算が、接頭辞ごとの計算と同じ\n"
-        "結果を与え、n トークンの学習は 1 回の呼び出しで済む。\n"
-        "最も長い演算の連鎖は n によらない。RNN では h_t が h_(t-1) を待つので n に比例する。\n"
-        "文を生成するときは、トークンが前もってわからないので、1 トークンごとに 1 回の呼び出しになる。",
-    ),
-    condition=Localized(
-        "The inputs of all positions must be known, as in training and in the encoder; generating a text takes a call"
-        " for each token.",
-        "学習時やエンコーダのように、全位置の入力が既知であることが条件である。文の生成では、トークンごとに 1 回の"
-        "呼び出しが要る。",
-    ),
-    compute=positions_do_not_wait,
-)
-
-C23 = Claim(
-    id="C23",
-    source="Kikuta 2025, exercise 3.7",
-    statement=Localized(
-        "One model has two modes: with targets it gives the logits of all positions at once, from targets shifted to"
-        " the right behind a vector of zeros; without, it predicts token by token, keeping keys and values.",
-        "一つのモデルに二つの動作がある。目標文があれば、零ベクトルを先頭に置いて右に一つずらした目標文から、全位置の"
-        "ロジットを一度に出す。なければ、キーとバリューを保存しながら 1 トークンずつ予測する。",
-    ),
-    derivation=Localized(
-        "Logits at place t are to predict target t from targets 1 to t - 1. Shift: x'_1 = 0 and x'_t = x_(t-1).\n"
-        "With the causal mask place t then reads x_1, ..., x_(t-1) only. So logits 1 to t stay as they are when"
-        " target t changes, and all n can be trained in one call.\n"
-        "A vector of zeros is the embedding of a begin id whose row is 0: to shift vectors or to put that id in front"
-        " of the ids is the same. Positions are added afterwards.\n"
-        "Without targets: begin, take a token from the last logits, feed it, repeat. What place t adds to keys and"
-        " values never changes later, so a cache of them replaces the recomputation: O(t) scores a step, not O(t²).\n"
-        "Along the text so found, the cached logits are those that teacher forcing gives: same probability.\n"
-        "Beam 1 is that greedy loop; a wider beam keeps the best few beginnings instead of one.",
-        "位置 t のロジットは、目標 1〜t - 1 から目標 t を予測する。右シフトは x'_1 = 0、x'_t = x_(t-1) である。\n"
-        "因果マスクがあれば位置 t は x_1, …, x_(t-1) だけを読む。目標 t を変えてもロジット 1〜t は変わらないので、"
-        "n 個すべてを 1 回の呼び出しで学習できる。\n"
-        "零ベクトルは、行が 0 である開始 ID の埋め込みに等しい。ベクトルをずらすことと、その ID を先頭に置くことは同じ"
-        "である。位置の情報はその後で足す。\n"
-        "目標がなければ、開始から最後のロジットでトークンを選び、それを入力することを繰り返す。位置 t のキーとバリュー"
-        "は後で変わらないので、保存すれば再計算が要らない。1 ステップのスコアは O(t²) 個でなく O(t) 個で済む。\n"
-        "見つけた文に沿ったキャッシュのロジットは、教師強制のロジットと一致し、文の確率も同じである。\n"
-        "ビーム幅 1 はこの貪欲な繰り返しであり、幅を広げると、最良のプレフィックスを一つでなく数個残す。",
-    ),
-    condition=Localized(
-        "All at once works only with the shift and the causal mask: without the shift a place reads the very target"
-        " that it is to predict.",
-        "一度に計算できるのは、右シフトと因果マスクがある場合に限る。シフトしなければ、予測すべき目標そのものを"
-        "その位置が読んでしまう。",
-    ),
-    compute=targets_or_prediction,
-)
+CLAIMS = {
+    "C15": positions_do_not_wait,
+    "C23": targets_or_prediction,
+}

@@ -3,15 +3,101 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
 from attendo.nn.attention import masked_softmax
-from attendo_course.claims.claim import Claim, Finding, above, below, equals
+from attendo_course.book import translated
+from attendo_course.claims.claim import Finding, above, below, equals
+from attendo_course.lookup import edit_weights, levenshtein
+
+EditWeights = Callable[[Sequence[str], Sequence[str], float], Float[Tensor, "queries keys"]]
+"""From queries, keys and an inverse temperature to weights."""
+
+DICTIONARY = {
+    "迷えば、敗れる": 1.0,
+    "迷えば、遅れる": 10.0,
+    "学べば、分かる": 100.0,
+    "休めば、治る": 1000.0,
+    "rain": 10_000.0,
+    "train": 100_000.0,
+}
+"""Keys and values; the two first keys, and the two last, are one edit apart."""
+MISSPELT = "迷えば敗れる"
+"""One edit (the comma) from the first key, two from the next."""
+BETWEEN = "迷えば、破れる"
+"""One edit from the first key and one from the second: no key is nearest."""
+BETAS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
+
+
+def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
+    """softmax(-β · Levenshtein distance) as weights: uniform at β = 0, the dictionary's own answer at β = ∞.
+
+    weights_of: the weights that are examined. Made for exercise 3.3 of Kikuta 2025, of which only the solution's
+    topic is known.
+
+    >>> edit_distance_look_up().holds
+    True
+    >>> edit_distance_look_up(lambda queries, keys, beta: edit_weights(queries, keys, beta / 2)).holds
+    False
+    """
+    keys = list(DICTIONARY)
+    distances = torch.tensor([float(levenshtein(MISSPELT, key)) for key in keys], dtype=torch.float64)
+    weights = weights_of([MISSPELT], keys, 2.0)[0]
+    odds = weights.log()[:, None] - weights.log()  # ln(a_i/a_j) must be β(d_j - d_i)
+    values = torch.tensor(list(DICTIONARY.values()), dtype=torch.float64)
+    found = (weights_of(keys, keys, math.inf) @ values == values).sum()
+    curves = torch.cat([weights_of([MISSPELT], keys, beta) for beta in BETAS])
+    uniform = weights_of([MISSPELT], keys, 0.0)
+    checks = (
+        equals(translated("sum of the weights"), float(weights.sum()), 1.0),
+        below(
+            translated("|ln(a_i/a_j) - β(d_j - d_i)| at most"),
+            float((odds - 2.0 * (distances - distances[:, None])).abs().max()),
+            1e-10,
+        ),
+        equals(
+            translated("keys found exactly at β = ∞"),
+            float(found),
+            len(keys),
+            0.0,
+        ),
+        below(
+            translated("β = 0: distance from 1/{n_keys}", n_keys=len(keys)),
+            float((uniform - 1 / len(keys)).abs().max()),
+            1e-12,
+        ),
+        above(
+            translated("weight of {keys[0]} for {MISSPELT}, β = 2", keys=keys, MISSPELT=MISSPELT),
+            float(weights[0]),
+            0.8,
+        ),
+        below(
+            translated("its distance from 1 at β = 40"),
+            1.0 - float(weights_of([MISSPELT], keys, 40.0)[0, 0]),
+            1e-12,
+        ),
+        equals(
+            translated("largest weight for {BETWEEN}, β = 1000", BETWEEN=BETWEEN),
+            float(weights_of([BETWEEN], keys, 1000.0).max()),
+            0.5,
+            counterexample=True,
+        ),
+    )
+    picture = Picture(
+        "curves",
+        translated("Weights for the query {MISSPELT} as β grows", MISSPELT=MISSPELT),
+        np.ascontiguousarray(curves.T.numpy()),
+        tuple(keys),
+        tuple(f"β={beta:g}" for beta in BETAS),
+    )
+    return Finding(checks, picture)
+
 
 SCORES = (12.0, 8.0, -1.0, 19.0)
 SLIDE = (0.3, 0.2, 0.01, 0.49)
@@ -74,17 +160,15 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
     found, temperatures = softmax_at(1.0), implied_temperatures(printed)
     nearest = nearest_temperature(printed)
     near = softmax_at(nearest)
-    checks = [equals(Localized("sum of the softmax", "softmax の和"), found.sum(), 1.0)]
+    checks = [equals(translated("sum of the softmax"), found.sum(), 1.0)]
     for score, value, (expected, digits) in zip(SCORES, found, WEIGHTS, strict=True):
-        name = Localized(f"weight of the score {score:g}", f"スコア {score:g} の重み")
+        name = translated("weight of the score {score:g}", score=score)
         checks.append(equals(name, value, expected, digits))
-    total = Localized("slides: sum of the numbers", "スライド：数の和")
-    far = Localized("slides: largest difference from the softmax", "スライド：softmax との差の最大")
-    pairs = Localized(
-        "slides: temperatures that pairs imply, largest / least", "スライド：組から求めた温度の最大 / 最小"
-    )
-    temperature = Localized("nearest temperature", "最も近い温度")
-    distance = Localized("its largest difference from the slides", "その温度での差の最大")
+    total = translated("slides: sum of the numbers")
+    far = translated("slides: largest difference from the softmax")
+    pairs = translated("slides: temperatures that pairs imply, largest / least")
+    temperature = translated("nearest temperature")
+    distance = translated("its largest difference from the slides")
     checks += [
         equals(total, sum(printed), 1.0),
         above(far, np.abs(found - printed).max(), 0.5, counterexample=True),
@@ -93,55 +177,18 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
         above(distance, np.abs(near - printed).max(), 0.05, counterexample=True),
     ]
     for score, value, expected in zip(SCORES, near, (0.249, 0.162, 0.061, 0.528), strict=True):
-        name = Localized(
-            f"nearest temperature: weight of the score {score:g}", f"最も近い温度：スコア {score:g} の重み"
-        )
+        name = translated("nearest temperature: weight of the score {score:g}", score=score)
         checks.append(equals(name, value, expected, 5e-4))
     falling = np.diff([softmax_at(t)[3] for t in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)])
-    hotter = Localized(
-        "largest change of the top weight as T doubles", "T を 2 倍にしたときの最大の重みの変化の最大"
-    )
+    hotter = translated("largest change of the top weight as T doubles")
     checks.append(below(hotter, falling.max(), 0.0))
-    title = Localized("T = 1; the nearest temperature; the slides", "T = 1、最も近い温度、スライド")
+    title = translated("T = 1; the nearest temperature; the slides")
     rows = ("T = 1", f"T = {nearest:.1f}", "slides")
     values = np.stack([found, near, np.asarray(printed)])
     return Finding(tuple(checks), Picture("matrix", title, values, rows, tuple(f"{s:g}" for s in SCORES)))
 
 
-CLAIMS = (
-    Claim(
-        id="C17",
-        source="Slides on the Transformer",
-        statement=Localized(
-            "The softmax turns scores, such as (12, 8, -1, 19), into weights that sum to 1.",
-            "softmax は (12, 8, -1, 19) のようなスコアを、和が 1 の重みに変える。",
-        ),
-        derivation=Localized(
-            "a_i = exp(s_i) / Σ_j exp(s_j): the sum is 1 by construction, whatever the scores.\n"
-            "Two weights compare as a_i/a_j = exp(s_i - s_j): a lead of 7, as 19 has over 12, is a factor of 1097.\n"
-            "So almost everything goes to 19: (9.1e-4, 1.7e-5, 2.1e-9, .99907).\n"
-            "At a temperature T it is a_i/a_j = exp((s_i - s_j)/T), so that T = (s_i - s_j) / ln(a_i/a_j), for each"
-            " pair the same T.\n"
-            "The slides' numbers give T = 4/ln(.3/.2) = 9.9 from 12 and 8, but 9/ln(.2/.01) = 3.0 from 8 and -1, and"
-            " 7/ln(.49/.3) = 14.3 from 19 and 12: no temperature fits.\n"
-            "Nearest by the largest difference is T = 9.3 with (.249, .162, .061, .528), off by .051.\n"
-            "Their sum is 1, but a sum of 1 alone makes no softmax.",
-            "a_i = exp(s_i) / Σ_j exp(s_j) なので、どんなスコアでも和は定義から 1 である。\n"
-            "二つの重みの比は a_i/a_j = exp(s_i - s_j) である。19 と 12 の差 7 は 1097 倍の違いになる。\n"
-            "したがってほぼすべてが 19 に集まる：(9.1e-4, 1.7e-5, 2.1e-9, 0.99907)。\n"
-            "温度 T では a_i/a_j = exp((s_i - s_j)/T) なので、T = (s_i - s_j) / ln(a_i/a_j) がどの組でも等しくなければ"
-            "ならない。\n"
-            "スライドの数からは、12 と 8 で T = 4/ln(0.3/0.2) = 9.9、8 と -1 で 9/ln(0.2/0.01) = 3.0、19 と 12 で"
-            " 7/ln(0.49/0.3) = 14.3 となり、合う温度は存在しない。\n"
-            "差の最大が最も小さいのは T = 9.3 の (0.249, 0.162, 0.061, 0.528) で、それでも 0.051 ずれる。\n"
-            "スライドの数の和は 1 だが、和が 1 であるだけでは softmax ではない。",
-        ),
-        condition=Localized(
-            "A sum of 1 is not enough: the weights printed beside these scores, (.3, .2, .01, .49), are no softmax"
-            " of them, at any temperature.",
-            "和が 1 であるだけでは足りない。これらのスコアの横に示された (0.3, 0.2, 0.01, 0.49) は、どの温度でも、それ"
-            "らの softmax ではない。",
-        ),
-        compute=slides_numbers_are_no_softmax,
-    ),
-)
+CLAIMS = {
+    "C27": edit_distance_look_up,
+    "C17": slides_numbers_are_no_softmax,
+}

@@ -18,7 +18,6 @@ from attendo.display.i18n import Language, Localized, labelled
 from attendo.display.width import filled
 from attendo.display.wrapping import beside
 from attendo_course.commands.terminal import pick, terminal_width
-from attendo_course.sources import cited
 
 if TYPE_CHECKING:
     from attendo_course.claims.claim import Check, Claim, Finding
@@ -96,13 +95,13 @@ def claims(
 def _chosen_claims(ids: list[str]) -> list[Claim]:
     """The claims of these ids, each once, or all."""
     from attendo.errors import AttendoError
-    from attendo_course.claims import CLAIMS
+    from attendo_course.claims import all_claims
 
     for text in ids:
         if ".py" in text:
             raise AttendoError(f"{text} is no claim; write --check before each file, as --check {text}")
-    known = {claim.id[1:].lstrip("0"): claim for claim in CLAIMS}
-    return pick("claim", known, ids, [claim.id for claim in CLAIMS])
+    known = {claim.id[1:].lstrip("0"): claim for claim in all_claims()}
+    return pick("claim", known, ids, [claim.id for claim in known.values()])
 
 
 def _verdict(claim: Claim, finding: Finding) -> Localized:
@@ -116,7 +115,7 @@ def _verdict(claim: Claim, finding: Finding) -> Localized:
 def _row(claim: Claim, finding: Finding, language: Language) -> list[str]:
     verdict = _verdict(claim, finding).text(language)
     head, width = f"{filled(claim.id, 5)}{filled(verdict, 24)}", terminal_width()
-    lines = beside(head, cited(claim.source, language), width)
+    lines = beside(head, claim.source.text(language), width)
     lines += beside(" " * 5, claim.statement.text(language), width)
     if claim.condition is not None:
         text = labelled(CONDITION, claim.condition.text(language), language)
@@ -128,7 +127,7 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
     """The last line of the table.
 
     >>> from attendo_course.claims.claim import Claim, Finding
-    >>> one = Claim("C01", "a source", CONDITION, CONDITION, lambda: Finding(()))
+    >>> one = Claim("C01", CONDITION, CONDITION, CONDITION, lambda: Finding(()))
     >>> _count([(one, one.compute())], 0.5).en
     '1 checked: 1 holds; 0 failed; 0.5 CPU-seconds'
     """
@@ -151,7 +150,7 @@ def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str
     from attendo.display.wrapping import flowed
 
     width = terminal_width()
-    verdict, source = _verdict(claim, finding).text(language), cited(claim.source, language)
+    verdict, source = _verdict(claim, finding).text(language), claim.source.text(language)
     lines = flowed(f"{claim.id}  {verdict} — {source}", width)
     lines.append("")
     parts = [(None, claim.statement), (CONDITION, claim.condition)]
@@ -197,7 +196,7 @@ def _claim_json(claim: Claim, finding: Finding, language: Language) -> dict[str,
     picture = finding.picture
     return {
         "id": claim.id,
-        "source": claim.source,
+        "source": claim.source.en,
         "statement": claim.statement.text(language),
         "condition": None if claim.condition is None else claim.condition.text(language),
         "derivation": claim.derivation.text(language),

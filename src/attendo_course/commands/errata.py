@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,10 +13,9 @@ from attendo.display.i18n import Language, Localized, labelled
 from attendo.display.width import filled
 from attendo.display.wrapping import beside
 from attendo_course.commands.terminal import pick, terminal_width
-from attendo_course.sources import cited
 
 if TYPE_CHECKING:
-    from attendo_course.errata.erratum import Erratum, Snippet
+    from attendo_course.errata import Erratum, Snippet
 
 
 def errata(
@@ -36,9 +36,9 @@ def errata(
 
     Example: attendo errata 42
     """
-    from attendo_course.errata import ERRATA
+    from attendo_course.errata import all_errata
 
-    known = {str(erratum.number): erratum for erratum in ERRATA}
+    known = {str(erratum.number): erratum for erratum in all_errata()}
     chosen = pick("erratum", known, numbers or [], list(known))
     n_unexpected, facts = 0, []
     for erratum in chosen:
@@ -71,7 +71,7 @@ def _listed(erratum: Erratum, language: Language) -> list[str]:
     mark = _mark(erratum).text(language)
     head, width = f"{erratum.number:>2}  {filled(mark, 18)}", terminal_width()
     lines = beside(head, erratum.title.text(language), width)
-    lines += beside(" " * 4, cited(erratum.source, language), width)
+    lines += beside(" " * 4, erratum.source.text(language), width)
     for sign, text in (("✗", erratum.wrong), ("✓", erratum.right)):
         lines += beside(f"    {sign} ", text.text(language), width)
     return [*lines, ""]
@@ -94,7 +94,7 @@ def _erratum_lines(
 
     head = f"{erratum.number}  {erratum.title.text(language)} — {_mark(erratum).text(language)}"
     width = terminal_width()
-    lines = [*flowed(head, width), *flowed(cited(erratum.source, language), width)]
+    lines = [*flowed(head, width), *flowed(erratum.source.text(language), width)]
     forms = (
         (Localized("Wrong", "誤"), erratum.wrong, "wrong_code"),
         (Localized("Right", "正"), erratum.right, "right_code"),
@@ -120,7 +120,9 @@ def _erratum_lines(
 def _erratum_json(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> dict[str, Any]:
-    facts: dict[str, Any] = {"number": erratum.number, "source": erratum.source, "mark": erratum.mark}
+    citation = re.sub("^(Notebook|Slides|Solutions|Weather)", lambda word: word[0].lower(), erratum.source.en)
+    source = f"{erratum.letters} {citation}"
+    facts: dict[str, Any] = {"number": erratum.number, "source": source, "mark": erratum.mark}
     for name in ("title", "wrong", "right"):
         facts[name] = getattr(erratum, name).text(language)
     for name, snippet in (("wrong_code", erratum.wrong_code), ("right_code", erratum.right_code)):

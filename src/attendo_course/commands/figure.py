@@ -52,8 +52,8 @@ def figure(
 
 
 def _draw(name: str, out: Path, language: Language, preset: str | None, settings: list[str]) -> int:
-    from attendo_course.figures.chosen_model import chosen_model
     from attendo_course.figures.drawing import draw
+    from attendo_course.figures.model_parts import chosen_model
 
     written = draw(name, out, language, chosen_model(preset, settings) if name == "model" else None)
     if written != language:

@@ -4,38 +4,23 @@ from __future__ import annotations
 
 from difflib import get_close_matches
 
-from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
+from attendo_course.book import translated
 
 FIGURES = {
-    "position-heatmap": Localized(
-        "sinusoidal positional encoding as a heat map, 64 positions by 128 dimensions",
-        "正弦波位置符号化のヒートマップ（64 位置 × 128 次元）",
+    "position-heatmap": translated(
+        "sinusoidal positional encoding as a heat map, 64 positions by 128 dimensions"
     ),
-    "position-curves": Localized(
-        "five encoding dimensions as curves: the formula and what a plot of it drew",
-        "位置符号化の 5 つの次元の曲線：式のとおりと、図に描かれたもの",
+    "position-curves": translated(
+        "five encoding dimensions as curves: the formula and what a plot of it drew"
     ),
-    "position-products": Localized(
-        "dot products of position vectors by distance, and where they first rise",
-        "位置ベクトルどうしの内積：距離による変化と、初めて増える距離",
+    "position-products": translated(
+        "dot products of position vectors by distance, and where they first rise"
     ),
-    "temperature": Localized(
-        "attention weights against inverse temperature, from soft to hard",
-        "逆温度とアテンションの重み：ソフトからハードまで",
-    ),
-    "entropy": Localized(
-        "entropy of attention by dimension, with and without 1/√d",
-        "次元とアテンションの重みのエントロピー：1/√d のある場合とない場合",
-    ),
-    "noam": Localized(
-        "learning rate by step: linear warm-up, then inverse square root",
-        "ステップごとの学習率：線形ウォームアップと逆平方根の減衰",
-    ),
-    "model": Localized(
-        "block diagram of a model, with shapes and parameter counts",
-        "モデルのブロック図：テンソルの形とパラメータ数つき",
-    ),
+    "temperature": translated("attention weights against inverse temperature, from soft to hard"),
+    "entropy": translated("entropy of attention by dimension, with and without 1/√d"),
+    "noam": translated("learning rate by step: linear warm-up, then inverse square root"),
+    "model": translated("block diagram of a model, with shapes and parameter counts"),
 }
 """What `draw` knows, in the order of a lesson."""
 

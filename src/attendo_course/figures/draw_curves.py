@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from attendo.display.i18n import Language, Localized
-from attendo_course.figures.attention import EntropyByDimension, WeightsByTemperature, weights_at
-from attendo_course.figures.schedule import Rates
+from attendo.display.i18n import Language
+from attendo_course.book import passage, translated
+from attendo_course.figures.arrays import EntropyByDimension, Rates, WeightsByTemperature, weights_at
 from attendo_course.figures.style import (
     BLUE,
     FAINT,
@@ -35,18 +35,15 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     """A curve for each score over log β, with the two ends set apart as points.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.attention import temperature
+    >>> from attendo_course.figures.arrays import temperature
     >>> figure = Figure()
     >>> draw_temperature(temperature(), figure, "en")
     >>> [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     ['s = 1', 's = 0.5', 's = 0.2']
     """
     scores = ", ".join(f"{score:g}" for score in found.scores)
-    title = Localized("From soft to hard attention", "ソフトアテンションからハードアテンションへ")
-    note = Localized(
-        f"softmax(β·s) for the scores s = ({scores}). β = 0 gives every key 1/n, β = ∞ is one-hot.",
-        f"スコア s = ({scores}) に対する softmax(β·s)。β = 0 ではどのキーも 1/n、β = ∞ では one-hot となる。",
-    )
+    title = translated("From soft to hard attention")
+    note = passage("draw_curves.draw_temperature", scores=scores)
     heading(figure, language, title, note)
     axes = figure.add_subplot()
     axes.set_xscale("log")
@@ -77,8 +74,8 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     label_axes(
         axes,
         language,
-        Localized("inverse temperature β", "逆温度 β"),
-        Localized("attention weight", "アテンションの重み"),
+        translated("inverse temperature β"),
+        translated("attention weight"),
     )
     axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
 
@@ -101,7 +98,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     """The mean over the draws with and without the scale, in a band of most draws.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.attention import entropies
+    >>> from attendo_course.figures.arrays import entropies
     >>> figure = Figure()
     >>> draw_entropy(entropies((4, 64), draws=5), figure, "en")
     >>> figure.axes[0].get_ylabel()
@@ -110,17 +107,12 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     draws = found.scaled.shape[1]
     n_keys = round(np.exp(found.uniform))
     low, high = (f"{share:.0%}".rstrip("%") for share in QUANTILES)
-    title = Localized("Why the scores are divided by √d", "スコアを √d で割る理由")
-    note = Localized(
-        f"Softmax over {n_keys} keys; q, k from N(0, 1). Line: mean of {draws} draws; band: {low} % to"
-        f" {high} %. Vaswani et al. 2017, section 3.2.1.",
-        f"{n_keys} 個のキーに対する softmax のエントロピー。q, k は N(0, 1) に従う。線：{draws} 回の平均、"
-        f"帯：{low}～{high} % 点。Vaswani et al. 2017, 3.2.1 節。",
-    )
+    title = translated("Why the scores are divided by √d")
+    note = passage("draw_curves.draw_entropy", n_keys=n_keys, draws=draws, low=low, high=high)
     heading(figure, language, title, note)
     axes = figure.add_subplot()
     axes.set_xscale("log", base=2)
-    names = Localized("softmax(qKᵀ/√d)", "softmax(qKᵀ/√d)"), Localized("softmax(qKᵀ)", "softmax(qKᵀ)")
+    names = translated("softmax(qKᵀ/√d)"), translated("softmax(qKᵀ)")
     for entropies, name, color, rise in zip(
         (found.scaled, found.unscaled), names, (BLUE, VERMILION), (0, 9), strict=True
     ):
@@ -141,9 +133,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
             annotation_clip=False,
         )
     axes.axhline(found.uniform, color=FAINT, linewidth=1.2, linestyle="--")
-    uniform = Localized(
-        f"uniform: ln {n_keys} = {found.uniform:.4f}", f"一様：ln {n_keys} = {found.uniform:.4f}"
-    )
+    uniform = translated("uniform: ln {n_keys} = {found.uniform:.4f}", n_keys=n_keys, found=found)
     axes.text(found.dimensions[0], found.uniform + 0.05, uniform.text(language), fontsize=11, color=FAINT)
     axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
     axes.minorticks_off()
@@ -151,8 +141,8 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     label_axes(
         axes,
         language,
-        Localized("dimension d of query and key", "クエリとキーの次元 d"),
-        Localized("entropy (nats)", "エントロピー（nat）"),
+        translated("dimension d of query and key"),
+        translated("entropy (nats)"),
     )
 
 
@@ -160,19 +150,14 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
     """A curve for each warm-up; the peak of the first in digits.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.schedule import rates
+    >>> from attendo_course.figures.arrays import rates
     >>> figure = Figure()
     >>> draw_noam(rates(), figure, "en")
     >>> any("6.98771 × 10⁻⁴ at step 4,000" in text.get_text() for text in figure.axes[0].texts)
     True
     """
-    title = Localized("The learning rate of the Transformer", "Transformer の学習率")
-    note = Localized(
-        "lr = min(1/√s, s/(w√w)) / √d: w steps of linear warm-up, then the inverse square root."
-        " Vaswani et al. 2017, eq. 3.",
-        "lr = min(1/√s, s/(w√w)) / √d：w ステップの線形ウォームアップの後、逆平方根で減衰。"
-        "Vaswani et al. 2017, 式 (3)。",
-    )
+    title = translated("The learning rate of the Transformer")
+    note = passage("draw_curves.draw_noam")
     heading(figure, language, title, note)
     axes = figure.add_subplot()
     colors = (BLUE, ORANGE, GREEN, PURPLE, VERMILION)
@@ -189,9 +174,7 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
         )
     peak, warmup = float(found.peaks[0]), found.warmups[0]
     axes.plot([warmup], [peak * 1e4], "o", color=INK, markersize=8, zorder=4)
-    marked = Localized(
-        f"peak {scientific(peak)} at step {warmup:,}", f"最大 {scientific(peak)}（{warmup:,} ステップ）"
-    )
+    marked = translated("peak {peak} at step {warmup:,}", peak=scientific(peak), warmup=warmup)
     axes.annotate(
         marked.text(language),
         (warmup, peak * 1e4),
@@ -212,7 +195,5 @@ def draw_noam(found: Rates, figure: Figure, language: Language) -> None:
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlim(0, last * 1.01)
     axes.set_ylim(0, float(found.peaks.max()) * 1.06e4)
-    label_axes(
-        axes, language, Localized("step s", "ステップ s"), Localized("learning rate × 10⁴", "学習率 × 10⁴")
-    )
-    axes.legend(loc="upper right", title=Localized("warm-up steps", "ウォームアップ").text(language))
+    label_axes(axes, language, translated("step s"), translated("learning rate × 10⁴"))
+    axes.legend(loc="upper right", title=translated("warm-up steps").text(language))

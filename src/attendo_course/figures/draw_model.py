@@ -3,22 +3,115 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendo.display.i18n import Language, Localized
-from attendo_course.figures.model_parts import ModelDiagram, Part, Stack, Sublayer
-from attendo_course.figures.sketch import MEMORY, RADIUS, Point, Sketch, text_width
-from attendo_course.figures.style import FAINT, INK
+from attendo_course.book import translated
+from attendo_course.figures.model_parts import Kind, ModelDiagram, Part, Stack, Sublayer
+from attendo_course.figures.style import BLUE, FAINT, GREEN, INK, ORANGE, PURPLE, VERMILION, emphasis
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.figure import Figure
+
+
+FILLS: dict[Kind, tuple[str, str]] = {
+    "embedding": ("#f4e3ee", PURPLE),
+    "positions": ("#ffffff", PURPLE),
+    "attention": ("#fdeccb", ORANGE),
+    "feed_forward": ("#d9eaf6", BLUE),
+    "norm": ("#ddf1e9", GREEN),
+    "output": ("#e9ecf1", FAINT),
+}
+"""Inside and border of a box of each kind."""
+
+RADIUS = 0.095  # of the circle where two vectors are added
+Point = tuple[float, float]
+
+
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
+    """How wide a text of so many points is, in inches, in the fonts that are set.
+
+    >>> text_width("ab", 20) == text_width("ab", 10) * 2 and text_width("", 10) == 0
+    True
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    font = FontProperties(size=size, weight="bold" if bold else "normal")
+    return TextToPath().get_text_width_height_descent(text, font, ismath=False)[0] / 72
+
+
+class Sketch:
+    """A figure as a sheet of paper, its origin at the lower left."""
+
+    def __init__(self, figure: Figure, language: Language, width: float, height: float):
+        figure.set_size_inches(width, height)
+        self.axes = figure.add_axes((0, 0, 1, 1))
+        self.axes.set(xlim=(0, width), ylim=(0, height))
+        self.axes.set_axis_off()
+        self.language: Language = language
+
+    def box(self, center: Point, width: float, height: float, kind: Kind) -> None:
+        """A box of a part."""
+        inside, border = FILLS[kind]
+        self.rounded(center, width, height, facecolor=inside, edgecolor=border, linewidth=1.1)
+
+    def rounded(self, center: Point, width: float, height: float, **style: Any) -> None:
+        """A rectangle with round corners."""
+        from matplotlib.patches import FancyBboxPatch
+
+        corner = center[0] - width / 2, center[1] - height / 2
+        shape = "round,pad=0,rounding_size=0.06"
+        self.axes.add_patch(FancyBboxPatch(corner, width, height, boxstyle=shape, **{"zorder": 2, **style}))
+
+    def plus(self, center: Point) -> None:
+        """The circle where two vectors are added."""
+        from matplotlib.patches import Circle
+
+        self.axes.add_patch(Circle(center, RADIUS, facecolor="white", edgecolor=INK, linewidth=1.2, zorder=3))
+        x, y, arm = *center, RADIUS * 0.6
+        self.axes.plot([x - arm, x + arm], [y, y], color=INK, linewidth=1.2, zorder=4)
+        self.axes.plot([x, x], [y - arm, y + arm], color=INK, linewidth=1.2, zorder=4)
+
+    def line(self, points: Sequence[Point], color: str = INK, *, head: bool = True) -> None:
+        """A line through points, with an arrow's head at its end."""
+        from matplotlib.patches import FancyArrowPatch, PathPatch
+        from matplotlib.path import Path
+
+        if len(points) > 2:
+            self.axes.add_patch(
+                PathPatch(
+                    Path(points[:-1]),
+                    fill=False,
+                    edgecolor=color,
+                    linewidth=1.2,
+                    capstyle="projecting",
+                    zorder=1,
+                )
+            )
+        style = "-|>,head_length=4.5,head_width=2.2" if head else "-"
+        ends = {"shrinkA": 0, "shrinkB": 0, "linewidth": 1.2, "joinstyle": "miter", "zorder": 1}
+        self.axes.add_patch(FancyArrowPatch(points[-2], points[-1], arrowstyle=style, color=color, **ends))
+
+    def text(self, at: Point, text: str, size: float, *, bold: bool = False, **style: Any) -> None:
+        """A text whose left end, unless said otherwise, is there at mid-height."""
+        weight = emphasis(self.language) if bold else "normal"
+        settings = {"va": "center", "parse_math": False, "zorder": 5, "fontsize": size, **style}
+        self.axes.text(*at, text, fontweight=weight, **settings)
+
+
+MEMORY = VERMILION
+"""The color of what goes from the encoder to the decoder."""
+
 
 BOX, GAP, STEP = 0.33, 0.28, 0.11  # inches: a box's height, an arrow with its shape beside it, a short arrow
 LANE, EDGE = 0.36, 0.3  # room beside a box for its residual arrow, and around everything
 HEADER = 0.34  # the line of a frame that says what a block is
 TITLE = 0.62
 NAME_SIZE, DETAIL_SIZE, SHAPE_SIZE, TITLE_SIZE, TIMES_SIZE = 10.5, 9.0, 8.5, 17.0, 15.0
-SHARED = Localized("shared", "共有")
+SHARED = translated("shared")
 
 
 @dataclass(frozen=True)
@@ -223,7 +316,7 @@ class _Draftsman:
         lane = end[0] - LANE - 0.25
         self.sketch.line([(x, y), (x, turn), (lane, turn), (lane, end[1]), end], MEMORY)
         shape = f"[batch, {stack.length}, {self.diagram.d_model:,}]"
-        label = Localized(f"memory {shape}", f"メモリ {shape}")
+        label = translated("memory {shape}", shape=shape)
         self.sketch.text((x + 0.12, turn + 0.12), self.say(label), SHAPE_SIZE + 0.5, color=MEMORY)
 
     def box(self, column: _Column, y: float, part: Part) -> float:
@@ -276,7 +369,7 @@ class _Draftsman:
         if len(columns) == 1:
             left, y = left + columns[0].frame + 0.45, self.middle + 0.14 * (len(self.sums_rows()) + 3)
         right = left + self.sums_width()
-        heading = Localized("Parameters", "パラメータ数")
+        heading = translated("Parameters")
         self.sketch.text((left, y), self.say(heading), NAME_SIZE, bold=True)
         names = max(text_width(name, NAME_SIZE) for name, _, _ in self.sums_rows())
         for name, how, number in self.sums_rows():
@@ -287,8 +380,8 @@ class _Draftsman:
         y -= 0.15
         self.sketch.line([(left, y), (right, y)], FAINT, head=False)
         y -= 0.16
-        self.sketch.text((left, y), self.say(Localized("total", "合計")), NAME_SIZE, bold=True)
+        self.sketch.text((left, y), self.say(translated("total")), NAME_SIZE, bold=True)
         self.sketch.text((right, y), f"{self.diagram.total:,}", NAME_SIZE + 1, bold=True, ha="right")
         if any(part.shared for part in self.parts()):
-            note = Localized("what is shared is counted once", "共有する行列は一度だけ数える")
+            note = translated("what is shared is counted once")
             self.sketch.text((left, y - 0.24), self.say(note), SHAPE_SIZE, color=FAINT)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from jaxtyping import Float
 
-from attendo.display.i18n import Language, Localized
+from attendo.display.i18n import Language
 from attendo.microscope.pictures import heat_map
-from attendo_course.figures.positions import PositionCurves, PositionProducts
+from attendo_course.book import passage, translated
+from attendo_course.figures.arrays import PositionCurves, PositionProducts
 from attendo_course.figures.style import (
     BLUE,
     FAINT,
@@ -46,43 +47,34 @@ def draw_heatmap(table: Float[np.ndarray, "d_model max_len"], figure: Figure, la
     axes = figure.add_subplot()
     bar = heat_map(axes, table, "viridis", -1.0, 1.0, upward=True, ticks=[-1, -0.5, 0, 0.5, 1])
     sizes = f"max_len={max_len}, d_model={d_model}"
-    title = Localized(f"Sinusoidal Positional Encoding ({sizes})", f"正弦波による位置符号化（{sizes}）")
+    title = translated("Sinusoidal Positional Encoding ({sizes})", sizes=sizes)
     axes.set_title(title.text(language), fontsize=16, fontweight=emphasis(language), pad=12)
-    label_axes(
-        axes, language, Localized("Position", "位置"), Localized("Embedding Dimension", "埋め込みの次元")
-    )
+    label_axes(axes, language, translated("Position"), translated("Embedding Dimension"))
     axes.set_xticks([*range(0, max_len - 4, 8), max_len - 1])
     axes.set_yticks([*range(0, d_model - 8, 16), d_model - 1])
     axes.grid(visible=False)
-    bar.set_label(Localized("Value", "値").text(language))
+    bar.set_label(translated("Value").text(language))
 
 
 def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure, language: Language) -> None:
     """A small graph for each row of either encoding: the formula's left, the plot's right.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.positions import formula_curves, plotted_curves
+    >>> from attendo_course.figures.arrays import formula_curves, plotted_curves
     >>> figure = Figure()
     >>> draw_curves(formula_curves(), plotted_curves(), figure, "en")
     >>> len(figure.axes), figure.axes[0].get_title(loc="left")
     (10, 'formula')
     """
     n_rows, length = plotted.rows.shape
-    title = Localized(
-        "One positional encoding: its formula, and what was plotted",
-        "同じ位置符号化：式のとおりの値と、図に描かれた値",
-    )
+    title = translated("One positional encoding: its formula, and what was plotted")
     sizes = f"L = {length}, d_e = {n_rows}"
-    note = Localized(
-        f"{sizes}. Formula: Phuong & Hutter 2022, rows from 1, positions from 1; plot: the weather post's code,"
-        " positions from 0.",
-        f"{sizes}。式：Phuong & Hutter 2022（行も位置も 1 から）。図：天気のブログ記事のコード（位置は 0 から）。",
-    )
+    note = passage("draw_positions.draw_curves", sizes=sizes)
     heading(figure, language, title, note, rows_apart=0.03)
     graphs = figure.subplots(n_rows, 2, sharex="col", sharey=True)
     heads = (
-        (Localized("formula", "式のとおり"), FORMULA, Localized("position t", "位置 t"), BLUE),
-        (Localized("as plotted", "記事の図"), PLOTTED, Localized("position x", "位置 x"), VERMILION),
+        (translated("formula"), FORMULA, translated("position t"), BLUE),
+        (translated("as plotted"), PLOTTED, translated("position x"), VERMILION),
     )
     for column, (curves, head) in enumerate(zip((formula, plotted), heads, strict=True)):
         name, equation, across, color = head
@@ -91,7 +83,7 @@ def draw_curves(formula: PositionCurves, plotted: PositionCurves, figure: Figure
         top.text(0, 1.12, equation, transform=top.transAxes, fontsize=11, va="bottom")
         for row in range(n_rows):
             axes: Axes = graphs[row, column]
-            number = Localized(f"row {row + 1}", f"{row + 1} 行目").text(language)
+            number = translated("row {number}", number=row + 1).text(language)
             _beside(axes, -0.1, number, "right", INK)
             if row < len(curves.rows):
                 _draw_row(axes, language, curves, row, color)
@@ -106,7 +98,7 @@ def _draw_row(axes: Axes, language: Language, curves: PositionCurves, row: int, 
     axes.plot(curves.positions, curves.rows[row], "o-", color=color, linewidth=1.4, markersize=2.4)
     axes.set_ylim(-1.25, 1.25)
     axes.set_yticks([-1, 0, 1])
-    period = Localized("period", "周期").text(language)
+    period = translated("period").text(language)
     _beside(axes, 1.02, f"{period} {curves.periods[row]:.2f}", "left", FAINT)
 
 
@@ -116,10 +108,7 @@ def _leave_undefined(axes: Axes, language: Language, d_e: int) -> None:
     axes.spines[["left"]].set_visible(False)
     axes.tick_params(axis="y", length=0, labelleft=False)
     i = d_e // 2
-    text = Localized(
-        f"undefined: i ends at {i},\nwhich gives {2 * i} rows",
-        f"未定義：i は {i} までで、\n{2 * i} 行しかない",
-    )
+    text = translated("undefined: i ends at {i},\nwhich gives {column} rows", i=i, column=2 * i)
     _beside(axes, 0.5, text.text(language), "center", FAINT)
 
 
@@ -132,24 +121,16 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
     """A graph for each width, with the distance at which the product stops falling.
 
     >>> from matplotlib.figure import Figure
-    >>> from attendo_course.figures.positions import products
+    >>> from attendo_course.figures.arrays import products
     >>> figure = Figure()
     >>> draw_products([products(128)], figure, "en")
     >>> figure.axes[0].texts[0].get_text().splitlines()[0]
     'first rise after k = 11'
     """
-    title = Localized(
-        "Dot products of position vectors depend on their distance only",
-        "位置ベクトルの内積は位置の差だけで決まる",
-    )
+    title = translated("Dot products of position vectors depend on their distance only")
     deviation = max(each.deviation for each in found)
     limit = scientific(10.0 ** math.ceil(math.log10(max(deviation, 1e-16))), 0)
-    note = Localized(
-        "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d)), Vaswani et al. 2017. Over all p computed, the values of one k differ"
-        f" by less than {limit}.",
-        "PE[p]·PE[p+k] = Σᵢ cos(k / 10000^(2i/d))、Vaswani et al. 2017。計算したすべての p で、同じ k の値の差は"
-        f" {limit} 未満。",
-    )
+    note = passage("draw_positions.draw_products", limit=limit)
     heading(figure, language, title, note)
     graphs = figure.subplots(1, len(found), squeeze=False)[0]
     for axes, each, color in zip(graphs, found, (BLUE, VERMILION), strict=False):
@@ -157,9 +138,12 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         axes.plot(distances, each.products, color=color)
         k = each.first_rise
         axes.plot([k], [each.products[k]], "o", color=INK, markersize=7, zorder=3)
-        rise = Localized(
-            f"first rise after k = {k}\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
-            f"k = {k}→{k + 1} で初めて増加\n{each.products[k]:.3f} → {each.products[k + 1]:.3f}",
+        rise = translated(
+            "first rise after k = {k}\n{product:.3f} → {next_product:.3f}",
+            k=k,
+            product=each.products[k],
+            next_product=each.products[k + 1],
+            next_k=k + 1,
         )
         axes.annotate(
             rise.text(language),
@@ -175,6 +159,6 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         label_axes(
             axes,
             language,
-            Localized("distance k", "位置の差 k"),
-            Localized("PE[p] · PE[p+k]", "PE[p] · PE[p+k]"),
+            translated("distance k"),
+            translated("PE[p] · PE[p+k]"),
         )

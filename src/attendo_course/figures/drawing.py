@@ -12,10 +12,9 @@ from attendo.display.i18n import Language
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.model_config import ModelConfig
-from attendo_course.figures import attention, draw_curves, draw_model, draw_positions, positions, schedule
+from attendo_course.figures import arrays, draw_curves, draw_model, draw_positions
 from attendo_course.figures.catalogue import require_known
-from attendo_course.figures.chosen_model import chosen_model
-from attendo_course.figures.model_parts import model_diagram
+from attendo_course.figures.model_parts import chosen_model, model_diagram
 from attendo_course.figures.style import DOTS_PER_INCH, HEIGHT, SETTINGS, WIDTH, texts_of
 
 if TYPE_CHECKING:
@@ -74,17 +73,17 @@ def painter(name: str, config: ModelConfig | None = None) -> Painter:
     """
     match name:
         case "position-heatmap":
-            return partial(draw_positions.draw_heatmap, positions.heatmap())
+            return partial(draw_positions.draw_heatmap, arrays.heatmap())
         case "position-curves":
-            return partial(draw_positions.draw_curves, positions.formula_curves(), positions.plotted_curves())
+            return partial(draw_positions.draw_curves, arrays.formula_curves(), arrays.plotted_curves())
         case "position-products":
-            return partial(draw_positions.draw_products, [positions.products(d) for d in (128, 512)])
+            return partial(draw_positions.draw_products, [arrays.products(d) for d in (128, 512)])
         case "temperature":
-            return partial(draw_curves.draw_temperature, attention.temperature())
+            return partial(draw_curves.draw_temperature, arrays.temperature())
         case "entropy":
-            return partial(draw_curves.draw_entropy, attention.entropies())
+            return partial(draw_curves.draw_entropy, arrays.entropies())
         case "noam":
-            return partial(draw_curves.draw_noam, schedule.rates())
+            return partial(draw_curves.draw_noam, arrays.rates())
         case _:
             return partial(draw_model.draw_model, model_diagram(config or chosen_model()))
 

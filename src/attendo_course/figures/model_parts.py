@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from attendo.config import override, read_toml, to_table
 from attendo.display.i18n import Localized
+from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
 from attendo.models import (
     DecoderLM,
@@ -23,32 +28,91 @@ from attendo.nn.attention import Attention
 from attendo.nn.blocks import Decoder, DecoderBlock, Encoder, EncoderBlock, Residual
 from attendo.nn.layers import FeedForward, InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, Rotary
+from attendo.runs.settings import check_names, joined, preset_names, preset_tables, section
+from attendo.runs.task_specs import family_of
+from attendo_course.book import translated
+from attendo_course.presets import PRESETS
+
+PRESET = "base"
+VOCABULARY = 37_000
+"""Of Vaswani et al. 2017, section 5.1: shared by English and German."""
+
+
+def chosen_model(preset: str | None = None, assignments: Sequence[str] = ()) -> ModelConfig:
+    """The [model] of a preset ("base" if None) with each `model.key=value` set.
+
+    preset: one of the training presets, of the sources' models (`attendo_course.presets`), a file of settings or a run
+    folder. A vocabulary that none says is the preset's tokenizer's, else that of Vaswani et al. 2017. Raises
+    AttendoError for an unknown preset or key, and for a setting that is not of the model.
+
+    >>> chosen_model("big", ["model.n_heads=8"]).n_heads, chosen_model("gpt2_small").architecture
+    (8, 'decoder')
+    """
+    tables = _preset_tables(PRESET if preset is None else preset)
+    given = override({}, assignments)
+    check_names(family_of("translation"), given, "--set")
+    if others := given.keys() - {"model"}:
+        name = sorted(others)[0]
+        raise AttendoError(f"[{name}] changes nothing in the figure of a model; set model.KEY=VALUE only")
+    vocab_size = tables.get("tokenizer", {}).get("vocab_size", VOCABULARY)
+    whole = joined({"model": {"vocab_size": vocab_size}}, {"model": tables.get("model", {})}, given)
+    return section(ModelConfig, whole, "model", "the settings")
+
+
+def _preset_tables(preset: str) -> dict[str, dict[str, Any]]:
+    """The tables of a training preset, a source's model, a file or a run folder."""
+    path = Path(preset)
+    if path.suffix == ".toml" or path.is_dir():
+        return read_toml(path / "config.toml" if path.is_dir() else path)
+    if preset in PRESETS:
+        config = _source_model(preset)
+        if config is None:
+            raise AttendoError(
+                f"{preset} is a single attention, which has no blocks to draw; take a whole model"
+            )
+        return {"model": to_table(config)}
+    if preset in preset_names():
+        return preset_tables(preset)
+    known = [*preset_names(), *(name for name in PRESETS if _source_model(name) is not None)]
+    near = get_close_matches(preset, known, n=1)
+    remedy = (
+        f"did you mean {near[0]}?"
+        if near
+        else f"there are {', '.join(known)}, or give F.toml or a run folder"
+    )
+    raise AttendoError(f"no preset is called {preset!r}; {remedy}")
+
+
+def _source_model(name: str) -> ModelConfig | None:
+    """The config of a source's model; None for a single attention."""
+    with torch.device("meta"):  # the numbers are not needed
+        config = getattr(PRESETS[name].build(), "config", None)
+    return config if isinstance(config, ModelConfig) else None
+
 
 Kind = Literal["embedding", "positions", "attention", "feed_forward", "norm", "output"]
 
 ACTIVATIONS = {"relu": "ReLU", "gelu": "GELU", "gelu_tanh": "GELU (tanh)", "silu": "SiLU"}
-NORMS = {"layer": Localized("LayerNorm", "層正規化"), "rms": Localized("RMSNorm", "RMS 正規化")}
+NORMS = {"layer": translated("LayerNorm"), "rms": translated("RMSNorm")}
 ADDED_POSITIONS = {
-    "sinusoidal": Localized("sinusoidal positions", "正弦波の位置符号化"),
-    "learned": Localized("learned positions", "学習する位置埋め込み"),
-    "ramp": Localized("positions p/L", "位置 p/L"),
-    "inverse": Localized("positions 1/p", "位置 1/p"),
+    "sinusoidal": translated("sinusoidal positions"),
+    "learned": translated("learned positions"),
+    "ramp": translated("positions p/L"),
+    "inverse": translated("positions 1/p"),
 }
 POOLINGS = {
-    "max": Localized("Max over time", "時間方向の最大値"),
-    "mean": Localized("Mean over time", "時間方向の平均"),
-    "first": Localized("First token", "先頭トークン"),
+    "max": translated("Max over time"),
+    "mean": translated("Mean over time"),
+    "first": translated("First token"),
 }
-IDS = Localized("token ids", "トークン ID")
-SOURCE = Localized("source token ids", "原文のトークン ID")
-TARGET = Localized("target token ids, shifted right", "出力文のトークン ID（右に 1 つずらす）")
+IDS = translated("token ids")
+SOURCE = translated("source token ids")
+TARGET = translated("target token ids, shifted right")
 TITLES = {
-    "encoder-decoder": Localized("Transformer: encoder and decoder", "Transformer：エンコーダとデコーダ"),
-    "classifier": Localized("Transformer encoder as a classifier", "Transformer エンコーダによる分類器"),
-    "decoder": Localized("Transformer decoder as a language model", "Transformer デコーダによる言語モデル"),
-    "masked": Localized(
-        "Transformer encoder as a masked language model", "Transformer エンコーダによるマスク言語モデル"
-    ),
+    "encoder-decoder": translated("Transformer: encoder and decoder"),
+    "classifier": translated("Transformer encoder as a classifier"),
+    "decoder": translated("Transformer decoder as a language model"),
+    "masked": translated("Transformer encoder as a masked language model"),
 }
 
 
@@ -129,9 +193,9 @@ class ModelDiagram:
         """What the total is made of."""
         inputs = sum(stack.input_parameters for stack in self.stacks)
         output = sum(part.parameters for part in self.head)
-        rows = [(Localized("embeddings", "埋め込み"), inputs)]
+        rows = [(translated("embeddings"), inputs)]
         rows += [(stack.name, stack.parameters) for stack in self.stacks]
-        return (*rows, (Localized("output", "出力"), output))
+        return (*rows, (translated("output"), output))
 
 
 def model_diagram(config: ModelConfig) -> ModelDiagram:
@@ -188,19 +252,13 @@ class _Reader:
         self, embedding: InputEmbedding, stack: Encoder | Decoder, length: str, ids: Localized
     ) -> Stack:
         """An encoder or a decoder with what stands before it."""
-        name = (
-            Localized("encoder", "エンコーダ")
-            if isinstance(stack, Encoder)
-            else Localized("decoder", "デコーダ")
-        )
+        name = translated("encoder") if isinstance(stack, Encoder) else translated("decoder")
         block = Localized(f"{name.en.capitalize()} block", f"{name.ja}ブロック")
         vocab, d_model = embedding.tokens.weight.shape
         size = _same(f"{vocab:,} × {d_model:,}")
         if embedding.tokens.scale != 1.0:
-            size = Localized(f"{size.en}, scaled by √{d_model:,}", f"{size.ja}, √{d_model:,} 倍")
-        tokens = self.part(
-            "embedding", Localized("Token embedding", "トークン埋め込み"), size, embedding.tokens
-        )
+            size = translated("{size.en}, scaled by √{d_model:,}", size=size, d_model=d_model)
+        tokens = self.part("embedding", translated("Token embedding"), size, embedding.tokens)
         positions = None
         if embedding.positions is not None:
             kind = ADDED_POSITIONS[self.config.positions]
@@ -213,18 +271,18 @@ class _Reader:
 
     def sublayers(self, block: EncoderBlock | DecoderBlock) -> tuple[Sublayer, ...]:
         """The sub-layers of one block, in the order in which they run."""
-        itself = Localized("Self-attention", "セルフアテンション")
+        itself = translated("Self-attention")
         if isinstance(block, EncoderBlock):
             layers = [self.sublayer(itself, block.self_attention, block.self_attention_residual)]
         else:
-            causal = Localized("Causal self-attention", "因果マスク付きセルフアテンション")
+            causal = translated("Causal self-attention")
             layers = [self.sublayer(causal, block.self_attention, block.self_attention_residual)]
             if block.cross_attention is not None and block.cross_attention_residual is not None:
-                cross = Localized("Cross-attention", "クロスアテンション")
+                cross = translated("Cross-attention")
                 layers.append(
                     self.sublayer(cross, block.cross_attention, block.cross_attention_residual, True)
                 )
-        net = Localized("Feed-forward", "フィードフォワード層")
+        net = translated("Feed-forward")
         return (*layers, self.sublayer(net, block.feed_forward, block.feed_forward_residual))
 
     def sublayer(
@@ -243,7 +301,7 @@ class _Reader:
         activation = ACTIVATIONS[self.config.activation]
         sizes = f"{into.in_features:,} → {into.out_features:,} → {out.out_features:,}, {activation}"
         gated = module.gate_proj is not None
-        return Localized(f"{sizes}, gated", f"{sizes}, ゲート") if gated else _same(sizes)
+        return translated("{sizes}, gated", sizes=sizes) if gated else _same(sizes)
 
     def norm(self, module: nn.Module) -> Part:
         """A box for a norm."""
@@ -258,9 +316,9 @@ class _Reader:
         match model:
             case EncoderClassifier():
                 pooling = self.part("output", POOLINGS[self.config.pooling], _same(""), None)
-                return pooling, self.dense(Localized("Dense layer", "全結合層"), model.output_proj)
+                return pooling, self.dense(translated("Dense layer"), model.output_proj)
             case MaskedLM():
-                hidden = self.dense(Localized("Dense layer", "全結合層"), model.output_hidden)
+                hidden = self.dense(translated("Dense layer"), model.output_hidden)
                 activation = ACTIVATIONS[self.config.activation]
                 hidden = Part(
                     hidden.kind, hidden.name, _same(f"{hidden.detail.en}, {activation}"), hidden.parameters
@@ -271,7 +329,7 @@ class _Reader:
 
     def output(self, projection: nn.Linear) -> Part:
         """The projection to the vocabulary."""
-        return self.dense(Localized("Output projection", "出力射影"), projection)
+        return self.dense(translated("Output projection"), projection)
 
     def dense(self, name: Localized, projection: nn.Linear) -> Part:
         """A box for a dense layer."""
@@ -306,11 +364,11 @@ def _heads(module: Attention) -> Localized:
         english, japanese = f"{english}, {module.n_kv_heads} kv", f"{japanese}, kv {module.n_kv_heads}"
     match module.positions:
         case Rotary():
-            return Localized(f"{english}, rotary", f"{japanese}, 回転位置")
+            return translated("{english}, rotary", english=english, japanese=japanese)
         case Alibi():
-            return Localized(f"{english}, ALiBi", f"{japanese}, ALiBi")
+            return translated("{english}, ALiBi", english=english, japanese=japanese)
         case DistanceBias():
-            return Localized(f"{english}, relative bias", f"{japanese}, 相対バイアス")
+            return translated("{english}, relative bias", english=english, japanese=japanese)
         case None:
             return Localized(english, japanese)
 

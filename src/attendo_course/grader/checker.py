@@ -2,98 +2,128 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import FrameType
 from typing import Any
+
+import torch
+from torch.nn import functional
 
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
-from attendo_course.grader import mask_properties, properties
-from attendo_course.grader.borrowed import borrowed
-from attendo_course.grader.loading import load_function
-from attendo_course.grader.quiet import quiet
+from attendo_course.book import passage, translated
+from attendo_course.grader import properties
+from attendo_course.grader.loading import UnfitError, load_function, quiet
 from attendo_course.grader.report import Outcome, Report
 from attendo_course.grader.student import Case, NoAnswerError, RefusedError, SlowError, Student, meet
 from attendo_course.grader.suspects import MASK_MISTAKES, Diagnosis, diagnose
 from attendo_course.grader.trials import Failure, Property, draw, drawn_masks
-from attendo_course.grader.unfit import UnfitError
+
+OURS = ("attendo.nn.attention", "attendo_course.algorithms.", "attendo_course.lecture")
+WHOLE = (torch.nn.MultiheadAttention.forward.__code__, functional.multi_head_attention_forward.__code__)
+
+
+def borrowed(student: Student) -> tuple[Localized, ...]:
+    """A remark that names the attention which a function calls, attendo's or torch's: what two small inputs show.
+
+    >>> from attendo.nn.attention import attention
+    >>> borrowed(Student(lambda query, key, value: attention(query, key, value), "mine"))[0].en
+    'it leaves the work to attendo.nn.attention.attention'
+    >>> borrowed(Student(lambda query, key, value: (query @ key.mT).softmax(-1) @ value, "mine"))
+    ()
+    """
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, what: object) -> None:
+        if event == "call":
+            module = frame.f_globals.get("__name__", "")
+            ours = module.startswith(OURS) and "<" not in frame.f_code.co_qualname
+            if ours or frame.f_code in WHOLE:
+                called.append(f"{module}.{frame.f_code.co_qualname}")
+        elif event == "c_call" and what is functional.scaled_dot_product_attention:
+            called.append("torch's scaled_dot_product_attention")
+
+    case, former = draw((2, 2, 2, 2), student.lead), sys.getprofile()
+    allowed = torch.ones(*student.lead, 2, 2, dtype=torch.bool)
+    sys.setprofile(note)
+    try:
+        for mask in (None, allowed):
+            with suppress(NoAnswerError):
+                student(replace(case, mask=mask))
+    finally:
+        sys.setprofile(former)
+    if not called:
+        return ()
+    return (translated("it leaves the work to {called[0]}", called=called),)
+
 
 PROPERTIES = (
     Property(
         "shapes",
-        Localized("output [..., q_len, value_dim]", "出力の形 [..., q_len, value_dim]"),
+        translated("output [..., q_len, value_dim]"),
         properties.shapes,
     ),
-    Property("rows", Localized("weights are ≥ 0 and sum to 1", "重みは 0 以上で和が 1"), properties.rows),
+    Property("rows", translated("weights are ≥ 0 and sum to 1"), properties.rows),
     Property(
         "scale",
-        Localized("scores are multiplied by 1/√head_dim", "スコアは 1/√head_dim 倍"),
+        translated("scores are multiplied by 1/√head_dim"),
         properties.scale,
     ),
     Property(
         "agreement",
-        Localized("as attendo's attention, to 1e-10", "attendo のアテンションと 1e-10 まで一致"),
+        translated("as attendo's attention, to 1e-10"),
         properties.agreement,
     ),
     Property(
         "mask",
-        Localized("forbidden keys have no part, exactly", "禁止されたキーはまったく寄与しない"),
-        mask_properties.mask,
-        mask_properties.no_mask,
+        translated("forbidden keys have no part, exactly"),
+        properties.mask,
+        properties.no_mask,
     ),
     Property(
         "empty row",
-        Localized("a query without keys gets zeros, no NaN", "見てよいキーのないクエリは NaN でなく 0"),
-        mask_properties.empty_row,
-        mask_properties.no_mask,
+        translated("a query without keys gets zeros, no NaN"),
+        properties.empty_row,
+        properties.no_mask,
     ),
     Property(
         "permutation",
-        Localized("the order of keys does not matter", "キーとバリューの並べ替えで結果が変わらない"),
+        translated("the order of keys does not matter"),
         properties.permutation,
     ),
     Property(
         "stability",
-        Localized("scores of 1e4 and -1e4 give numbers", "スコアが 1e4 や -1e4 でも NaN にならない"),
+        translated("scores of 1e4 and -1e4 give numbers"),
         properties.stability,
     ),
     Property(
         "gradient",
-        Localized("as finite differences give it", "勾配が差分と一致"),
-        mask_properties.gradient,
-        mask_properties.no_gradient,
+        translated("as finite differences give it"),
+        properties.gradient,
+        properties.no_gradient,
     ),
-    Property("inputs", Localized("inputs stay as they were", "入力を書き換えない"), properties.inputs),
+    Property("inputs", translated("inputs stay as they were"), properties.inputs),
 )
 SCALE = [property.id for property in PROPERTIES].index("scale")
 MASKED = ("mask", "empty row")
 Missing = Callable[[Student], Localized | None]
 OWED: dict[str, tuple[Missing, tuple[str, ...]]] = {
-    "mask": (mask_properties.no_mask, MASKED),
+    "mask": (properties.no_mask, MASKED),
     "scale": (properties.no_scale, ("scale",)),
-    "gradient": (mask_properties.no_gradient, ("gradient",)),
+    "gradient": (properties.no_gradient, ("gradient",)),
 }
 """What may be required of a function: why it is not offered, and the properties that fail then."""
-NO_INPUT = Localized("the function works on no input", "どの入力でも動かない")
-TOO_LONG = Localized("a call took too long", "時間のかかりすぎる呼び出しがあった")
-NO_BATCH = Localized(
-    "it works with a batch only; @ and axes counted from the end work with and without one",
-    "バッチがあるときだけ動く。@ と末尾から数えた軸を使えば、バッチの有無によらない",
+NO_INPUT = translated("the function works on no input")
+TOO_LONG = translated("a call took too long")
+NO_BATCH = translated("it works with a batch only; @ and axes counted from the end work with and without one")
+BATCH = passage("checker.text")
+LENGTHS = translated(
+    "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows"
 )
-BATCH = Localized(
-    "it does not work with (more) batch axes: .T turns every axis, and axis 0 or 1 counts from the front; take"
-    " key.mT (NumPy: np.swapaxes(key, -1, -2)) and axis -1",
-    "バッチの軸（が増える）と動かない。.T はすべての軸を入れ替え、軸 0 や 1 は先頭から数える。"
-    "key.mT（NumPy では np.swapaxes(key, -1, -2)）と軸 -1 を使うこと",
-)
-LENGTHS = Localized(
-    "there may be more or fewer keys than queries: QKᵀ is [q_len, k_len], and V has k_len rows",
-    "キーとクエリの個数は異なってよい。QKᵀ は [q_len, k_len]、V は k_len 行である",
-)
-VALUE_WIDTH = Localized(
-    "values may have a width of their own", "バリューの幅はクエリ・キーの幅と異なってよい"
-)
+VALUE_WIDTH = translated("values may have a width of their own")
 
 
 def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
@@ -132,7 +162,7 @@ def try_out(function: Callable[..., Any], name: str | None, require: Sequence[st
     >>> try_out(lambda query, key: key, "mine", ())
     Traceback (most recent call last):
     ...
-    attendo_course.grader.unfit.UnfitError: mine takes 2 arrays; write mine(query, key, value)
+    attendo_course.grader.loading.UnfitError: mine takes 2 arrays; write mine(query, key, value)
     """
     refuse_unknown(require)
     with quiet() as heard:
@@ -195,7 +225,7 @@ def _whose(function: Callable[..., Any]) -> tuple[Localized, ...]:
     library = (getattr(function, "__module__", None) or "").split(".")[0]
     if library not in ("attendo", "attendo_course", "torch", "numpy"):
         return ()
-    return (Localized(f"this is {library}'s own function", f"{library} の関数をそのまま提出している"),)
+    return (translated("this is {library}'s own function", library=library),)
 
 
 def check_file(place: str, require: Sequence[str] = ()) -> Report:
@@ -220,7 +250,7 @@ def try_file(place: str, require: Sequence[str]) -> Report:
     >>> try_file("none.py:attention", ())
     Traceback (most recent call last):
     ...
-    attendo_course.grader.unfit.UnfitError: none.py: No such file or directory; give a Python file
+    attendo_course.grader.loading.UnfitError: none.py: No such file or directory; give a Python file
     """
     refuse_unknown(require)
     with quiet() as heard:
@@ -243,7 +273,7 @@ def _ended(error: NoAnswerError, before: list[Outcome], note: Localized) -> tupl
 def _no_answer(error: NoAnswerError) -> Failure:
     """The failure of a call that gave no answer."""
     shape = error.case.wanted
-    wanted = Localized(f"output of shape {shape}", f"出力の形 {shape}")
+    wanted = translated("output of shape {shape}", shape=shape)
     return Failure(error.case, wanted, error.said, error.hint, is_refusal=True)
 
 
@@ -286,7 +316,7 @@ def _with_hint(outcome: Outcome, student: Student, usual: Diagnosis, masked: Dia
         is_known = usual.mistake is not None and usual.mistake.misshapes
         hint = hint or (usual.hint if is_known else _size_hint(student, failure.case))
         if hint is not None and outcome.property.id == "agreement" and usual.hint not in (None, hint):
-            hint = Localized(f"{hint.en}; and {usual.hint.en}", f"{hint.ja}。さらに、{usual.hint.ja}")
+            hint = translated("{hint.en}; and {usual.hint.en}", hint=hint, usual=usual)
     return replace(outcome, failure=replace(failure, hint=hint or usual.hint))
 
 

@@ -12,16 +12,17 @@ from typing import Any
 from attendo.display.i18n import Language, Localized
 from attendo.display.wrapping import beside
 from attendo.errors import AttendoError
+from attendo_course.book import translated
 from attendo_course.grader.checker import PROPERTIES, refuse_unknown, try_file
+from attendo_course.grader.loading import UnfitError
 from attendo_course.grader.report import WIDTH, Report
-from attendo_course.grader.unfit import UnfitError
 
 COLUMNS = ("student", "file", "verdict", "score", "out of", "failed", "not tried", "hint", "remarks")
 """score, out of: as `Report.counts`; a file that cannot be run has 0 of all."""
 VERDICTS = {
-    "passes": Localized("passes", "合格"),
-    "fails": Localized("fails", "不合格"),
-    "can't be run": Localized("can't be run", "実行できない"),
+    "passes": translated("passes"),
+    "fails": translated("fails"),
+    "can't be run": translated("can't be run"),
 }
 
 
@@ -53,7 +54,7 @@ class Answer:
         """
         verdict, report = VERDICTS[self.verdict], self.report
         if report is None:
-            colon, said = Localized(": ", "：").text(language), self.error or Localized("", "")
+            colon, said = translated(": ").text(language), self.error or translated("")
             return colon.join([self.file, verdict.text(language), said.text(language)])
         (held, n), failed, absent = report.counts, report.failed, report.not_offered
         n_left = [outcome.status for outcome in report.outcomes].count("not tried")
@@ -67,10 +68,10 @@ class Answer:
                 if absent
                 else []
             ),
-            *([Localized(f"{n_left} not tried", f"{n_left} 個は未検査")] if n_left else []),
+            *([translated("{n_left} not tried", n_left=n_left)] if n_left else []),
         ]
         texts = Localized("; ".join(words.en for words in said), "。".join(words.ja for words in said))
-        return Localized(f"{self.file}: {texts.en}", f"{self.file}：{texts.ja}").text(language)
+        return translated("{self.file}: {texts.en}", self=self, texts=texts).text(language)
 
     def lines(self, language: Language = "en") -> list[str]:
         """The answer in one line, and below it the first hint and the remarks.
@@ -80,7 +81,7 @@ class Answer:
         """
         if self.report is None:
             return [self.line(language)]
-        hint = Localized("    hint: ", "    ヒント：").text(language)
+        hint = translated("    hint: ").text(language)
         said = [] if self.report.hint is None else beside(hint, self.report.hint.text(language), WIDTH)
         for remark in self.report.remarks:
             said += beside("    ! ", remark.text(language), WIDTH)
@@ -95,7 +96,7 @@ class Answer:
             return [*whose, 0, len(PROPERTIES), "", untried, why, ""]
         lists = [", ".join(report.failed), ", ".join(report.not_tried)]
         hint = "" if report.hint is None else report.hint.text(language)
-        remarks = Localized("; ", "。").text(language).join(one.text(language) for one in report.remarks)
+        remarks = translated("; ").text(language).join(one.text(language) for one in report.remarks)
         return [*whose, *report.counts, *lists, hint, remarks]
 
     def as_json(self, language: Language = "en") -> dict[str, Any]:

@@ -3,23 +3,167 @@
 from __future__ import annotations
 
 import inspect
+import io
+import signal
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from attendo.display.i18n import Localized
-from attendo_course.grader.time_limit import TimeUpError, time_limit, too_late
-from attendo_course.grader.unfit import UnfitError
+from attendo_course.book import translated
 
-WRITE = Localized(
-    "write FILE.py:FUNCTION, the function's name behind a colon",
-    "FILE.py:FUNCTION の形で、コロンの後に関数名を書くこと",
-)
-ASKS = Localized(
-    "it asks for input and gets none; take it out", "入力を求めているが、何も渡されない。取り除くこと"
-)
+PRINTS = translated("it prints, which is left out; what it returns is checked")
+ASKS = translated("it asks for input and gets none; the arrays come as arguments")
+
+
+@dataclass
+class Heard:
+    """Whether the code printed, and whether it asked for input."""
+
+    printed: bool = False
+    asked: bool = False
+
+    @property
+    def remarks(self) -> tuple[Localized, ...]:
+        """What there is to say of it; a prompt is no print of its own."""
+        return (ASKS,) if self.asked else (PRINTS,) if self.printed else ()
+
+
+class _Nowhere(io.RawIOBase):
+    """Takes what is written and keeps nothing."""
+
+    def __init__(self, heard: Heard):
+        self.heard = heard
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:
+        self.heard.printed = True
+        return memoryview(data).nbytes  # pyright: ignore[reportArgumentType]
+
+
+class _Closed(io.RawIOBase):
+    """Has nothing to read."""
+
+    def __init__(self, heard: Heard):
+        self.heard = heard
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: object) -> int:
+        self.heard.asked = True
+        return 0
+
+
+@contextmanager
+def quiet() -> Iterator[Heard]:
+    """Within it standard output goes nowhere and standard input is at its end.
+
+    >>> with quiet() as heard:
+    ...     print("unseen")
+    >>> heard.printed, heard.asked
+    (True, False)
+    """
+    heard, former = Heard(), sys.stdin
+    out = io.TextIOWrapper(io.BufferedWriter(_Nowhere(heard)), encoding="utf-8", write_through=True)
+    sys.stdin = io.TextIOWrapper(io.BufferedReader(_Closed(heard)), encoding="utf-8")
+    try:
+        with redirect_stdout(out):
+            yield heard
+            out.flush()
+    finally:
+        sys.stdin = former
+
+
+SECONDS = 10.0
+"""For one call of a function, and for running its file; the inputs are tiny, and a call takes milliseconds."""
+AGAIN = 1.0
+"""Seconds to the next alarm, in case the code has swallowed the first."""
+
+
+class TimeUpError(BaseException):
+    """The time is up. No Exception, so that an `except Exception` in the code that runs does not catch it."""
+
+
+@contextmanager
+def time_limit() -> Iterator[None]:
+    """Raises TimeUpError within it after `SECONDS`.
+
+    It is an alarm of the system (SIGALRM): without one, on Windows and outside the main thread, there is no limit. A
+    timer that already runs goes on afterwards.
+
+    >>> with time_limit():
+    ...     1 + 1
+    2
+    """
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    is_running, start = True, time.monotonic()
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        if is_running:
+            raise TimeUpError
+
+    former = signal.signal(signal.SIGALRM, ring)
+    left, interval = signal.setitimer(signal.ITIMER_REAL, SECONDS, AGAIN)
+    try:
+        try:
+            yield
+        finally:
+            is_running = False  # an alarm between here and the next line is none of the caller's
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL if former is None else former)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - start), 1e-3), interval)
+
+
+def too_late() -> Localized:
+    """What is said of code that was stopped.
+
+    >>> too_late().en
+    'no result after 10 s'
+    """
+    return translated("no result after {SECONDS:g} s", SECONDS=SECONDS)
+
+
+class UnfitError(Exception):
+    """A file that cannot be run, or what is no function of three arrays, said in both languages.
+
+    The message is in English, behind the file and the line; `check` and `check_file` raise it as an AttendoError.
+
+    >>> str(UnfitError(Localized("it must run", "実行できること"), "ben.py", 3))
+    'ben.py:3: it must run'
+    """
+
+    def __init__(self, said: Localized, file: str | None = None, line: int | None = None):
+        where = [str(part) for part in (file, line) if part is not None]
+        super().__init__(":".join(where) + ": " + said.en if where else said.en)
+        self.said, self.line = said, line
+
+    @property
+    def within(self) -> Localized:
+        """What is said, without the file.
+
+        >>> UnfitError(Localized("it must run", "実行できること"), "ben.py", 3).within.ja
+        '3 行目：実行できること'
+        """
+        if self.line is None:
+            return self.said
+        return translated("line {self.line}: {self.said.en}", self=self)
+
+
+WRITE = translated("write FILE.py:FUNCTION, the function's name behind a colon")
+ASKS_AT_LOADING = translated("it asks for input and gets none; take it out")
 
 
 def load_function(place: str) -> Callable[..., Any]:
@@ -31,7 +175,7 @@ def load_function(place: str) -> Callable[..., Any]:
     >>> load_function("mine.py")
     Traceback (most recent call last):
     ...
-    attendo_course.grader.unfit.UnfitError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
+    attendo_course.grader.loading.UnfitError: mine.py: write FILE.py:FUNCTION, the function's name behind a colon
     """
     file, colon, name = place.rpartition(":")
     if not (file and colon and name):
@@ -46,7 +190,7 @@ def load_function(place: str) -> Callable[..., Any]:
     try:
         code = compile(source, str(path), "exec")
     except SyntaxError as error:
-        said = Localized(f"syntax error: {error.msg}", f"構文エラー：{error.msg}")
+        said = translated("syntax error: {error.msg}", error=error)
         raise UnfitError(said, file, error.lineno) from None
     except ValueError as error:  # a NUL byte
         raise UnfitError(_no_python(str(error)), file) from None
@@ -57,16 +201,13 @@ def load_function(place: str) -> Callable[..., Any]:
             exec(code, vars(module))
     except TimeUpError as error:
         late = too_late()
-        said = Localized(
-            f"{late.en}; running the file must come to an end",
-            f"{late.ja}。ファイルの実行が終わるようにすること",
-        )
+        said = translated("{late.en}; running the file must come to an end", late=late)
         raise UnfitError(said, file, _line_in(error, str(path))) from None
     except EOFError as error:
-        raise UnfitError(ASKS, file, _line_in(error, str(path))) from None
+        raise UnfitError(ASKS_AT_LOADING, file, _line_in(error, str(path))) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001  (whatever the file raises is said)
         raised = f"{type(error).__name__}: {error}"
-        said = Localized(f"{raised}; the file must run", f"{raised}。エラーなしで実行できるようにすること")
+        said = translated("{raised}; the file must run", raised=raised)
         raise UnfitError(said, file, _line_in(error, str(path))) from None
     finally:
         sys.path.pop(0)
@@ -83,7 +224,7 @@ def load_function(place: str) -> Callable[..., Any]:
 
 
 def _no_python(why: str) -> Localized:
-    return Localized(f"{why}; give a Python file", f"{why}。Python ファイルを指定すること")
+    return translated("{why}; give a Python file", why=why)
 
 
 def _line_in(error: BaseException, file: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import product
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from attendo.display.i18n import Localized
 from attendo.nn.attention import attention_weights
-from attendo_course.grader.mask_properties import no_parameter
+from attendo_course.book import passage, translated
 from attendo_course.grader.student import Case, RefusedError, Student
 from attendo_course.grader.trials import (
     LEADS,
@@ -29,11 +30,231 @@ from attendo_course.grader.trials import (
     right,
 )
 
+NO_GRADIENT = translated("no gradient: the output is cut off")
+CUT = translated("detach(), .data, .item(), torch.no_grad() or NumPy inside cut the gradient off")
+JUMP = translated("the output jumps here: an argmax or a comparison stands where a softmax belongs")
+PARTLY_CUT = translated(
+    "a part of the way is cut off (detach(), .data, .item()), or a backward of your own is wrong"
+)
+
+
+def no_mask(student: Student) -> Localized | None:
+    """Why a function offers no mask.
+
+    >>> no_mask(Student(abs, "mine")).en
+    'no parameter with `mask` in its name'
+    """
+    if student.mask_name is not None:
+        return None
+    return no_parameter(student, "mask")
+
+
+def no_parameter(student: Student, called: str) -> Localized:
+    """What is said of a function without such a parameter.
+
+    >>> no_parameter(Student(abs, "mine", has_signature=False), "mask").en
+    "a built-in function, whose parameters can't be read; call it in a `def` of your own"
+    """
+    if not student.has_signature:
+        return passage("properties.no_parameter")
+    return translated("no parameter with `{called}` in its name", called=called)
+
+
+def no_gradient(student: Student) -> Localized | None:
+    """Why a function offers no gradient.
+
+    >>> no_gradient(Student(abs, "mine", kind="numpy")).en
+    'a NumPy function'
+    """
+    return translated("a NumPy function") if student.kind == "numpy" else None
+
+
+def mask(student: Student) -> Trials:
+    """Forbidden keys have no part, exactly: a query's output is that of the keys it may attend to.
+
+    >>> from attendo.nn.attention import attention
+    >>> any(mask(Student(attention, "mine", mask_name="mask")))
+    False
+    """
+    for case in drawn_masks(student):
+        assert case.mask is not None
+        answer = student(case)
+        failure = compared(case, _row_by_row(student, case), answer.output)
+        weights = answer.weights
+        if weights is None or weights.shape != case.mask.shape:  # `shapes` says so
+            weights = torch.zeros_like(case.mask)
+        if failure is None and bool((weights[~case.mask] != 0).any()):
+            said = translated("weights of 0 where the mask is False")
+            failure = Failure(case, said, numbers(weights))
+        yield failure
+    for case in drawn_masks(student):
+        yield _leak(student, case)
+
+
+def _row_by_row(student: Student, case: Case) -> Tensor:
+    """The function's own output for each query from the keys that it may attend to alone, without a mask."""
+    assert case.mask is not None
+    outputs = []
+    for i, allowed in enumerate(case.mask.reshape(-1, *case.mask.shape[-2:])[0]):
+        one = replace(
+            case,
+            query=case.query[..., i : i + 1, :],
+            key=case.key[..., allowed, :],
+            value=case.value[..., allowed, :],
+            mask=None,
+        )
+        outputs.append(student(one).output)
+    return torch.cat(outputs, -2)
+
+
+def _leak(student: Student, case: Case) -> Failure | None:
+    """A failure if any of the first query's forbidden values shows, however large, however well their keys match."""
+    assert case.mask is not None
+    forbidden = ~case.mask[..., :1, :].mT
+    first = case.query[..., :1, :]
+    loud = replace(
+        case,
+        query=first,
+        key=torch.where(forbidden, 20 * first, case.key),
+        value=torch.where(forbidden, 1e100, torch.zeros_like(case.value)),
+        mask=case.mask[..., :1, :],
+    )
+    output = student(loud).output
+    if bool((output == 0).all()):
+        return None
+    return Failure(
+        loud,
+        translated("exactly 0, since every value that may be seen is 0"),
+        numbers(output),
+        translated("what is added to forbidden scores is too small to make their weights 0; use -inf"),
+    )
+
+
+def empty_row(student: Student) -> Trials:
+    """A query that may attend to no key gets zeros, not NaN, in value and in gradient.
+
+    >>> from attendo.nn.attention import attention
+    >>> any(empty_row(Student(attention, "mine", mask_name="mask")))
+    False
+    """
+    for size in ((1, 1, 1, 1), (1, 2, 1, 1), (2, 2, 2, 2), (2, 3, 2, 2)):
+        case = draw(size, student.lead)
+        allowed = (torch.arange(size[0]) > 0)[:, None].expand(size[0], size[1])
+        mask = allowed.expand(*student.lead, *allowed.shape)
+        case = replace(case, mask=mask)
+        answer = student(case)
+        output, weights = answer.output[..., :1, :], answer.weights
+        if weights is not None:
+            weights = weights[..., :1, :] if weights.shape == mask.shape else None
+        zeros = torch.zeros_like(output)
+        if not close(output, zeros):
+            yield Failure(case, _zeros(zeros), numbers(output), _empty_hint(output))
+        elif weights is not None and not close(weights, torch.zeros_like(weights)):
+            yield Failure(case, translated("weights of 0"), numbers(weights), _empty_hint(weights))
+        else:
+            yield None if student.kind == "numpy" else _empty_gradient(student, case)
+
+
+def _zeros(zeros: Tensor) -> Localized:
+    shown = numbers(zeros)
+    return translated("first row {shown.en}", shown=shown)
+
+
+def _empty_hint(found: Tensor) -> Localized:
+    if bool(found.isnan().any()):
+        return translated("a softmax over -inf alone is 0/0; set the rows without keys to 0 afterwards")
+    return passage("properties.empty_hint")
+
+
+def _empty_gradient(student: Student, case: Case) -> Failure | None:
+    """A failure if a row without keys makes any gradient NaN."""
+    arrays = {name: case.arrays[name].clone().requires_grad_() for name in ("query", "key", "value")}
+    output = student(replace(case, **arrays)).output
+    if not output.requires_grad:  # the property `gradient` says so
+        return None
+    output.sum().backward()
+    for name, array in arrays.items():
+        if array.grad is not None and not bool(array.grad.isfinite().all()):
+            return Failure(
+                case,
+                translated("a gradient of numbers for {name}", name=name),
+                numbers(array.grad),
+                passage("properties.empty_gradient"),
+            )
+    return None
+
+
+def gradient(student: Student) -> Trials:
+    """Gradients for query, key and value that agree with finite differences (torch's gradcheck).
+
+    >>> from attendo.nn.attention import attention
+    >>> cut = Student(lambda q, k, v: attention(q, k, v.detach()), "mine")
+    >>> any(gradient(Student(attention, "mine"))), any(gradient(cut))
+    (False, True)
+    """
+    for size in ((1, 2, 1, 1), (2, 3, 2, 2)):
+        case = draw(size, student.lead)
+        for name in ("query", "key", "value"):
+            yield _wrong_gradient(student, case, name)
+
+
+def _wrong_gradient(student: Student, case: Case, name: str) -> Failure | None:
+    def output(array: Tensor) -> Tensor:
+        return student(replace(case, **{name: array})).output
+
+    array = case.arrays[name].clone().requires_grad_()
+    first = output(array)
+    is_single = torch.equal(first.float().double(), first)  # float32 inside: `agreement` says so
+    step, tolerance = (1e-3, 1e-2) if is_single else (1e-6, 1e-5)
+    has_gradient = first.requires_grad
+    if has_gradient and torch.autograd.gradcheck(
+        output, (array,), eps=step, atol=tolerance, raise_exception=False
+    ):
+        return None
+    wanted = _slopes(output, array.detach(), step)
+    got = _gradients(output(array), array) if has_gradient else torch.zeros_like(wanted)
+    hint = PARTLY_CUT if bool(got.any()) else CUT
+    if bool(wanted.isfinite().all()) and not close(_slopes(output, array.detach(), 10 * step), wanted, 0.1):
+        hint = JUMP
+    places = [f"output{list(place)}" for place in product(*map(range, first.shape))]
+    pairs = [("(sum of the output)", "（出力の和）", wanted.sum(0), got.sum(0))]
+    pairs += [(place, place, *both) for place, *both in zip(places, wanted, got, strict=True)]
+    for en, ja, slope, found in pairs:
+        if not close(found, slope, tolerance):
+            shown = numbers(slope, found)
+            expected = translated("d{en}/d{name} = {shown.en}", en=en, name=name, shown=shown, ja=ja)
+            return Failure(case, expected, numbers(found, slope) if has_gradient else NO_GRADIENT, hint)
+    if not has_gradient:  # and there is none to have: nothing changes with this input
+        return None
+    return Failure(
+        case,
+        translated("the same gradient for {name} at every call", name=name),
+        translated("gradients that differ from call to call"),
+    )
+
+
+def _slopes(output: Callable[[Tensor], Tensor], at: Tensor, step: float) -> Tensor:
+    """The derivative of each number of the output by central differences: [n_outputs, *at.shape]."""
+    slopes = []
+    for i in range(at.numel()):
+        moved = torch.zeros_like(at)
+        moved.view(-1)[i] = step
+        slopes.append((output(at + moved) - output(at - moved)).flatten() / (2 * step))
+    return torch.stack(slopes, -1).unflatten(-1, at.shape)
+
+
+def _gradients(output: Tensor, array: Tensor) -> Tensor:
+    """The derivative of each number of the output as torch gives it: [n_outputs, *array.shape]."""
+    zeros = torch.zeros_like(array)
+    found = [torch.autograd.grad(n, array, retain_graph=True, allow_unused=True)[0] for n in output.flatten()]
+    return torch.stack([zeros if slope is None else slope for slope in found])
+
+
 FACTOR_TOLERANCE = ORDER_TOLERANCE = 1e-6
 """So that one fault, float32 inside, fails in `agreement` and not everywhere."""
 WIDTHS = (1, 2, 4, 16, 64)
 """Of heads, for the scale."""
-PAIR = Localized("return (output, weights), in this order", "（出力, 重み）の順に返すこと")
+PAIR = translated("return (output, weights), in this order")
 
 
 def shapes(student: Student) -> Trials:
@@ -54,8 +275,8 @@ def shapes(student: Student) -> Trials:
         for shape, found, en, ja in wrong[:1]:
             failure = Failure(
                 case,
-                Localized(f"{en} of shape {list(shape)}", f"{ja}の形 {list(shape)}"),
-                Localized(f"{en} of shape {list(found.shape)}", f"{ja}の形 {list(found.shape)}"),
+                translated("{en} of shape {shape}", en=en, shape=list(shape), ja=ja),
+                translated("{en} of shape {shape}", en=en, shape=list(found.shape), ja=ja),
                 PAIR if len(wrong) == 2 and found.shape == wrong[1][0] else None,
             )
         yield failure
@@ -68,10 +289,7 @@ def rows(student: Student) -> Trials:
     >>> any(rows(Student(attention, "mine"))), any(rows(Student(lambda q, k, v: q @ k.mT @ v, "mine")))
     (False, True)
     """
-    ones_give_ones = Localized(
-        "values of ones give ones: the weights of a query sum to 1",
-        "バリューがすべて 1 なら出力も 1（重みの和が 1）",
-    )
+    ones_give_ones = translated("values of ones give ones: the weights of a query sum to 1")
     for case in drawn(student):
         ones = replace(case, value=torch.ones_like(case.value))
         failure = compared(ones, torch.ones_like(right(ones)), student(ones).output)
@@ -83,7 +301,7 @@ def rows(student: Student) -> Trials:
         answer = student(seen)
         arrays = [array for array in (answer.output, answer.weights) if array is not None]
         wrong = [array for array in arrays if not _is_distribution(array)]
-        said = Localized("weights ≥ 0 of sum 1", "重みが 0 以上で和が 1")
+        said = translated("weights ≥ 0 of sum 1")
         yield Failure(seen, said, numbers(wrong[0])) if wrong else None
 
 
@@ -108,25 +326,21 @@ def scale(student: Student) -> Trials:
             continue
         name, shown = _scale_name(factors), ", ".join(f"{factor:.4g}" for factor in factors.values())
         widths = ", ".join(map(str, factors))
-        said = Localized(
-            f"scores · {shown} at head_dim {widths}: {name.en}",
-            f"head_dim {widths} でスコア × {shown}：{name.ja}",
+        said = translated(
+            "scores · {shown} at head_dim {widths}: {name.en}", shown=shown, widths=widths, name=name
         )
         yield Failure(
             _two_keys(student, width),
-            Localized(f"scores · {expected:.4g} = 1/√{width}", f"スコア × {expected:.4g} = 1/√{width}"),
+            translated("scores · {expected:.4g} = 1/√{width}", expected=expected, width=width),
             name if any(map(isnan, factors.values())) else said,
         )
     for given in (1.0, 0.25) if student.scale_name is not None else ():
         got = _factor(student, 4, given)
         failure = Failure(
             _two_keys(student, 4, given),
-            Localized(f"scores · {given:g}, the scale that is given", f"スコア × {given:g}（渡した値）"),
-            Localized(f"scores · {got:.4g}", f"スコア × {got:.4g}"),
-            Localized(
-                f"{student.scale_name} takes the place of 1/√head_dim and multiplies the scores",
-                f"{student.scale_name} は 1/√head_dim の代わりにスコアに掛かる",
-            ),
+            translated("scores · {given:g}, the scale that is given", given=given),
+            translated("scores · {got:.4g}", got=got),
+            passage("properties.scale", student=student),
         )
         yield None if abs(got - given) <= FACTOR_TOLERANCE else failure
 
@@ -153,7 +367,7 @@ def has_no_scale(student: Student) -> Localized | None:
         with suppress(RefusedError):
             if list(student(case).output.shape) == case.wanted:
                 continue
-        return Localized("no output of the right shape to read it from", "形の正しい出力がなく、読み取れない")
+        return translated("no output of the right shape to read it from")
     return None
 
 
@@ -176,19 +390,19 @@ def _factor(student: Student, width: int, given: float | None = None) -> float:
 def _scale_name(factors: dict[int, float]) -> Localized:
     """Which of the usual wrong scales this is."""
     usual = (
-        (Localized("unscaled", "スケールなし"), 0.0),
-        (Localized("1/head_dim", "1/head_dim"), -1.0),
-        (Localized("√head_dim", "√head_dim"), 0.5),
-        (Localized("head_dim", "head_dim"), 1.0),
+        (translated("unscaled"), 0.0),
+        (translated("1/head_dim"), -1.0),
+        (translated("√head_dim"), 0.5),
+        (translated("head_dim"), 1.0),
     )
     for words, power in usual:
         if all(abs(factor - width**power) <= 1e-5 * width**power for width, factor in factors.items()):
             return words
     if all(abs(factor) < 1e-8 for factor in factors.values()):
-        return Localized("the scores have no effect", "スコアが効いていない")
+        return translated("the scores have no effect")
     if any(isnan(factor) for factor in factors.values()):
-        return Localized("the weights are no softmax of the scores", "重みがスコアの softmax ではない")
-    return Localized("none of the usual scales", "よくあるスケールのどれでもない")
+        return translated("the weights are no softmax of the scores")
+    return translated("none of the usual scales")
 
 
 def agreement(student: Student) -> Trials:
@@ -234,10 +448,7 @@ def stability(student: Student) -> Trials:
     >>> any(stability(Student(attention, "mine")))
     False
     """
-    hint = Localized(
-        "subtract each query's largest score before exp; exp(10⁴) is infinite, and exp(-10⁴) is 0",
-        "exp の前にクエリごとの最大のスコアを引くこと。exp(10⁴) は無限大に、exp(-10⁴) は 0 になる",
-    )
+    hint = passage("properties.stability")
     for keys in ((100.0, 0.0), (-100.0, -101.0), (100.0, 100.0)):
         arrays = (torch.tensor([[100.0]]), torch.tensor([[key] for key in keys]), torch.ones(2, 1))
         query, key, value = (array.double().expand(*student.lead, *array.shape) for array in arrays)
@@ -265,10 +476,7 @@ def inputs(student: Student) -> Trials:
                     case,
                     _said(f"{name} stays", f"{name} は変わらない：", kept),
                     _said(f"{name} became", f"{name} が変わった：", now),
-                    Localized(
-                        "an operation in place (x /= …, x[...] = …, masked_fill_) writes into the caller's array",
-                        "その場で書き換える演算（x /= …、x[...] = …、masked_fill_）が呼び出し側の配列を変えている",
-                    ),
+                    passage("properties.inputs"),
                 )
         yield failure
 

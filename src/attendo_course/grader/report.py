@@ -13,6 +13,7 @@ from torch import Tensor
 from attendo.display.i18n import Language, Localized, labelled
 from attendo.display.width import filled
 from attendo.display.wrapping import beside, flowed
+from attendo_course.book import translated
 from attendo_course.grader.trials import Failure, Property, numbers
 
 Status = Literal["holds", "fails", "not offered", "not tried"]
@@ -147,9 +148,9 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
     title = outcome.property.title.text(language)
     if outcome.note is not None:
         said = {
-            "fails": Localized("required, not offered", "必須だが、ない"),
-            "not offered": Localized("not offered", "対象外"),
-            "not tried": Localized("not tried", "未検査"),
+            "fails": translated("required, not offered"),
+            "not offered": translated("not offered"),
+            "not tried": translated("not tried"),
         }
         status = said[outcome.status]
         title = labelled(status, outcome.note.text(language), language)
@@ -158,15 +159,15 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
         return lines
     case, failure = outcome.failure.case, outcome.failure
     names = (
-        Localized("on", "入力"),
-        Localized("expected", "期待値"),
-        Localized("got", "結果"),
-        Localized("hint", "ヒント"),
+        translated("on"),
+        translated("expected"),
+        translated("got"),
+        translated("hint"),
     )
     given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
     given += [] if case.scale is None else [f"scale {case.scale:g}"]
     texts = [*given, failure.expected.text(language), failure.got.text(language)]
-    labels = [names[0], *[Localized("", "")] * (len(given) - 1), names[1], names[2]]
+    labels = [names[0], *[translated("")] * (len(given) - 1), names[1], names[2]]
     if failure.hint is not None:
         texts, labels = [*texts, failure.hint.text(language)], [*labels, names[3]]
     for label, text in zip(labels, texts, strict=True):

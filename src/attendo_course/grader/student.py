@@ -14,21 +14,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attendo.display.i18n import Localized
-from attendo_course.grader.quiet import ASKS
-from attendo_course.grader.time_limit import TimeUpError, time_limit, too_late
-from attendo_course.grader.unfit import UnfitError
+from attendo_course.book import passage, translated
+from attendo_course.grader.loading import ASKS, TimeUpError, UnfitError, time_limit, too_late
 
 Kind = Literal["torch", "numpy"]
 WAYS: tuple[tuple[Kind, bool], ...] = (("torch", True), ("numpy", False), ("torch", False))
 """How a function is tried: (arrays, with gradients). Detached NumPy code inside makes torch with gradients raise."""
-ENDLESS = Localized(
-    "a loop does not end, or something is waited for: the inputs are tiny, and a call takes milliseconds",
-    "終わらないループか待ちがある。入力はごく小さく、1 回の呼び出しは数ミリ秒で済む",
-)
-NO_RETURN = Localized("the function has no `return`", "return がない")
-NO_ARRAY = Localized(
-    "return the output itself, or (output, weights)", "出力そのもの、または（出力, 重み）を返すこと"
-)
+ENDLESS = passage("student.text")
+NO_RETURN = translated("the function has no `return`")
+NO_ARRAY = translated("return the output itself, or (output, weights)")
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,10 +141,7 @@ def _raised(error: BaseException) -> Localized:
     """What a function raised, for a reader."""
     name, text = type(error).__name__, " ".join(str(error).split())
     if isinstance(error, NotImplementedError) and not text:
-        return Localized(
-            f"the function raises {name}: it is not written yet",
-            f"{name} が発生：まだ実装されていない",
-        )
+        return translated("the function raises {name}: it is not written yet", name=name)
     said = f"{name}: {text}" if text else name
     return Localized(said, said)
 
@@ -213,26 +204,17 @@ def _as_numpy(way: Student, case: Case) -> Student:
 def _with_parameters(function: Callable[..., Any], called: str | None) -> Student:
     if not callable(function):
         raise UnfitError(
-            Localized(
-                f"{function!r} is no function; give one of query, key and value",
-                f"{function!r} は関数ではない。query、key、value の関数を指定すること",
-            )
+            translated("{function!r} is no function; give one of query, key and value", function=function)
         )
     name = called or getattr(function, "__name__", type(function).__name__)
     if isinstance(function, type):
         raise UnfitError(
-            Localized(
-                f"{name} is a class; give an instance of it, as attention = {name}(...)",
-                f"{name} はクラスである。attention = {name}(...) のように、インスタンスを指定すること",
-            )
+            translated("{name} is a class; give an instance of it, as attention = {name}(...)", name=name)
         )
     target = function.forward if isinstance(function, torch.nn.Module) else function
     if any(map(inspect.iscoroutinefunction, (target, getattr(target, "__call__", None)))):  # noqa: B004
         raise UnfitError(
-            Localized(
-                f"{name} is async; write a plain `def` that returns the output",
-                f"{name} は async である。出力を返す普通の def で書くこと",
-            )
+            translated("{name} is async; write a plain `def` that returns the output", name=name)
         )
     try:
         parameters = list(inspect.signature(target).parameters.values())
@@ -242,9 +224,11 @@ def _with_parameters(function: Callable[..., Any], called: str | None) -> Studen
     if len(positional) < 3 and not any(p.kind == p.VAR_POSITIONAL for p in parameters):
         n_arrays = "1 array" if len(positional) == 1 else f"{len(positional)} arrays"
         raise UnfitError(
-            Localized(
-                f"{name} takes {n_arrays}; write {name}(query, key, value)",
-                f"{name} の引数は {len(positional)} 個である。{name}(query, key, value) と書くこと",
+            translated(
+                "{name} takes {n_arrays}; write {name}(query, key, value)",
+                name=name,
+                n_arrays=n_arrays,
+                n_taken=len(positional),
             )
         )
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -255,10 +239,7 @@ def _with_parameters(function: Callable[..., Any], called: str | None) -> Studen
         is_known = any(p is known for known in (mask, scale)) or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         if not is_known and p.default is p.empty:
             raise UnfitError(
-                Localized(
-                    f"{name} wants {p.name}; give that parameter a default",
-                    f"{name} は引数 {p.name} を必要とする。既定値を与えること",
-                )
+                translated("{name} wants {p.name}; give that parameter a default", name=name, p=p)
             )
     if scale is not None and isinstance(scale.default, bool):  # a switch is not the number meant here
         scale = None
@@ -279,20 +260,20 @@ def _answer(case: Case, result: Any) -> Answer:
     is_array = isinstance(weights, Tensor | np.ndarray)
     found = _tensor(case, output)
     if found.ndim != case.query.ndim:  # so that every property may count on the axes
-        said = Localized(f"output of shape {list(found.shape)}", f"出力の形 {list(found.shape)}")
+        said = translated("output of shape {shape}", shape=list(found.shape))
         raise RefusedError(case, said)
     return Answer(found, _tensor(case, weights) if is_array else None, isinstance(output, Tensor))
 
 
 def _tensor(case: Case, array: Any) -> Tensor:
     if array is None:
-        raise RefusedError(case, Localized("it returned None", "None が返った"), NO_RETURN)
+        raise RefusedError(case, translated("it returned None"), NO_RETURN)
     if not isinstance(array, Tensor):
         kind = type(array).__name__
         array = np.asarray(array)
         if array.dtype.kind not in "fiub":
             of = f"an array of {array.dtype}" if array.dtype != object else f"a value of type {kind}"
             ja = f"{array.dtype} の配列" if array.dtype != object else f"{kind} 型の値"
-            raise RefusedError(case, Localized(f"it returned {of}", f"{ja}が返った"), NO_ARRAY)
+            raise RefusedError(case, translated("it returned {of}", of=of, ja=ja), NO_ARRAY)
         array = torch.from_numpy(np.array(array))
     return array.double()  # what float32 has lost shows in the numbers

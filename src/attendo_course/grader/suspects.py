@@ -12,6 +12,7 @@ from torch import Tensor
 from attendo.display.i18n import Localized
 from attendo.nn.attention import attention, attention_scores, attention_weights, masked_softmax
 from attendo.nn.masks import causal
+from attendo_course.book import passage, translated
 from attendo_course.grader.student import Case, RefusedError, Student
 
 TOLERANCE = 1e-6
@@ -44,11 +45,7 @@ class Diagnosis:
         if self.random is not None or self.mistake is None:
             return self.random or self.scale
         hint, scale = self.mistake.hint, self.scale
-        return (
-            hint
-            if scale is None
-            else Localized(f"{hint.en}; and {scale.en}", f"{hint.ja}。さらに、{scale.ja}")
-        )
+        return hint if scale is None else translated("{hint.en}; and {scale.en}", hint=hint, scale=scale)
 
 
 def _scores(case: Case, scale: float | None) -> Tensor:
@@ -93,203 +90,138 @@ def _with_causal_mask_from_the_start(case: Case, scale: float | None) -> Tensor:
     return attention(case.query, case.key, case.value, mask, scale)
 
 
-CAUSAL = Localized(
-    "a causal mask is built in; attention without a mask sees every key",
-    "因果マスクが組み込まれている。マスクなしのアテンションはすべてのキーを見る",
-)
+CAUSAL = translated("a causal mask is built in; attention without a mask sees every key")
 
 
 MISTAKES = (
     Suspect(
-        Localized(
-            "the softmax runs over the queries; it must run over the keys, the last axis of the scores",
-            "softmax がクエリの軸に沿っている。スコアの最後の軸であるキーの軸に沿って取ること",
-        ),
+        passage("suspects.text"),
         _softmax_over(-2),
     ),
     Suspect(
-        Localized(
-            "the softmax runs over the first axis, a batch axis here; take the last one, axis -1",
-            "softmax が先頭の軸（ここではバッチの軸）に沿っている。最後の軸 -1 を指定すること",
-        ),
+        translated("the softmax runs over the first axis, a batch axis here; take the last one, axis -1"),
         _softmax_over(0),
     ),
     Suspect(
-        Localized(
-            "the softmax runs over axis 1, which is no key axis once there is a batch; take axis -1",
-            "softmax が軸 1 に沿っている。バッチがあると軸 1 はキーの軸ではない。軸 -1 を指定すること",
-        ),
+        passage("suspects.text-2"),
         _softmax_over(1),
     ),
     Suspect(
-        Localized(
-            "the softmax runs over all scores at once; each query needs a softmax of its own",
-            "softmax がスコア全体に対して取られている。クエリごとに取ること",
-        ),
+        translated("the softmax runs over all scores at once; each query needs a softmax of its own"),
         _over_everything,
     ),
     Suspect(
-        Localized(
-            "the softmax is missing: the scores themselves weigh the values",
-            "softmax がなく、スコアがそのまま重みになっている",
-        ),
+        translated("the softmax is missing: the scores themselves weigh the values"),
         lambda case, scale: _scores(case, scale) @ case.value,
     ),
     Suspect(
-        Localized(
-            "exp without division by its sum over the keys",
-            "exp を取ったあと、キーについての和で割っていない",
-        ),
+        translated("exp without division by its sum over the keys"),
         lambda case, scale: _scores(case, scale).exp() @ case.value,
     ),
     Suspect(
-        Localized("the softmax is taken twice", "softmax が二重に適用されている"),
+        translated("the softmax is taken twice"),
         lambda case, scale: masked_softmax(_weights(case, scale)) @ case.value,
     ),
     Suspect(
-        Localized(
-            "the scale comes after the softmax; multiply the scores before it",
-            "softmax のあとでスケールを掛けている。softmax の前のスコアに掛けること",
-        ),
+        translated("the scale comes after the softmax; multiply the scores before it"),
         lambda case, scale: (
             _weights(case, 1.0) @ case.value * (case.query.shape[-1] ** -0.5 if scale is None else scale)
         ),
     ),
     Suspect(
-        Localized("the scores have the wrong sign", "スコアの符号が逆である"),
+        translated("the scores have the wrong sign"),
         lambda case, scale: _right(case, -(case.query.shape[-1] ** -0.5 if scale is None else scale)),
     ),
     Suspect(
-        Localized("query and key have changed places", "クエリとキーが入れ替わっている"),
+        translated("query and key have changed places"),
         lambda case, scale: _right(replace(case, query=case.key, key=case.query), scale),
         misshapes=True,
     ),
     Suspect(
-        Localized(
-            "the weights are transposed before they meet the values",
-            "バリューに掛ける前に重みの行列が転置されている",
-        ),
+        translated("the weights are transposed before they meet the values"),
         lambda case, scale: _weights(case, scale).mT @ case.value,
         misshapes=True,
     ),
     Suspect(
-        Localized("the values stand in reverse order", "バリューの並びが逆になっている"),
+        translated("the values stand in reverse order"),
         lambda case, scale: _right(replace(case, value=case.value.flip(-2)), scale),
     ),
     Suspect(
-        Localized("the keys are used as values", "バリューの代わりにキーが使われている"),
+        translated("the keys are used as values"),
         lambda case, scale: _right(replace(case, value=case.key), scale),
     ),
     Suspect(
-        Localized("key and value have changed places", "キーとバリューが入れ替わっている"),
+        translated("key and value have changed places"),
         lambda case, scale: _right(replace(case, key=case.value, value=case.key), scale),
     ),
     Suspect(
-        Localized(
-            "tokens are taken for columns; here each row is a token",
-            "列をトークンとして扱っている。ここでは行がトークンである",
-        ),
+        translated("tokens are taken for columns; here each row is a token"),
         _tokens_as_columns,
         misshapes=True,
     ),
     Suspect(CAUSAL, _with_causal_mask),
     Suspect(CAUSAL, _with_causal_mask_from_the_start),
     Suspect(
-        Localized(
-            "only the best key counts: an argmax where a softmax belongs",
-            "最大のキーだけを見ている。softmax ではなく argmax になっている",
-        ),
+        translated("only the best key counts: an argmax where a softmax belongs"),
         lambda case, scale: attention(case.query, case.key, case.value, inverse_temperature=math.inf),
     ),
     Suspect(
-        Localized(
-            "every key weighs the same: the scores have no effect",
-            "すべてのキーの重みが等しい。スコアが効いていない",
-        ),
+        translated("every key weighs the same: the scores have no effect"),
         lambda case, scale: attention(case.query, case.key, case.value, inverse_temperature=0.0),
     ),
 )
 
 MASK_MISTAKES = (
     Suspect(
-        Localized("the mask is not used", "マスクが使われていない"),
+        translated("the mask is not used"),
         lambda case, scale: _right(replace(case, mask=None), scale),
     ),
     Suspect(
-        Localized(
-            "the mask is reversed: True means may attend (torch's key_padding_mask says the opposite)",
-            "マスクの向きが逆である。True は「見てよい」を意味する（torch の key_padding_mask は逆）",
-        ),
+        passage("suspects.text-3"),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).logical_not()), scale),
     ),
     Suspect(
-        Localized(
-            "the mask multiplies the weights after the softmax, so they no longer sum to 1; mask the scores",
-            "softmax のあとの重みにマスクを掛けているため、和が 1 にならない。スコアのほうにマスクをかけること",
-        ),
+        passage("suspects.text-4"),
         lambda case, scale: _weights(replace(case, mask=None), scale) * _given_mask(case) @ case.value,
     ),
     Suspect(
-        Localized(
-            "the mask multiplies the scores, and a score of 0 still has weight; set masked scores to -inf",
-            "スコアにマスクを掛けている。スコア 0 にも重みがつくので、マスクした位置は -inf にすること",
-        ),
+        passage("suspects.text-5"),
         lambda case, scale: masked_softmax(_scores(case, scale) * _given_mask(case)) @ case.value,
     ),
     Suspect(
-        Localized(
-            "the mask is added as 0 and 1; add 0 where a query may attend and -inf where not",
-            "マスクの 0 と 1 をそのまま足している。見てよい位置に 0、そうでない位置に -inf を足すこと",
-        ),
+        translated("the mask is added as 0 and 1; add 0 where a query may attend and -inf where not"),
         lambda case, scale: masked_softmax(_scores(case, scale) + _given_mask(case)) @ case.value,
     ),
     Suspect(
-        Localized(
-            "the mask is transposed: its rows are the queries", "マスクが転置されている。行がクエリに対応する"
-        ),
+        translated("the mask is transposed: its rows are the queries"),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).mT), scale),
     ),
 )
 
-RANDOM = Localized(
-    "two calls with the same input differ: dropout or another random part is on",
-    "同じ入力で二度呼ぶと結果が異なる。ドロップアウトなどの乱数が働いている",
-)
+RANDOM = translated("two calls with the same input differ: dropout or another random part is on")
 
 Scale = tuple[Localized | None, Callable[[Case], float | None]]
 
 SCALES: tuple[Scale, ...] = (
     (None, lambda case: None),
     (
-        Localized(
-            "forgot the scale: multiply the scores by 1/√head_dim",
-            "スケールを忘れている。スコアに 1/√head_dim を掛けること",
-        ),
+        translated("forgot the scale: multiply the scores by 1/√head_dim"),
         lambda case: 1.0,
     ),
     (
-        Localized(
-            "scaled by 1/head_dim (or by 1/√head_dim twice); it must be 1/√head_dim once",
-            "1/head_dim 倍になっている（あるいは 1/√head_dim が二度掛かっている）。1/√head_dim を一度だけ掛けること",
-        ),
+        translated("scaled by 1/head_dim (or by 1/√head_dim twice); it must be 1/√head_dim once"),
         lambda case: 1 / case.query.shape[-1],
     ),
     (
-        Localized("multiplied by √head_dim; divide by it", "√head_dim を掛けている。割ること"),
+        translated("multiplied by √head_dim; divide by it"),
         lambda case: case.query.shape[-1] ** 0.5,
     ),
     (
-        Localized(
-            "scaled by the number of keys or tokens; it must be by the width: 1/√head_dim",
-            "キー（トークン）の個数でスケールしている。幅によること：1/√head_dim",
-        ),
+        translated("scaled by the number of keys or tokens; it must be by the width: 1/√head_dim"),
         lambda case: case.key.shape[-2] ** -0.5,
     ),
     (
-        Localized(
-            "scaled by the width of the values; it must be by that of the keys",
-            "バリューの幅でスケールしている。キーの幅によること",
-        ),
+        translated("scaled by the width of the values; it must be by that of the keys"),
         lambda case: case.value.shape[-1] ** -0.5,
     ),
 )

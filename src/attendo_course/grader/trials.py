@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attendo.display.i18n import Localized
 from attendo.nn.attention import attention
+from attendo_course.book import passage, translated
 from attendo_course.grader.student import Case, Student
 
 TOLERANCE = 1e-10
@@ -32,10 +33,7 @@ SIZES = (
 """(q_len, k_len, head_dim, value_dim)."""
 LEADS = ((), (1,), (2,), (2, 3))
 """Batch dimensions."""
-IMPRECISE = Localized(
-    "right to some digits only: a conversion to float32 inside, or a small number added to the sum",
-    "途中の桁までしか合わない。内部で float32 に変換しているか、和に小さな数を足している",
-)
+IMPRECISE = passage("trials.text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,4 +172,4 @@ def compared(case: Case, expected: Tensor, got: Tensor, tolerance: float = TOLER
 
 
 def _shape(array: Tensor) -> Localized:
-    return Localized(f"shape {list(array.shape)}", f"形 {list(array.shape)}")
+    return translated("shape {shape}", shape=list(array.shape))

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 import torch
 from jaxtyping import Float
 
-from attendo.data.forecasts import Forecast, english, japanese
+from attendo.data.batches import pad_rows
+from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
+from attendo.data.forecasts_grammar import Connective
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
-from attendo_course.lessons.ablate_corpus import (
-    Pieces,
-    small_forecasts,
-    small_pieces,
-    translations,
-    unordered_limit,
-)
+from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
+    NO_TARGET,
     ArrayTask,
+    Examples,
     Training,
     curve,
     margin,
@@ -34,6 +35,121 @@ from attendo_course.lessons.arrays import (
     trained,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+
+DATES = ("today", "tomorrow", "this weekend", "on Monday", "on Sunday")
+PLACES = ("Sapporo", "Sendai", "Tokyo", "Kyoto", "Osaka", "Naha")
+CERTAINTIES = ("will", "may")
+TIMES = 5
+"""Of the day, up to the evening."""
+CONNECTIVES: tuple[Connective, ...] = ("although", "after", "because")
+PHENOMENA = ("rain", "thunderstorms", "snow", "cloudy", "foggy", "sunny", "clear", "dry")
+SPELLING_ROWS = 1000
+"""Forecasts that the pieces are learned from: all words are in them many times."""
+SPELLING_SIZE = 600
+
+
+def small_forecast(rng: np.random.Generator) -> Forecast:
+    """What one weather does, with another in a clause below it; each of 50,400 is equally likely.
+
+    English says the main clause first, Japanese the clause below it.
+    """
+    main, below = rng.choice(len(PHENOMENA), 2, replace=False)
+    return Forecast(
+        date=DATES[rng.integers(len(DATES))],
+        place=PLACES[rng.integers(len(PLACES))],
+        certainty=CERTAINTIES[rng.integers(len(CERTAINTIES))],
+        main=Clause(Weather(PHENOMENA[main]), int(rng.integers(TIMES))),
+        below=((CONNECTIVES[rng.integers(len(CONNECTIVES))], Clause(Weather(PHENOMENA[below]))),),
+    )
+
+
+def small_forecasts(rng: np.random.Generator, n: int, without: Collection[Forecast] = ()) -> list[Forecast]:
+    """So many different forecasts, none of them among the others."""
+    found: dict[Forecast, None] = {}
+    others = set(without)
+    while len(found) < n:
+        forecast = small_forecast(rng)
+        if forecast not in others:
+            found[forecast] = None
+    return list(found)
+
+
+def turned_round(forecast: Forecast) -> Forecast:
+    """The forecast with the weather of its two clauses exchanged."""
+    ((connective, below),) = forecast.below
+    main = replace(forecast.main, event=below.event)
+    return replace(forecast, main=main, below=((connective, replace(below, event=forecast.main.event)),))
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """The pieces of the small corpus as ids without gaps: a tokenizer's own, of which most are bytes never used.
+
+    ids: of the tokenizer, by our number. The first four are pad, unk, bos and eos, here and there.
+    """
+
+    tokenizer: Tokenizer
+    ids: tuple[int, ...]
+
+    def encode(self, text: str) -> list[int]:
+        """Our ids of a text. Raises ValueError if it needs a piece that the small corpus does not."""
+        return [self.ids.index(i) for i in self.tokenizer.encode(text)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of our ids."""
+        return self.tokenizer.decode([self.ids[i] for i in ids])
+
+    def names(self, ids: Sequence[int]) -> list[str]:
+        """What each id looks like."""
+        return self.tokenizer.pieces([self.ids[i] for i in ids])
+
+    def __len__(self) -> int:
+        """Pieces, the four specials included."""
+        return len(self.ids)
+
+
+@cache
+def small_pieces() -> Pieces:
+    """Pieces that spell every small forecast, most of them a word each; BPE over both languages.
+
+    >>> pieces = small_pieces()
+    >>> pieces.names(pieces.encode("Today it will be foggy in Kyoto"))
+    ['▁Today', '▁it', '▁will', '▁be', '▁foggy', '▁in', '▁Kyoto']
+    """
+    forecasts = small_forecasts(np.random.default_rng(0), SPELLING_ROWS)
+    texts = [text for forecast in forecasts for text in (english(forecast), japanese(forecast))]
+    tokenizer = train_tokenizer(texts, TokenizerConfig(vocab_size=SPELLING_SIZE))
+    used = {i for row in tokenizer.encode_batch(texts) for i in row}
+    return Pieces(tokenizer, (*range(Tokenizer.eos_id + 1), *sorted(used)))
+
+
+def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> Examples:
+    """Forecasts as an EncoderDecoder takes them, English to Japanese.
+
+    src = source + eos, tgt = bos + target, targets = target + eos, padded behind.
+    """
+    sources = [pieces.encode(english(forecast)) for forecast in forecasts]
+    targets = [pieces.encode(japanese(forecast)) for forecast in forecasts]
+    src, lengths = pad_rows([[*ids, Tokenizer.eos_id] for ids in sources], Tokenizer.pad_id)
+    tgt, _ = pad_rows([[Tokenizer.bos_id, *ids] for ids in targets], Tokenizer.pad_id)
+    wanted, _ = pad_rows([[*ids, Tokenizer.eos_id] for ids in targets], NO_TARGET)
+    inputs = {"src": src, "tgt": tgt} | ({} if lengths is None else {"src_lengths": lengths})
+    return Examples(inputs, wanted)
+
+
+def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[float, float]:
+    """(loss in nats a token, exact share) of the best translator that sees the pieces of a source without their order.
+
+    "It will be clear, although it will be foggy" has the same pieces as its opposite, which is as likely: that costs
+    ln 2 a sentence, and half of such sentences are wrong. No other two forecasts have the same pieces.
+    """
+    alike = [
+        sorted(pieces.encode(english(forecast))) == sorted(pieces.encode(english(turned_round(forecast))))
+        for forecast in forecasts
+    ]
+    n_targets = sum(len(pieces.encode(japanese(forecast))) + 1 for forecast in forecasts)
+    return sum(alike) * math.log(2) / n_targets, 1 - 0.5 * sum(alike) / len(alike)
+
 
 TRAIN_ROWS, TEST_ROWS, BATCH_ROWS = 96, 500, 16
 STEPS, WARMUP_SHARE, DECAY_SHARE, RATE = 300, 0.1, 0.5, 5e-3
@@ -204,12 +320,12 @@ def teach(options: Options) -> Iterator[Piece]:
         runs = [ablated(variant.config, task, steps, seed) for seed, task in tasks.items()]
         results.append(Result(variant, runs, results[0].runs if results else runs))
     columns = (
-        Localized("change", "変更"),
-        Localized("weights", "重み"),
-        Localized("exact %", "正解 %"),
-        Localized("loss (nats)", "損失（ナット）"),
-        Localized("vs base", "基準との差"),
-        Localized("in the paper", "論文での差"),
+        translated("change"),
+        translated("weights"),
+        translated("exact %"),
+        translated("loss (nats)"),
+        translated("vs base"),
+        translated("in the paper"),
     )
     yield Table("ablate", ABLATE.title, columns, (_unordered(data), *(result.row() for result in results)))
     yield _curves(results, steps)
@@ -222,18 +338,15 @@ def teach(options: Options) -> Iterator[Piece]:
 
 def _about(data: Data, steps: int, n_seeds: int) -> Localized:
     source, target = english(data.test[0]), japanese(data.test[0])
-    return Localized(
-        f"A small translator learns from {TRAIN_ROWS} forecasts and is tested on {len(data.test)} others, such as"
-        f' "{source}", which is "{target}" Each model is trained {n_seeds} times, for {steps} steps of {BATCH_ROWS}'
-        f" sentences; run i of each model has the same sentences. The base has 2 blocks a side, width 32, 4 heads of"
-        " 8, dropout .1, sinusoids, and norms before the sublayers. The letters are the rows of the paper's table 3."
-        ' Beside each stand what the paper changed, from what, and what that cost there. "exact" are the sentences'
-        " translated to the letter; losses are in nats a token.",
-        f"小さな翻訳モデルが {TRAIN_ROWS} 個の予報文から学び、別の {len(data.test)} 個で試される。例：「{source}」→"
-        f"「{target}」。各モデルを {n_seeds} 回、{BATCH_ROWS} 文ずつ {steps} ステップ学習する。i 回目の学習文は"
-        "どのモデルでも同じである。基準は両側 2 層、幅 32、8 次元のヘッド 4 個、ドロップアウト 0.1、正弦波の位置、副層"
-        "の前の正規化である。記号は論文の表 3 の行であり、右端は論文での損失の差と、論文が何を何から変えたかである。"
-        "「正解」は一字一句正しく訳された文の割合、損失は 1 トークンあたりのナットである。",
+    return passage(
+        "ablate.about",
+        TRAIN_ROWS=TRAIN_ROWS,
+        n_test=len(data.test),
+        source=source,
+        target=target,
+        n_seeds=n_seeds,
+        steps=steps,
+        BATCH_ROWS=BATCH_ROWS,
     )
 
 
@@ -241,8 +354,8 @@ def _unordered(data: Data) -> tuple[Cell, ...]:
     """The limit of any model that does not see the order of the source."""
     loss, exact = unordered_limit(data.test, data.pieces)
     return (
-        Localized("order unseen", "順序を見ない"),
-        Localized("limit", "限界"),
+        translated("order unseen"),
+        translated("limit"),
         f"{100 * exact:.0f}",
         f"{loss:.3f}",
         "",
@@ -255,10 +368,7 @@ def _curves(results: Sequence[Result], steps: int) -> Picture:
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
     values = np.stack([np.mean([curve(run.losses) for run in result.runs], axis=0) for result in shown])
-    title = Localized(
-        "Training loss: the base, then the best and the worst on the test",
-        "学習時の損失：基準、テストで最良のもの、最悪のもの",
-    )
+    title = translated("Training loss: the base, then the best and the worst on the test")
     return Picture("curves", title, values, tuple(r.variant.name.en for r in shown), ("1", str(steps)))
 
 
@@ -276,19 +386,13 @@ def _cross_attention(run: Training, data: Data) -> Picture:
     assert isinstance(run.model, EncoderDecoder)
     texts = english(data.test[0]), japanese(data.test[0])
     source, target = ((*data.pieces.names(data.pieces.encode(text)), "$") for text in texts)
-    title = Localized(
-        "Cross-attention of the base, last block: rows are what is wanted, columns the source",
-        "基準のクロスアテンション、最後の層（行は出力、列は入力）",
-    )
+    title = translated("Cross-attention of the base, last block: rows are what is wanted, columns the source")
     return Picture("matrix", title, cross_weights(run.model, data.test[0], data.pieces), target, source)
 
 
 def _verdicts(results: Sequence[Result], n_seeds: int) -> Localized:
     if n_seeds < 2:
-        return Localized(
-            "One run of each tells nothing about chance: train more seeds before you believe a difference.",
-            "各 1 回では偶然との区別がつかない。差を信じる前にシードを増やすこと。",
-        )
+        return passage("ablate.verdicts")
     found = {verdict: [r.variant.name for r in results[1:] if r.verdict == verdict] for verdict in (1, -1, 0)}
     en = {verdict: ", ".join(name.en for name in names) or "none" for verdict, names in found.items()}
     ja = {verdict: "、".join(name.ja for name in names) or "なし" for verdict, names in found.items()}
@@ -304,9 +408,9 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Localized:
 
 
 _FOUND = {
-    1: Localized("worse", "悪化"),
-    -1: Localized("better", "改善"),
-    0: Localized("not told apart", "区別できない"),
+    1: translated("worse"),
+    -1: translated("better"),
+    0: translated("not told apart"),
 }
 
 
@@ -327,24 +431,14 @@ def _positions(by_name: dict[str, Result]) -> Localized:
 def _dropout(by_name: dict[str, Result]) -> Localized:
     kinds = [by_name[name] for name in ("(D) drop 0", "base", "(D) drop .2")]
     shown = [f"{kind.training_loss:.3f} / {statistics.fmean(kind.losses):.3f}" for kind in kinds]
-    return Localized(
-        f"Training loss in the last steps / test loss with dropout 0: {shown[0]}, .1: {shown[1]}, .2: {shown[2]}. A"
-        " training loss far below the test loss means sentences learned by heart, two high ones too little learned."
-        " Dropout is on in training and off in the test, which can make the first the higher one.",
-        f"最後の学習損失とテスト損失は、ドロップアウト 0 で {shown[0]}、0.1 で {shown[1]}、0.2 で {shown[2]}。学習損失"
-        "がテスト損失よりずっと小さければ学習文の丸暗記であり、どちらも大きければ学習不足である。ドロップアウトは学習時に"
-        "だけ働くので、学習損失のほうが大きくなることもある。",
-    )
+    return passage("ablate.dropout", shown=shown)
 
 
 ABLATE = Lesson(
     "ablate",
     "Vaswani et al. 2017, table 3",
-    Localized("What each part of a small translator is worth", "小さな翻訳モデルの各部の効果"),
-    Localized(
-        "Heads, size of keys, depth, width, dropout, positions, place of the norm: what if one of them changes?",
-        "ヘッド数、キーの次元、層数、幅、ドロップアウト、位置、正規化の場所。どれか一つを変えると何が起こるか。",
-    ),
+    translated("What each part of a small translator is worth"),
+    passage("ablate.question"),
     3.0,
     teach,
     seeds=(SEEDS,),

@@ -2,44 +2,261 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from numpy import ndarray
 
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo.inference.embedder import nearest_rows
 from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording
 from attendo.models import EncoderDecoder, MaskedLM
+from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import Training, curve, mean_and_deviation
-from attendo_course.lessons.contexts_measures import (
-    NEIGHBORS,
-    Material,
-    Measures,
-    masked_measures,
-    neighbors,
-    shown_sentence,
-    translator_measures,
-)
 from attendo_course.lessons.contexts_models import (
     N_LAYERS,
     STATIC,
+    contexts,
     english,
     masked_model,
     new_masked_model,
     new_translator,
+    noun_vectors,
+    tokenizer,
     translator,
 )
-from attendo_course.lessons.contexts_words import AMBIGUOUS, KINDS, Noun, Sentence
+from attendo_course.lessons.contexts_words import (
+    AMBIGUOUS,
+    KINDS,
+    Clause,
+    Kind,
+    Noun,
+    Sentence,
+    nouns,
+    synonyms,
+    two_meanings,
+)
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+
+RIDGE = 1.0
+
+
+def read_by_probe(
+    x: Float[ndarray, "n d"], labels: Sequence[str], new: Float[ndarray, "m d"], strength: float = RIDGE
+) -> list[str]:
+    """The labels that a linear probe, fitted to vectors x and their labels, reads from new vectors.
+
+    Ridge regression to +1 for a vector's label and -1 for each other: W = (XᵀX + λI)⁻¹ XᵀY of centered X and Y; the
+    largest score wins, of equal ones the label that comes first. Hoerl & Kennard 1970.
+
+    >>> read_by_probe(np.array([[0.0], [1.0]]), ["no", "yes"], np.array([[0.9], [0.2]]))
+    ['yes', 'no']
+    """
+    names = sorted(set(labels))
+    y = np.where(np.array(labels)[:, None] == np.array(names), 1.0, -1.0)
+    center, middle = x.mean(axis=0), y.mean(axis=0)
+    centered = x - center
+    weights = np.linalg.solve(
+        centered.T @ centered + strength * np.eye(x.shape[1]), centered.T @ (y - middle)
+    )
+    scores = (new - center) @ weights + middle
+    return [names[i] for i in scores.round(9).argmax(axis=1)]  # equal but for rounding is equal
+
+
+def share_right(read: Sequence[str], true: Sequence[str]) -> float:
+    """The share of labels read right.
+
+    >>> share_right(["a", "b"], ["a", "a"])
+    0.5
+    """
+    return float(np.mean([one == other for one, other in zip(read, true, strict=True)]))
+
+
+def mean_cosine(x: Float[ndarray, "n d"], y: Float[ndarray, "m d"]) -> float:
+    """The mean cosine over all pairs of a row of x and a row of y that is not the same array's same row.
+
+    >>> mean_cosine(np.eye(2), np.array([[1.0, 0.0]])), mean_cosine(x := np.eye(2), x)
+    (0.5, 0.0)
+    """
+    cosines = _unit(x) @ _unit(y).T
+    if x is y:
+        return float(cosines[~np.eye(len(x), dtype=bool)].mean())
+    return float(cosines.mean())
+
+
+def _unit(x: Float[ndarray, "n d"]) -> Float[ndarray, "n d"]:
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
+
+
+NEIGHBORS = 3
+CUES: dict[Kind, str] = {"animal": "hungry", "thing": "broken"}
+"""What stands before the noun in the sentences that are shown."""
+Vectors = Float[ndarray, "sentences d_model"]
+Measures = Mapping[str, tuple[float, ...]]
+"""By layer, in the layers' order."""
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """The sentences: what probes are fitted to, and what they are tested on, with other cues and unseen clauses.
+
+    fit, test: about ambiguous nouns; synonyms_fit, synonyms_test: about nouns that share a translation.
+    """
+
+    tokens: Tokenizer
+    fit: Sequence[Sentence]
+    test: Sequence[Sentence]
+    synonyms_fit: Sequence[Sentence]
+    synonyms_test: Sequence[Sentence]
+
+    @classmethod
+    def drawn(cls) -> Material:
+        """The same sentences for every seed."""
+        rng = np.random.default_rng(0)
+        two, one = ([noun for pair in pairs for noun in pair] for pairs in (two_meanings(), synonyms()))
+        return cls(
+            tokenizer(),
+            contexts(two, "first", rng, unseen=False),
+            contexts(two, "second", rng, unseen=True),
+            contexts(one, "first", rng, unseen=False),
+            contexts(one, "second", rng, unseen=True),
+        )
+
+    @cached_property
+    def held_out(self) -> list[Sentence]:
+        """What the models are measured on: no clause that begins one of them was trained on."""
+        return [*self.test, *self.synonyms_test]
+
+
+def nouns_of(sentences: Sequence[Sentence]) -> list[Noun]:
+    """The noun of each sentence's first clause."""
+    return [sentence.clauses[0].noun for sentence in sentences]
+
+
+def likeness(vectors: Vectors, about: Sequence[Noun], pairs: Sequence[tuple[Noun, Noun]]) -> float:
+    """The mean cosine of the vectors of two nouns, mean of the pairs; about: the noun of each vector.
+
+    Of all vectors their mean is subtracted first: what every vector has tells nothing of a noun.
+
+    >>> cat, dog = (Noun(source, "", "animal") for source in ("cat", "dog"))
+    >>> likeness(np.array([[2.0, 1.0], [0.0, 1.0]]), [cat, dog], [(cat, dog)])
+    -1.0
+    """
+    centered = vectors - vectors.mean(axis=0)
+    rows = {noun: centered[[other == noun for other in about]] for pair in pairs for noun in pair}
+    return float(np.mean([mean_cosine(rows[one], rows[other]) for one, other in pairs]))
+
+
+def kind_read(fit: Vectors, test: Vectors, material: Material) -> tuple[float, float]:
+    """How often a probe tells an ambiguous noun's kind: of nouns that it was fitted to, and of one that it was not.
+
+    Both times the cues are others than those that it was fitted to.
+    """
+    fitted, asked = nouns_of(material.fit), nouns_of(material.test)
+    kinds, true = [noun.kind for noun in fitted], [noun.kind for noun in asked]
+    known = share_right(read_by_probe(fit, kinds, test), true)
+    shares = []
+    for source in AMBIGUOUS:
+        others = [i for i, noun in enumerate(fitted) if noun.source != source]
+        own = [i for i, noun in enumerate(asked) if noun.source == source]
+        read = read_by_probe(fit[others], [kinds[i] for i in others], test[own])
+        shares.append(share_right(read, [true[i] for i in own]))
+    return known, float(np.mean(shares))
+
+
+def masked_measures(model: MaskedLM, material: Material) -> Measures:
+    """Of each layer: cosine in one meaning, in two; kind read, of a new noun; share of neighbors of the right kind."""
+    fit, test = (noun_vectors(model, material.tokens, part) for part in (material.fit, material.test))
+    about, pairs = nouns_of(material.test), two_meanings()
+    same = [(noun, noun) for pair in pairs for noun in pair]
+    return {
+        layer: (
+            likeness(test[layer], about, same),
+            likeness(test[layer], about, pairs),
+            *kind_read(fit[layer], test[layer], material),
+            right_neighbors(model, material.tokens, layer),
+        )
+        for layer in test
+    }
+
+
+def translator_measures(model: EncoderDecoder, material: Material) -> Measures:
+    """Of each layer: how often kind, translation and source word are read; cosine of one source, of one translation.
+
+    Kind and translation are read of ambiguous nouns, the source word of synonyms. The cosines are those of the two
+    meanings of a source word, and of two source words of one meaning.
+    """
+    parts = (material.fit, material.test, material.synonyms_fit, material.synonyms_test)
+    fit, test, one_fit, one_test = (noun_vectors(model, material.tokens, part) for part in parts)
+    fitted, asked, one_fitted, one_asked = (nouns_of(part) for part in parts)
+
+    def measured(layer: str) -> tuple[float, ...]:
+        targets = read_by_probe(fit[layer], [noun.target for noun in fitted], test[layer])
+        sources = read_by_probe(one_fit[layer], [noun.source for noun in one_fitted], one_test[layer])
+        both = np.concatenate([test[layer], one_test[layer]])
+        return (
+            kind_read(fit[layer], test[layer], material)[0],
+            share_right(targets, [noun.target for noun in asked]),
+            share_right(sources, [noun.source for noun in one_asked]),
+            likeness(both, [*asked, *one_asked], two_meanings()),
+            likeness(both, [*asked, *one_asked], synonyms()),
+        )
+
+    return {layer: measured(layer) for layer in test}
+
+
+def shown_sentence(source: str, kind: Kind) -> Sentence:
+    """The hungry or the broken one is here.
+
+    >>> shown_sentence("bat", "thing").english
+    'the broken bat is here'
+    """
+    noun = next(noun for noun in nouns() if (noun.source, noun.kind) == (source, kind))
+    return Sentence((Clause(noun, CUES[kind], "is here"),))
+
+
+def neighbors(
+    model: MaskedLM, tokens: Tokenizer, source: str, layer: str
+) -> Mapping[Kind, list[tuple[float, Noun]]]:
+    """The nouns of one meaning nearest to an ambiguous one as an animal and as a thing, as (cosine, noun).
+
+    They stand in a sentence without a cue: "the white … is here".
+    """
+    others = [noun for noun in nouns() if noun.source not in AMBIGUOUS]
+    plain = [Sentence((Clause(noun, "white", "is here"),)) for noun in others]
+    rows = noun_vectors(model, tokens, plain)[layer]
+    own = noun_vectors(model, tokens, [shown_sentence(source, kind) for kind in KINDS])[layer]
+    return {
+        kind: [(cosine, others[row]) for cosine, row in nearest_rows(vector, rows, NEIGHBORS)]
+        for kind, vector in zip(KINDS, own, strict=True)
+    }
+
+
+def right_neighbors(model: MaskedLM, tokens: Tokenizer, layer: str) -> float:
+    """The share of the nearest nouns that are of the kind that the sentence tells, over all ambiguous nouns."""
+    return float(
+        np.mean(
+            [
+                noun.kind == kind
+                for source in AMBIGUOUS
+                for kind, found in neighbors(model, tokens, source, layer).items()
+                for _, noun in found
+            ]
+        )
+    )
+
 
 SEEDS = 3
 MASKED_STEPS, TRANSLATOR_STEPS = 1500, 500
-LAYER = Localized("layer", "層")
-KIND = Localized("kind", "種類")
+LAYER = translated("layer")
+KIND = translated("kind")
 ENCODER_END, DECODER_END = f"encoder {N_LAYERS}", f"decoder {N_LAYERS}"
 
 
@@ -47,16 +264,7 @@ def teach(options: Options) -> Iterator[Piece]:
     """A masked model's vectors of ambiguous nouns; then a translator's, in encoder and decoder."""
     material, seeds = Material.drawn(), range(1, 1 + (options.seeds or SEEDS))
     tokens = material.tokens
-    yield Localized(
-        f"The corpus: {len(AMBIGUOUS)} nouns are an animal or a thing (a bat is コウモリ or バット), and other words"
-        " of the sentence, the cues, tell which. A probe is a linear map from a vector to a label, fitted to sentences"
-        " with some of the cues and tested on sentences with others, in clauses that no model was trained on. By"
-        " chance it is right about the kind half of the time.",
-        f"コーパスでは {len(AMBIGUOUS)} 個の名詞が動物と物のどちらにもなり（bat はコウモリかバット）、どちらであるかは"
-        "文中の別の語（手掛かり）からわかる。プローブはベクトルからラベルへの線形写像で、一部の手掛かりをもつ文に当て"
-        "はめ、別の手掛かりをもつ文で試す。試験の節は、どのモデルの学習にも使っていない。種類を当て推量で答えれば、"
-        "正答率は半分である。",
-    )
+    yield passage("contexts.teach", n_nouns=len(AMBIGUOUS))
     masked = [masked_model(tokens, material.held_out, options.steps(MASKED_STEPS), seed) for seed in seeds]
     yield from in_context(masked, [new_masked_model(tokens, seed) for seed in seeds], material)
     translators = [
@@ -70,25 +278,17 @@ def in_context(
 ) -> Iterator[Piece]:
     """What a model of hidden words, which has never seen a translation, makes of an ambiguous noun."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
-    yield _curve("masked", Localized("Masked model: training loss", "マスク言語モデル：学習時の損失"), runs)
+    yield _curve("masked", translated("Masked model: training loss"), runs)
     columns = (
         LAYER,
-        Localized("one meaning", "同じ意味"),
-        Localized("two", "別の意味"),
+        translated("one meaning"),
+        translated("two"),
         KIND,
-        Localized("new noun", "未知の名詞"),
-        Localized("neighbors", "近傍"),
+        translated("new noun"),
+        translated("neighbors"),
     )
-    yield Localized(
-        "The table has the cosine of an ambiguous noun's vectors in two sentences, of one meaning and of two (the mean"
-        " of all vectors is subtracted first); how often a probe reads from them the kind, animal or thing, also of a"
-        f' noun that it was not fitted to ("new noun"); and the share of the {NEIGHBORS} nearest nouns that are of this'
-        " kind.",
-        "次の表に示すのは、多義の名詞の、二つの文でのベクトルのコサイン（同じ意味どうしと、別の意味どうし。全ベクトル"
-        "の平均を引いてから計算）、プローブが種類（動物か物か）を読む正答率、プローブの当てはめに使わなかった「未知の"
-        f"名詞」での正答率、最も近い {NEIGHBORS} 個の名詞のうち同じ種類の割合である。",
-    )
-    title = Localized("A model of hidden English words", "隠した英単語を当てるモデル")
+    yield passage("contexts.in_context", NEIGHBORS=NEIGHBORS)
+    title = translated("A model of hidden English words")
     found = [masked_measures(model, material) for model in models]
     control = [masked_measures(model, material) for model in untrained]
     yield Table("words-in-context", title, columns, _rows(found))
@@ -97,14 +297,15 @@ def in_context(
     _, _, static, _, _ = _mean(found, STATIC)
     same, other, kind, new, _ = _mean(found, ENCODER_END)
     guessed = _mean(control, ENCODER_END)[2]
-    said = Localized(
-        "The embedding is one vector whatever the sentence, so a probe reads the kind from it"
-        f" {static:.0%} of the time. Behind layer {N_LAYERS} vectors of one meaning have a cosine of {same:.2f}, of two"
-        f" {other:.2f}, and the probe is right {kind:.0%} of the time, {new:.0%} on a noun that it was not fitted to;"
-        f" without training it is right {guessed:.0%} of the time.",
-        f"埋め込みは文によらず同じベクトルなので、プローブが種類を読む正答率は {static:.0%} である。第 {N_LAYERS} 層の"
-        f"後では、ベクトルのコサインは同じ意味なら {same:.2f}、別の意味なら {other:.2f} であり、プローブの正答率は"
-        f" {kind:.0%}、当てはめに使わなかった名詞では {new:.0%}、学習していないモデルでは {guessed:.0%} である。",
+    said = passage(
+        "contexts.in_context-2",
+        static=static,
+        N_LAYERS=N_LAYERS,
+        same=same,
+        other=other,
+        kind=kind,
+        new=new,
+        guessed=guessed,
     )
     yield Conclusion(said)
 
@@ -116,15 +317,13 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
         rows.append((shown_sentence("bat", kind).english, ENCODER_END, _listed(found)))
     columns = (
-        Localized("bat in", "bat の現れる文"),
+        translated("bat in"),
         LAYER,
-        Localized("nearest nouns (cosine)", "最も近い名詞（コサイン）"),
+        translated("nearest nouns (cosine)"),
     )
-    yield Table("bat", Localized('What is near "bat"', "bat の近くにある名詞"), columns, tuple(rows))
+    yield Table("bat", translated('What is near "bat"'), columns, tuple(rows))
     sentence = shown_sentence("bat", "animal")
-    title = Localized(
-        'Where "bat" looks, by layer and head (rows: layer.head)', "bat が注目する語（行は層.ヘッド）"
-    )
+    title = translated('Where "bat" looks, by layer and head (rows: layer.head)')
     weights = gaze(model, tokens, sentence)
     n_heads = len(weights) // N_LAYERS
     names = tuple(f"{layer + 1}.{head + 1}" for layer in range(N_LAYERS) for head in range(n_heads))
@@ -145,34 +344,22 @@ def in_translation(
 ) -> Iterator[Piece]:
     """Where in a translator the meaning of the source word and that of the target word can be read."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
-    yield _curve("translator", Localized("Translator: training loss", "翻訳モデル：学習時の損失"), runs)
+    yield _curve("translator", translated("Translator: training loss"), runs)
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
     columns = (
         LAYER,
         KIND,
-        Localized("target word", "訳語"),
-        Localized("source word", "原語"),
-        Localized("bat, bat", "bat, bat"),
-        Localized("dog, hound", "dog, hound"),
+        translated("target word"),
+        translated("source word"),
+        translated("bat, bat"),
+        translated("dog, hound"),
     )
     n_targets, n_sources = (
         len({sentence.clauses[0].noun for sentence in part})
         for part in (material.test, material.synonyms_test)
     )
-    yield Localized(
-        "The next table has, at the noun in the encoder and where its translation comes next in the decoder, how often"
-        f" a probe reads an ambiguous noun's kind and its translation (one of {n_targets}) and, of nouns that share a"
-        f" translation in pairs, as dog and hound do 犬, the source word (one of {n_sources}); then the cosines of one"
-        " source word with two translations, as bat, and of two source words with one, as dog and hound.",
-        "次の表では、エンコーダは名詞の位置、デコーダはその訳語を次に出す位置のベクトルを使う。示すのは、プローブが多義"
-        f"の名詞の種類と訳語（{n_targets} 語のうち一つ）を読む正答率、dog と hound（どちらも犬）のように訳語を共有する"
-        f"名詞の原語（{n_sources} 語のうち一つ）を読む正答率、bat のように訳語が二つある一つの原語のコサイン、dog と"
-        " hound のように訳語が同じ二つの原語のコサインである。",
-    )
-    title = Localized(
-        f"A translator; {exact} % of unseen sentences right to the letter",
-        f"翻訳モデル（未見の文の {exact} % を一字一句正しく訳す）",
-    )
+    yield passage("contexts.in_translation", n_targets=n_targets, n_sources=n_sources)
+    title = translated("A translator; {exact} % of unseen sentences right to the letter", exact=exact)
     found = [translator_measures(model, material) for model in models]
     control = [translator_measures(model, material) for model in untrained]
     yield Table("translator", title, columns, _rows(found))
@@ -187,27 +374,12 @@ def _where_kind(found: Sequence[Measures], control: Sequence[Measures]) -> Local
     encoder, decoder = (_mean(found, layer)[0] for layer in (ENCODER_END, DECODER_END))
     guessed = [_mean(control, layer)[0] for layer in (ENCODER_END, DECODER_END)]
     if decoder < 0.75:
-        said = Localized(
-            "This translator has not learned to settle it.", "この翻訳モデルはまだ意味を決められない。"
-        )
+        said = translated("This translator has not learned to settle it.")
     elif encoder - 0.5 < (decoder - 0.5) / 2:
-        said = Localized(
-            "This translator settles most of it in the decoder, whose attention reaches the cue as well as the noun.",
-            "この翻訳モデルは意味の大半をデコーダで決めている。デコーダのアテンションは名詞にも手掛かりにも届くからである。",
-        )
+        said = passage("contexts.where_kind")
     else:
-        said = Localized(
-            "This translator settles most of it in the encoder.",
-            "この翻訳モデルは意味の大半をエンコーダで決めている。",
-        )
-    return Localized(
-        f"The kind of an ambiguous noun is read from the encoder's output {encoder:.0%} of the time, from the decoder's"
-        f" {decoder:.0%} (without training {guessed[0]:.0%} and {guessed[1]:.0%}). {said.en} At the decoder's input"
-        " stands the word before the noun, which may be an adjective that tells the kind.",
-        f"多義の名詞の種類は、エンコーダの出力から {encoder:.0%}、デコーダの出力から {decoder:.0%} 読める（学習して"
-        f"いないモデルでは {guessed[0]:.0%} と {guessed[1]:.0%}）。{said.ja}デコーダの入力にあるのは名詞の直前の語で"
-        "あり、それが種類を表す形容詞であることもある。",
-    )
+        said = translated("This translator settles most of it in the encoder.")
+    return passage("contexts.where_kind-2", encoder=encoder, decoder=decoder, guessed=guessed, said=said)
 
 
 def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Localized:
@@ -217,26 +389,21 @@ def _where_words(found: Sequence[Measures], control: Sequence[Measures]) -> Loca
     )
     first, last = (_mean(control, layer)[3:] for layer in (ENCODER_END, DECODER_END))
     if min(bats - dogs, late_dogs - late_bats) > 0.1:
-        said = Localized(
-            "The encoder's vectors go by the source word, the decoder's by its translation.",
-            "エンコーダのベクトルは主に原語で、デコーダのベクトルは主に訳語で決まる。",
-        )
+        said = translated("The encoder's vectors go by the source word, the decoder's by its translation.")
     else:
-        said = Localized(
-            "So it is not clear that the encoder's vectors go by the source word and the decoder's by its translation.",
-            "エンコーダのベクトルは原語で、デコーダのベクトルは訳語で決まるとは、はっきりとは言えない。",
-        )
-    return Localized(
-        f"In the encoder's output the two meanings of a word like bat have a cosine of {bats:.2f}, two words like dog"
-        f" and hound one of {dogs:.2f} (without training {first[0]:.2f} and {first[1]:.2f}); in the decoder's it is"
-        f" {late_bats:.2f} and {late_dogs:.2f} ({last[0]:.2f} and {last[1]:.2f}). {said.en} A probe reads the source"
-        f" word from the encoder's output {source:.0%} of the time, the translation from the decoder's {target:.0%},"
-        f" and from there the source word, too, {kept:.0%}.",
-        f"エンコーダの出力でのコサインは、bat のような語の二つの意味では {bats:.2f}、dog と hound のような二つの語では"
-        f" {dogs:.2f} である（学習していないモデルでは {first[0]:.2f} と {first[1]:.2f}）。デコーダの出力では"
-        f" {late_bats:.2f} と {late_dogs:.2f} である（{last[0]:.2f} と {last[1]:.2f}）。{said.ja}プローブは原語を"
-        f"エンコーダの出力から {source:.0%}、訳語をデコーダの出力から {target:.0%} 読み、原語もデコーダの出力から"
-        f" {kept:.0%} 読む。",
+        said = passage("contexts.where_words")
+    return passage(
+        "contexts.where_words-2",
+        bats=bats,
+        dogs=dogs,
+        first=first,
+        late_bats=late_bats,
+        late_dogs=late_dogs,
+        last=last,
+        said=said,
+        source=source,
+        target=target,
+        kept=kept,
     )
 
 
@@ -249,9 +416,7 @@ def _translations(model: EncoderDecoder, tokens: Tokenizer) -> Localized:
     return Localized(lines, lines)
 
 
-_UNTRAINED = Localized(
-    "The same of models that are not trained", "学習していないモデルで同じものを測った結果"
-)
+_UNTRAINED = translated("The same of models that are not trained")
 
 
 def _mean(found: Sequence[Measures], layer: str) -> tuple[float, ...]:
@@ -281,12 +446,8 @@ def _curve(name: str, title: Localized, runs: Sequence[Training]) -> Picture:
 LESSON = Lesson(
     "words-in-context",
     "NYU Deep Learning 12-3: hidden states as the meaning of a word",
-    Localized("One word in two contexts", "一つの語と二つの文脈"),
-    Localized(
-        "What does a hidden state know of a word that its embedding does not? Where does a model settle whether a bat"
-        " is an animal?",
-        "隠れ状態は、埋め込みにはない、語の何を知っているのか。bat が動物かどうかを、モデルはどこで決めるのか。",
-    ),
+    translated("One word in two contexts"),
+    passage("contexts.question"),
     3.0,
     teach,
     seeds=(SEEDS,),

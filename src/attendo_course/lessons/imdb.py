@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,9 +17,12 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
-from attendo.data.labelled import LabelledRow
+from attendo.data.held_out import source_hash
+from attendo.data.labelled import LabelledRow, LabelledSource, count_labels, read_labelled
+from attendo.data.lines import text_lines
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
@@ -25,17 +30,132 @@ from attendo.models import EncoderClassifier, parameter_count
 from attendo.runs.settings import preset_tables
 from attendo.runs.task_specs import CLASSIFICATION
 from attendo.runs.training_run import new_run
-from attendo_course.lessons.arrays import ArrayTask, curve, measures, seeded, trained
-from attendo_course.lessons.imdb_reviews import (
-    PAD_ID,
-    Reviews,
-    as_json_lines,
-    reviews,
-    vocabulary,
-    word_examples,
-    words_of,
-)
+from attendo_course.book import passage, translated
+from attendo_course.lessons.arrays import ArrayTask, Examples, curve, measures, seeded, trained
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+
+UNKNOWN_ID, PAD_ID = 0, 1
+"""The lecture's."""
+CLASSES = ("neg", "pos")
+VALIDATION = 10
+"""One training review in so many validates."""
+HOME = "https://ai.stanford.edu/~amaas/data/sentiment"
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Labelled reviews: to learn from, to choose by, and to be tested on; labels: their names, sorted."""
+
+    labels: tuple[str, ...]
+    train: Sequence[LabelledRow]
+    valid: Sequence[LabelledRow]
+    test: Sequence[LabelledRow]
+
+    @property
+    def n_known(self) -> int:
+        """Test reviews whose text is also one to learn from or to choose by."""
+        known = {row.text for row in (*self.train, *self.valid)}
+        return sum(row.text in known for row in self.test)
+
+    def ids(self, rows: Iterable[LabelledRow]) -> list[int]:
+        """The class of each row: the place of its label."""
+        return [self.labels.index(row.label) for row in rows]
+
+
+def reviews(files: Sequence[Path]) -> Reviews:
+    """The reviews of the folder aclImdb, or of a file to learn from and one for the test.
+
+    The training reviews whose hash is a multiple of ten validate, so that equal texts are on one side. Raises
+    AttendoError for other files than these, for unreadable ones, and for a test label that training has not.
+    """
+    match files:
+        case [*given] if missing := [path for path in given if not path.exists()]:
+            raise AttendoError(f"{missing[0]}: no such file or folder; film reviews are at {HOME}")
+        case [folder] if folder.is_dir():
+            train, test = _folder(folder / "train"), _folder(folder / "test")
+        case [first, second]:
+            train, test = _file(first), _file(second)
+        case _:
+            told = f"{len(files)} given; " if files else ""
+            raise AttendoError(
+                f"{told}the lesson needs film reviews: get them from {HOME} and give the folder, --train aclImdb, or"
+                " two files of a label and a text a row, --train TRAIN.tsv --train TEST.tsv"
+            )
+    labels = tuple(count_labels(train, str(files[0])))
+    if strange := next((row for row in test if row.label not in labels), None):
+        raise AttendoError(
+            f"{files[-1]}:{strange.number}: the label {strange.label!r} is none of {', '.join(labels)} of {files[0]}"
+        )
+    valid = [row for row in train if source_hash(row.text) % VALIDATION == 0]
+    rest = [row for row in train if source_hash(row.text) % VALIDATION]
+    for name, part in (("training", rest), ("validation", valid)):
+        if {row.label for row in part} != set(labels):
+            raise AttendoError(
+                f"{files[0]}: of its {len(train)} texts {len(part)} are for {name}, which lack a label: give more texts"
+            )
+    return Reviews(labels, rest, valid, test)
+
+
+def _folder(folder: Path) -> list[LabelledRow]:
+    """Texts under the names of their labels, as the data set has them: neg/*.txt and pos/*.txt."""
+    found = [(label, path) for label in CLASSES for path in sorted((folder / label).glob("*.txt"))]
+    if not found:
+        raise AttendoError(
+            f"{folder}: no neg/*.txt and pos/*.txt in it; give the folder that holds train and test"
+        )
+    return [
+        LabelledRow(number, label, path.read_text("utf-8")) for number, (label, path) in enumerate(found, 1)
+    ]
+
+
+def _file(path: Path) -> list[LabelledRow]:
+    """Rows of a file. Of one without names of columns, the first is the label and the last the text."""
+    columns = None
+    if ".tsv" in path.suffixes and path.is_file():
+        line = next((line for _, line in text_lines(path)), "")
+        columns = ("1", str(line.count("\t") + 1)) if isinstance(line, str) else None
+    return list(read_labelled(LabelledSource(path, columns)))
+
+
+def as_json_lines(rows: Iterable[LabelledRow], path: Path) -> Path:
+    """Writes the rows as a file that `attendo train classification` reads."""
+    lines = (json.dumps({"label": row.label, "text": row.text}, ensure_ascii=False) for row in rows)
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path
+
+
+def words_of(text: str, most: int) -> list[str]:
+    """The first words of a text as the lecture cuts it: lower case, what stands between white space.
+
+    >>> words_of("A GOOD film, really", 3)
+    ['a', 'good', 'film,']
+    """
+    return text.lower().split()[:most]
+
+
+def vocabulary(rows: Iterable[LabelledRow], most: int) -> dict[str, int]:
+    """The ids of the most frequent words, from 2 on: 0 is an unknown word, 1 the padding.
+
+    >>> vocabulary([LabelledRow(1, "pos", "so so good"), LabelledRow(2, "neg", "so bad")], 2)
+    {'so': 2, 'bad': 3}
+    """
+    counts = Counter(word for row in rows for word in row.text.lower().split())
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:most]
+    return {word: number for number, (word, _) in enumerate(ranked, PAD_ID + 1)}
+
+
+def word_examples(
+    rows: Sequence[LabelledRow], classes: Sequence[int], ids: Mapping[str, int], length: int, *, masked: bool
+) -> Examples:
+    """Each text as the ids of its first words, padded to `length`; masked: `src_lengths` tell where the padding is."""
+    src = torch.full((len(rows), length), PAD_ID)
+    lengths = torch.empty(len(rows), dtype=torch.int64)
+    for i, row in enumerate(rows):
+        found = [ids.get(word, UNKNOWN_ID) for word in words_of(row.text, length)] or [UNKNOWN_ID]
+        src[i, : len(found)], lengths[i] = torch.tensor(found), len(found)
+    inputs = {"src": src, "src_lengths": lengths} if masked else {"src": src}
+    return Examples(inputs, torch.tensor(classes))
+
 
 KNOWN_WORDS, LENGTH, BATCH_ROWS, EPOCHS, RATE = 50_000, 200, 164, 10, 1e-3
 """The lecture's: words with an id, words of a review that are read, and its training by AdamW."""
@@ -120,7 +240,7 @@ def our_run(data: Reviews, options: Options) -> Result:
         seconds = time.process_time() - began
         classifier = Classifier.load(folder / "run")
         valid, test = (classifier.evaluate(rows).measures["accuracy"] for rows in (data.valid, data.test))
-        name = Localized("attendo train classification", "attendo train classification")
+        name = translated("attendo train classification")
         return Result(name, parameter_count(classifier.model), valid, test, seconds, losses)
 
 
@@ -139,7 +259,7 @@ def linear_run(data: Reviews) -> Result:
         for rows in (data.valid, data.test)
     )
     return Result(
-        Localized("TF-IDF + logistic regr.", "TF-IDF + ロジスティック回帰"),
+        translated("TF-IDF + logistic regr."),
         x.shape[1] + 1,
         valid,
         test,
@@ -168,24 +288,19 @@ def teach(options: Options) -> Iterator[Piece]:
     data = reviews(options.files)
     yield _about(data)
     ids = vocabulary(data.train, KNOWN_WORDS)
-    lecture, model = lecture_run(data, ids, Localized("the lecture's", "講義のモデル"), options, masked=False)
-    masked, _ = lecture_run(
-        data, ids, Localized("the same, padding masked", "同じ、パディングをマスク"), options, masked=True
-    )
+    lecture, model = lecture_run(data, ids, translated("the lecture's"), options, masked=False)
+    masked, _ = lecture_run(data, ids, translated("the same, padding masked"), options, masked=True)
     results = [lecture, masked, our_run(data, options)]
     if find_spec("sklearn"):
         results.append(linear_run(data))
     else:
-        yield Localized(
-            'The linear model is left out. For it: pip install "attendo[lessons]"',
-            '線形モデルは省略した。必要なら pip install "attendo[lessons]" を実行する。',
-        )
+        yield translated('The linear model is left out. For it: pip install "attendo[lessons]"')
     columns = (
-        Localized("model", "モデル"),
-        Localized("numbers", "パラメータ"),
-        Localized("valid", "検証"),
-        Localized("test", "テスト"),
-        Localized("CPU min", "CPU 分"),
+        translated("model"),
+        translated("numbers"),
+        translated("valid"),
+        translated("test"),
+        translated("CPU min"),
     )
     yield Table("imdb", IMDB.title, columns, tuple(result.row() for result in results))
     yield _curves(results[:3])
@@ -196,24 +311,14 @@ def teach(options: Options) -> Iterator[Piece]:
 def _about(data: Reviews) -> Localized:
     n = [f"{len(rows):,}" for rows in (data.train, data.valid, data.test)]
     known = data.n_known
-    return Localized(
-        f"{n[0]} reviews are learned from, {n[1]} of the training reviews are held out for validation, and {n[2]} are"
-        f" the test, of which {known:,} are also training reviews, word for word. The lecture's model reads the first"
-        f" {LENGTH} words in lower case, cut at white space: one block of width 32, two heads, the maximum over"
-        " time.",
-        f"{n[0]} 件で学習し、学習用から取り分けた {n[1]} 件で検証し、{n[2]} 件でテストする（うち"
-        f" {known:,} 件は学習用と一字一句同じ）。講義のモデルは小文字にして空白で区切った最初の {LENGTH} 語を読む。"
-        "幅 32 の 1 層、ヘッド 2 個、時間方向の最大値プーリング。",
-    )
+    return passage("imdb.about", n=n, known=known, LENGTH=LENGTH)
 
 
 def _curves(results: Sequence[Result]) -> Picture:
     values = [curve(result.losses) for result in results]
     longest = max(map(len, values))
     stretched = [np.interp(np.linspace(0, 1, longest), np.linspace(0, 1, len(v)), v) for v in values]
-    title = Localized(
-        "Training loss from the first step to each model's last", "学習時の損失（各モデルの最初から最後まで）"
-    )
+    title = translated("Training loss from the first step to each model's last")
     return Picture("curves", title, np.stack(stretched), ("lecture", "masked", "ours"), ("0", "1"))
 
 
@@ -223,12 +328,8 @@ def _choices(model: EncoderClassifier, data: Reviews, ids: dict[str, int]) -> It
         row = next(row for row in data.test if row.label == label)
         listed = ", ".join(f"{word} {count}" for word, count in chosen_words(model, row, ids))
         rows.append((label, listed))
-    title = Localized(
-        "What the lecture's maximum takes its 32 features from: words of the first test review of a label, with the"
-        " number of features",
-        "講義のモデルの最大値が 32 個の特徴をどの語から取るか：各ラベルの最初のテスト文の語と特徴の数",
-    )
-    yield Table("pooled", title, (Localized("label", "ラベル"), Localized("words", "語")), tuple(rows))
+    title = passage("imdb.choices")
+    yield Table("pooled", title, (translated("label"), translated("words")), tuple(rows))
 
 
 def _conclusion(results: Sequence[Result], data: Reviews) -> Localized:
@@ -242,26 +343,21 @@ def _conclusion(results: Sequence[Result], data: Reviews) -> Localized:
             " Where a test has other films than the training, what is learned of names does not carry over."
         )
         other_films_ja = "テストが別の映画のレビューなら、固有名詞について学んだことは役に立たない。"
-    return Localized(
-        f"Best on the test: {best.name.en}, {best.test:.1%}; the lecture reported 80.5% for its own. Masking the"
-        f" padding changes the lecture's by {change:+.1f} points. On the validation reviews the lecture's differs by"
-        f" {gap:+.1f} points from the test.{other_films}",
-        f"テストで最良は {best.name.ja}({best.test:.1%})。講義の報告値は 80.5% である。パディングをマスクすると"
-        f"講義のモデルは {change:+.1f} ポイント変わる。検証文とテストの差は講義のモデルで {gap:+.1f} ポイントである。"
-        f"{other_films_ja}",
+    return passage(
+        "imdb.conclusion",
+        best=best,
+        change=change,
+        gap=gap,
+        other_films=other_films,
+        other_films_ja=other_films_ja,
     )
 
 
 IMDB = Lesson(
     "imdb",
     "NYU Deep Learning 2020, week 12, notebook 15",
-    Localized("Is a film review kind?", "映画レビューは好意的か"),
-    Localized(
-        "How well does the lecture's one small block tell, what does its unmasked padding cost, and what does a better"
-        " recipe give? Give the reviews with --train.",
-        "講義の小さな 1 層はどこまで当てられるか。マスクされないパディングの代償は何か。より良い学習法なら何が得られる"
-        "か。レビューは --train で与える。",
-    ),
+    translated("Is a film review kind?"),
+    passage("imdb.question"),
     15.0,
     teach,
     takes_files=True,

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
-from torch import nn
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
 from attendo.data.weather import entropy
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
 from attendo.models import parameter_count
+from attendo.nn.attention import Attention
+from attendo.nn.blocks import Encoder, EncoderBlock, Residual
+from attendo.nn.layers import FeedForward, xavier
+from attendo.nn.positions import LearnedPositions
+from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
     ArrayTask,
     Draw,
+    Examples,
     Training,
     curve,
     logits_of,
@@ -27,36 +35,314 @@ from attendo_course.lessons.arrays import (
     seeded,
     trained,
 )
-from attendo_course.lessons.ladder_models import (
-    QueryModel,
-    SetEncoder,
-    Start,
-    counter,
-    difference_counter,
-    one_hot_counter,
-    signal_counter,
-)
-from attendo_course.lessons.ladder_tasks import (
-    BEGIN,
-    N_LETTERS,
-    SYMBOLS,
-    count_distribution,
-    counting,
-    difference_distribution,
-    signals,
-    text,
-    unordered_signal_limit,
-)
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+
+SYMBOLS = " ABC^"
+"""Blank, the letters, and the mark of the begin; a symbol's id is its place."""
+N_LETTERS = 3
+BEGIN = 4
+
+
+def one_hot(ids: Int[np.ndarray, "*batch"], n_symbols: int) -> Float[Tensor, "*batch symbols"]:
+    """A vector for each id: 1 at its place, 0 elsewhere.
+
+    >>> one_hot(np.array([1]), 3)
+    tensor([[0., 1., 0.]])
+    """
+    return F.one_hot(torch.from_numpy(ids), n_symbols).float()
+
+
+def letter_counts(ids: Int[np.ndarray, "rows length"]) -> Int[np.ndarray, "rows 3"]:
+    """How often A, B and C stand in each row.
+
+    >>> letter_counts(np.array([[1, 0, 1, 3]])).tolist()
+    [[2, 0, 1]]
+    """
+    return np.stack([(ids == letter).sum(1) for letter in range(1, N_LETTERS + 1)], axis=1)
+
+
+def counting(lengths: Sequence[int], *, begin: bool, difference: bool = False) -> Draw:
+    """Tasks T06a and T06b: x, letters or blanks as one-hot vectors `[rows, length, 4]`; targets, the counts of A, B, C.
+
+    lengths: of which one is drawn for all rows. begin: a mark stands before the first letter, and vectors have 5
+    entries. difference: a fourth target, |count of A - count of B|.
+    """
+
+    def draw(rng: np.random.Generator, n: int) -> Examples:
+        length = int(rng.choice(np.asarray(lengths)))
+        ids = rng.integers(0, N_LETTERS + 1, (n, length))
+        targets = letter_counts(ids)
+        if difference:
+            targets = np.column_stack([targets, np.abs(targets[:, 0] - targets[:, 1])])
+        if begin:
+            ids = np.column_stack([np.full(n, BEGIN), ids])
+        x = one_hot(ids, len(SYMBOLS) if begin else BEGIN)
+        return Examples({"x": x}, torch.from_numpy(targets))
+
+    return draw
+
+
+def signals(n_signals: int, length: int) -> Draw:
+    """Tasks T06c and T06d: the first letters tell which letter to count in the others.
+
+    x: `[rows, n_signals + length, 3]`, no blanks; targets `[rows, n_signals]`, a count for each signal.
+    """
+
+    def draw(rng: np.random.Generator, n: int) -> Examples:
+        ids = rng.integers(0, N_LETTERS, (n, n_signals + length))
+        targets = (ids[:, :n_signals, None] == ids[:, None, n_signals:]).sum(-1)
+        return Examples({"x": one_hot(ids, N_LETTERS)}, torch.from_numpy(targets))
+
+    return draw
+
+
+def text(x: Float[Tensor, "length symbols"]) -> str:
+    """The letters of one row; signals have no blank, so theirs start with A.
+
+    >>> text(one_hot(np.array([4, 1, 0]), 5)), text(one_hot(np.array([0, 2]), 3))
+    ('^A ', 'AC')
+    """
+    first = 1 if x.shape[-1] == N_LETTERS else 0
+    return "".join(SYMBOLS[first + int(i)] for i in x.argmax(-1))
+
+
+def count_distribution(length: int, share: float) -> Float[np.ndarray, " counts"]:
+    """P(n = 0..length): how often a letter stands among `length` letters that each are it with P = share (binomial).
+
+    >>> p = count_distribution(10, 1 / 4)
+    >>> float(entropy(p).round(3)), round(float(p.max()), 3), float(entropy(count_distribution(5, 1 / 4)).round(3))
+    (1.714, 0.282, 1.342)
+    """
+    return np.array(
+        [math.comb(length, n) * share**n * (1 - share) ** (length - n) for n in range(length + 1)]
+    )
+
+
+def difference_distribution(length: int) -> Float[np.ndarray, " counts"]:
+    """P(|count of A - count of B| = 0..length) where A, B, C and blank are equally likely.
+
+    >>> difference_distribution(1).tolist()
+    [0.5, 0.5]
+    """
+    probs = np.zeros(length + 1)
+    for (a, b, _), p in _compositions(length, (0.25, 0.25, 0.5)):
+        probs[abs(a - b)] += p
+    return probs
+
+
+def unordered_signal_limit(length: int) -> tuple[float, float]:
+    """(loss, accuracy) of the best guess in task T06c by one who sees the letters but not their order.
+
+    Of 1 + length letters any may have been the first: given k_l of each, letter l was the signal with P =
+    k_l / (1 + length), and then the answer is k_l - 1.
+
+    >>> [round(value, 4) for value in unordered_signal_limit(1)]
+    [0.0, 1.0]
+    """
+    loss = accuracy = 0.0
+    for counts, p in _compositions(length + 1, (1 / 3, 1 / 3, 1 / 3)):
+        answers = np.zeros(length + 1)
+        for count in counts:
+            if count:
+                answers[count - 1] += count / (length + 1)
+        loss += p * float(entropy(answers))
+        accuracy += p * float(answers.max())
+    return loss, accuracy
+
+
+def _compositions(
+    total: int, shares: tuple[float, float, float]
+) -> Iterator[tuple[tuple[int, int, int], float]]:
+    """Every way to have three counts of this sum, and its probability (multinomial)."""
+    for a in range(total + 1):
+        for b in range(total + 1 - a):
+            c = total - a - b
+            ways = math.comb(total, a) * math.comb(total - a, b)
+            yield (a, b, c), ways * shares[0] ** a * shares[1] ** b * shares[2] ** c
+
+
+Start = Literal["drawn", "zero", "none"]
+D_MODEL = 64
+N_ANSWERS = 4
+"""Of task T06b: the counts of A, B and C, and a difference."""
+
+
+class NormOnly(nn.Module):
+    """norm(f(x)): what stands for a Residual where the queries are not added."""
+
+    def __init__(self, norm: nn.Module):
+        super().__init__()
+        self.norm = norm
+
+    def forward(
+        self, x: Float[Tensor, "*batch d_query"], sublayer: Callable[[Tensor], Tensor]
+    ) -> Float[Tensor, "*batch d_model"]:
+        """As wide as what `sublayer` gives."""
+        return self.norm(sublayer(x))
+
+
+class SetEncoder(nn.Module):
+    """Vectors, a position added to each if there are positions, through a stack of encoder blocks."""
+
+    def __init__(self, embedding: nn.Linear, positions: LearnedPositions | None, encoder: Encoder):
+        super().__init__()
+        self.embedding = embedding
+        self.positions = positions
+        self.encoder = encoder
+
+    def forward(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch len d_model"]:
+        """The memory that queries attend to."""
+        h, n = self.embedding(x), x.shape[1]
+        if self.positions is not None:
+            h = h + self.positions(torch.arange(n, device=x.device), n)
+        return self.encoder(h)
+
+
+class QueryModel(nn.Module):
+    """An answer for each query, from a set of vectors: cross-attention, and self-attention among the answers if given.
+
+    queries: `[n_queries, d_query]`, trained if a Parameter. encoder: what the vectors pass first, nothing unless given.
+    """
+
+    queries: Tensor
+
+    def __init__(
+        self,
+        queries: Float[Tensor, "queries d_query"],
+        cross_attention: Attention,
+        cross_residual: Residual | NormOnly,
+        output_proj: nn.Linear,
+        *,
+        encoder: SetEncoder | None = None,
+        self_attention: Attention | None = None,
+        self_residual: Residual | None = None,
+    ):
+        super().__init__()
+        if isinstance(queries, nn.Parameter):
+            self.queries = queries
+        else:
+            self.register_buffer("queries", queries)
+        self.encoder = nn.Identity() if encoder is None else encoder
+        self.cross_attention = cross_attention
+        self.cross_residual = cross_residual
+        self.self_attention = self_attention
+        self.self_residual = self_residual
+        self.output_proj = output_proj
+
+    def hidden(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch queries d_model"]:
+        """The state from which each query's answer is read."""
+        memory = self.encoder(x)
+        queries = self.queries.expand(len(x), -1, -1)
+        found = self.cross_residual(queries, lambda q: self.cross_attention(q, memory))
+        if (attention := self.self_attention) is not None and self.self_residual is not None:
+            found = self.self_residual(found, lambda h: attention(h, h))
+        return found
+
+    def forward(self, x: Float[Tensor, "batch len d_in"]) -> Float[Tensor, "batch queries classes"]:
+        """Logits of each answer."""
+        return self.output_proj(self.hidden(x))
+
+
+def without_projection(linear: nn.Linear) -> None:
+    """Makes a square projection the identity, for good: it is not trained.
+
+    >>> linear = nn.Linear(2, 2)
+    >>> without_projection(linear)
+    >>> linear(torch.tensor([1.0, 2.0])), linear.weight.requires_grad
+    (tensor([1., 2.]), False)
+    """
+    nn.init.eye_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    linear.requires_grad_(False)
+
+
+def bare_attention(d_model: int) -> Attention:
+    """softmax(xxᵀ/√d)x: one head, no projections, as attention-primer has it."""
+    attention = Attention(d_model, 1, out_proj=nn.Identity())
+    for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+        without_projection(linear)
+    return attention
+
+
+def counter(n_symbols: int, n_queries: int, n_classes: int, *, projected: bool) -> QueryModel:
+    """T06a as attention-primer has it: trained queries that start at 0 and attend to the letters, residual and norm.
+
+    projected: the usual projections of query, key, value and output. Else, as there: one projection makes what is
+    both key and value, and there are no others.
+    """
+    cross = Attention(D_MODEL, 1, d_memory=n_symbols, out_proj=None if projected else nn.Identity())
+    if not projected:
+        cross.v_proj = cross.k_proj
+    model = QueryModel(
+        nn.Parameter(torch.zeros(n_queries, D_MODEL)), cross, _residual(), nn.Linear(D_MODEL, n_classes)
+    )
+    xavier(model)
+    if not projected:
+        without_projection(cross.q_proj)
+    return model
+
+
+def one_hot_counter(n_symbols: int, letters: range, n_classes: int) -> QueryModel:
+    """T06a as Shumi-Note has it: each query is its letter's one-hot vector; norm, but no residual."""
+    cross = Attention(
+        n_symbols, 1, head_dim=D_MODEL, d_memory=n_symbols, out_proj=nn.Linear(D_MODEL, D_MODEL)
+    )
+    queries = torch.eye(n_symbols)[list(letters)]
+    model = QueryModel(queries, cross, NormOnly(nn.LayerNorm(D_MODEL)), nn.Linear(D_MODEL, n_classes))
+    xavier(model)
+    return model
+
+
+def difference_counter(n_symbols: int, n_classes: int, *, self_attention: bool) -> QueryModel:
+    """T06b: the counter with a fourth query, its answers attending to each other (without projections) or not."""
+    model = counter(n_symbols, N_ANSWERS, n_classes, projected=False)
+    if self_attention:
+        model.self_attention, model.self_residual = bare_attention(D_MODEL), _residual()
+    return model
+
+
+def signal_counter(
+    n_signals: int, length: int, n_classes: int, *, n_heads: int | None, positions: Start = "drawn"
+) -> QueryModel:
+    """T06c and T06d: one encoder block (FFN twice as wide) on letters and positions, a trained query for each signal.
+
+    n_heads: None for attention without projections (see `bare_attention`), which has a single head. positions:
+    trained vectors that start as N(0, 1/d) or, as in attention-primer, at 0; or none.
+    """
+
+    def attention() -> Attention:
+        return bare_attention(D_MODEL) if n_heads is None else Attention(D_MODEL, n_heads)
+
+    place = None if positions == "none" else LearnedPositions(D_MODEL, n_signals + length)
+    block = EncoderBlock(attention(), FeedForward(D_MODEL, 2 * D_MODEL), _residual)
+    model = QueryModel(
+        nn.Parameter(torch.zeros(n_signals, D_MODEL)),
+        attention(),
+        _residual(),
+        nn.Linear(D_MODEL, n_classes),
+        encoder=SetEncoder(nn.Linear(3, D_MODEL), place, Encoder([block])),
+    )
+    frozen = [m for m in model.modules() if isinstance(m, nn.Linear) and not m.weight.requires_grad]
+    xavier(model)
+    for linear in frozen:
+        without_projection(linear)
+    if place is not None and positions == "zero":
+        nn.init.zeros_(place.weight)
+    return model
+
+
+def _residual() -> Residual:
+    return Residual(nn.LayerNorm(D_MODEL), norm_first=False)
+
 
 LENGTH = 10
 BATCH_ROWS = 100
 DECAY_SHARE = 0.25  # the sources keep the rate constant; their last losses jump
 TEST_ROWS = 2000
 TEST_SEED = 2**31  # of the test rows; no run draws from it
-MODEL, LOSS = Localized("model", "モデル"), Localized("loss (nats)", "損失（ナット）")
-EXACT, ACCURACY = Localized("all right", "全問正解"), Localized("right", "正答率")
-NOTHING_SEEN = Localized("letters not seen (exact)", "文字を見ない場合（厳密値）")
+MODEL, LOSS = translated("model"), translated("loss (nats)")
+EXACT, ACCURACY = translated("all right"), translated("right")
+NOTHING_SEEN = translated("letters not seen (exact)")
 
 
 @dataclass(frozen=True)
@@ -90,16 +376,7 @@ def teach(options: Options) -> Iterator[Piece]:
 
 def counting_step(options: Options) -> Iterator[Piece]:
     """T06a: how many A, B and C; the source's models, and the same with a mark before the first letter."""
-    yield Localized(
-        f"1. How many A, B and C are there among {LENGTH} letters and blanks? Three queries attend to a set of one-hot"
-        ' vectors; a count is one of the classes 0 to 11. "K=V": one projection makes keys and values, as in'
-        ' attention-primer; "QKV": the usual projections; "one-hot": the query is the letter itself, as in Shumi-Note.'
-        ' "^": a mark stands before the first letter.',
-        f"1. {LENGTH} 個の文字と空白のなかに A、B、C はそれぞれいくつあるか。3 個のクエリが one-hot ベクトルの集合に"
-        "アテンションを向け、個数を 0 から 11 のクラスとして答える。「K=V」は attention-primer と同じく 1 つの射影が"
-        "キーとバリューを兼ねるもの、「QKV」は通常の射影、「one-hot」は Shumi-Note と同じく文字そのものをクエリと"
-        "するもの。「^」は最初の文字の前に目印を置く。",
-    )
+    yield passage("ladder.counting_step", LENGTH=LENGTH)
     contenders = counters(options.steps(2000))
     runs = contest(contenders, options.seeds or 2)
     by_length = [
@@ -112,10 +389,10 @@ def counting_step(options: Options) -> Iterator[Piece]:
     for contender, of, exact in zip(contenders, runs, by_length, strict=True):
         cells = [mean_and_deviation([values[i] for values in exact], ".3f") for i in range(3)]
         rows.append((contender.name, *_cells(of, "loss", "accuracy"), *cells))
-    lengths = [Localized(f"{EXACT.en}, length {n}", f"{EXACT.ja}、長さ {n}") for n in _lengths()]
+    lengths = [translated("{EXACT.en}, length {n}", EXACT=EXACT, n=n) for n in _lengths()]
     yield Table(
         "counting",
-        Localized("Counting letters", "文字を数える"),
+        translated("Counting letters"),
         (MODEL, LOSS, ACCURACY, *lengths),
         tuple(rows),
     )
@@ -129,17 +406,12 @@ def counting_step(options: Options) -> Iterator[Piece]:
         )
         for mark in (False, True)
     )
-    said = Localized(
-        "Softmax gives shares, not counts: a row and the same row twice look alike. Doubling the rows changes the"
-        f' logits of "K=V" by at most {_doubling(runs[0][0].model, contenders[0].draw):.0e}. The mark\'s own share'
-        f" tells how many letters it is compared with. All counts are right in {bare[1]:.1%} of the rows without it"
-        f" ({bare[0]:.1%} and {bare[2]:.1%} at lengths 9 and 11), in {marked[1]:.1%} with it ({marked[0]:.1%} and"
-        f" {marked[2]:.1%}), mean of the models; all were trained at length {LENGTH} only.",
-        "softmax が与えるのは個数ではなく割合であり、ある行とそれを 2 回並べた行は区別できない。行を 2 倍にしても"
-        f"「K=V」のロジットの変化は高々 {_doubling(runs[0][0].model, contenders[0].draw):.0e} である。目印があれば、"
-        f"目印自身の割合から個数がわかる。全部の個数が正しい行は、目印なしで {bare[1]:.1%}（長さ 9 と 11 では"
-        f" {bare[0]:.1%} と {bare[2]:.1%}）、目印ありで {marked[1]:.1%}（{marked[0]:.1%} と {marked[2]:.1%}）である"
-        f"（モデルの平均。学習はすべて長さ {LENGTH} だけで行った）。",
+    said = passage(
+        "ladder.counting_step-2",
+        change=_doubling(runs[0][0].model, contenders[0].draw),
+        bare=bare,
+        marked=marked,
+        LENGTH=LENGTH,
     )
     yield Conclusion(said)
 
@@ -165,13 +437,7 @@ def counters(steps: int) -> list[Contender]:
 
 def difference_step(options: Options) -> Iterator[Piece]:
     """T06b: a fourth answer, |A - B|, with and without self-attention among the answers."""
-    yield Localized(
-        "2. A fourth answer: the difference of A and B. It can be read from the letters, or from the other answers,"
-        ' if answers attend to each other ("self"). Both models: "K=V ^" of step 1.',
-        "2. 4 番目の答えとして A と B の個数の差を加える。差は文字から直接読むことも、"
-        "答えどうしがアテンションを向け合う場合（「self」）には他の答えから読むこともできる。"
-        "どちらも手順 1 の「K=V ^」に基づく。",
-    )
+    yield passage("ladder.difference_step")
     draw = counting([LENGTH], begin=True, difference=True)
     steps = options.steps(1000)
     contenders = [
@@ -191,14 +457,11 @@ def difference_step(options: Options) -> Iterator[Piece]:
     fourth = [[_fourth_right(run.model, draw) for run in of] for of in runs]
     for contender, of, right in zip(contenders, runs, fourth, strict=True):
         rows.append((contender.name, *_cells(of, "loss", "exact"), mean_and_deviation(right)))
-    columns = (MODEL, LOSS, EXACT, Localized("difference right", "差の正答率"))
-    yield Table("difference", Localized("Counts and a difference", "個数と差"), columns, tuple(rows))
+    columns = (MODEL, LOSS, EXACT, translated("difference right"))
+    yield Table("difference", translated("Counts and a difference"), columns, tuple(rows))
     weights = _mean_weights(runs[1][0].model, draw, "self_attention")
     answers = ("A", "B", "C", "|A-B|")
-    title = Localized(
-        "Self-attention among the answers, mean of the test rows",
-        "答えどうしのセルフアテンション（テスト行の平均）",
-    )
+    title = translated("Self-attention among the answers, mean of the test rows")
     yield Picture("matrix", title, weights, answers, answers)
     share, even = float(weights[3, :2].sum()), 0.5
     more = share > even
@@ -215,12 +478,7 @@ def difference_step(options: Options) -> Iterator[Piece]:
 
 def signal_step(options: Options) -> Iterator[Piece]:
     """T06c: the first letter says what to count; with and without positions."""
-    yield Localized(
-        f"3. The first letter says which letter to count in the {LENGTH} that follow: order matters now. One encoder"
-        " block, one head, with trained positions and without.",
-        f"3. 最初の文字が、続く {LENGTH} 文字のうちどの文字を数えるかを指定する。ここでは順序に意味がある。エンコーダ"
-        "ブロック 1 個、1 ヘッドで、学習する位置埋め込みの有無を比べる。",
-    )
+    yield passage("ladder.signal_step", LENGTH=LENGTH)
     draw, steps = signals(1, LENGTH), options.steps(2000)
     starts: tuple[tuple[str, Start], ...] = (("no positions", "none"), ("positions", "drawn"))
     contenders = [
@@ -235,42 +493,36 @@ def signal_step(options: Options) -> Iterator[Piece]:
     ]
     runs = contest(contenders, options.seeds or 1)
     chance, (loss, accuracy) = count_distribution(LENGTH, 1 / 3), unordered_signal_limit(LENGTH)
-    unordered = Localized("letters without their order (exact)", "順序なしの文字（厳密値）")
+    unordered = translated("letters without their order (exact)")
     rows: list[tuple[Cell, ...]] = [
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}"),
         (unordered, f"{loss:.3f}", f"{accuracy:.3f}"),
     ]
     rows += [(c.name, *_cells(of, "loss", "accuracy")) for c, of in zip(contenders, runs, strict=True)]
-    yield Table("signal", Localized("A signal", "合図"), (MODEL, LOSS, ACCURACY), tuple(rows))
+    yield Table("signal", translated("A signal"), (MODEL, LOSS, ACCURACY), tuple(rows))
     yield _curves(contenders, runs)
     model = cast(QueryModel, runs[1][0].model)
     places = cast(SetEncoder, model.encoder).positions
     assert places is not None, "this contender has positions"
     norms = places.weight.detach().norm(dim=1).numpy()
     names = tuple(str(i) for i in range(LENGTH + 1))
-    title = Localized("Length of the vector of each position", "各位置ベクトルの長さ")
+    title = translated("Length of the vector of each position")
     yield Picture("matrix", title, norms[None].astype(np.float64), ("",), names)
     without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    said = Localized(
-        f"Without positions no model can have a mean loss below {loss:.3f}; this one has {without:.3f}, with positions"
-        f" {with_places:.4f}. The vector of the signal's position is {norms[0]:.2f} long, the others"
-        f" {norms[1:].mean():.2f} on average.",
-        f"位置がなければ、どんなモデルでも平均損失は {loss:.3f} を下回らない。このモデルは {without:.3f}、位置があれば"
-        f" {with_places:.4f} である。合図の位置のベクトルの長さは {norms[0]:.2f}、他は平均"
-        f" {norms[1:].mean():.2f} である。",
+    said = passage(
+        "ladder.signal_step-2",
+        loss=loss,
+        without=without,
+        with_places=with_places,
+        norms=norms,
+        others=norms[1:].mean(),
     )
     yield Conclusion(said)
 
 
 def several_signals_step(options: Options) -> Iterator[Piece]:
     """T06d: three signals; the source's bare single head, one head with projections, four heads of equal parameters."""
-    yield Localized(
-        '4. Three signals, three counts. "source": its single head, without any projection, and positions that start'
-        ' at 0; "bare": the same with positions drawn at random; "1 head" and "4 heads": with projections, equally'
-        " many parameters.",
-        "4. 合図が 3 つ、答えも 3 つ。「source」は原典の 1 ヘッドで、射影をまったくもたず、位置は 0 から学習する。"
-        "「bare」は同じ形で位置の初期値を乱数とする。「1 head」と「4 heads」は射影をもち、パラメータ数が等しい。",
-    )
+    yield passage("ladder.several_signals_step")
     draw, steps = signals(3, LENGTH), options.steps(4000)
     kinds: tuple[tuple[str, int | None, Start], ...] = (
         ("source", None, "zero"),
@@ -293,17 +545,12 @@ def several_signals_step(options: Options) -> Iterator[Piece]:
         (contender.name, parameter_count(of[0].model), *_cells(of, "loss", "exact"))
         for contender, of in zip(contenders, runs, strict=True)
     )
-    columns = (MODEL, Localized("parameters", "パラメータ数"), LOSS, EXACT)
-    yield Table("signals", Localized("Three signals", "3 つの合図"), columns, rows)
+    columns = (MODEL, translated("parameters"), LOSS, EXACT)
+    yield Table("signals", translated("Three signals"), columns, rows)
     yield _curves(contenders, runs)
     source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
-    said = Localized(
-        f"The source's single head has a loss of {source:.4f}, and {bare:.4f} once its positions start at random;"
-        f" projections make it {one:.4f}, four heads in place of the one {four:.4f}. With equal parameters one head has"
-        f" {one / four:.2g} times the loss of four.",
-        f"原典の 1 ヘッドの損失は {source:.4f}、位置の初期値を乱数にすると {bare:.4f}、射影を加えると {one:.4f}、それを"
-        f" 4 ヘッドに分けると {four:.4f} である。パラメータ数が等しいとき、1 ヘッドの損失は 4 ヘッドの {one / four:.2g}"
-        " 倍である。",
+    said = passage(
+        "ladder.several_signals_step-2", source=source, bare=bare, one=one, four=four, ratio=one / four
     )
     yield Conclusion(said)
 
@@ -341,7 +588,7 @@ def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
 def _curves(contenders: Sequence[Contender], runs: Sequence[Sequence[Training]]) -> Picture:
     """The loss of each contender, mean over its runs."""
     values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs])
-    title = Localized("Training loss", "学習時の損失")
+    title = translated("Training loss")
     return Picture(
         "curves", title, values, tuple(c.name for c in contenders), ("1", str(contenders[0].steps))
     )
@@ -362,7 +609,7 @@ def _letters_map(model: QueryModel, draw: Draw) -> Picture:
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
     with recording(model, "cross_attention.weights") as record:
         record.model(x)
-    title = Localized("What the queries for A, B and C attend to", "A、B、C のクエリが向けるアテンション")
+    title = translated("What the queries for A, B and C attend to")
     weights = record["cross_attention"].weights[0, 0].double().numpy()
     return Picture(
         "matrix", title, weights, tuple(SYMBOLS[1 : N_LETTERS + 1]), tuple(text(x[0]).replace(" ", "_"))
@@ -372,10 +619,9 @@ def _letters_map(model: QueryModel, draw: Draw) -> Picture:
 LESSON = Lesson(
     name="ladder",
     source="attention-primer (Greenfrapp 2018), tasks 1 to 4; Shumi-Note",
-    title=Localized("The attention ladder", "アテンションの段階別タスク"),
-    question=Localized(
-        "What can attention count, and what do marks, self-attention, positions and heads add?",
-        "アテンションは何を数えられるのか。目印、セルフアテンション、位置、ヘッドは何を加えるのか。",
+    title=translated("The attention ladder"),
+    question=translated(
+        "What can attention count, and what do marks, self-attention, positions and heads add?"
     ),
     cpu_minutes=3.5,
     teach=teach,

@@ -2,34 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
 
+from attendo.data.batches import pad_rows
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo.model_config import Positions
+from attendo.inspecting.recording import recording
+from attendo.model_config import ModelConfig, Positions
 from attendo.models import EncoderDecoder
-from attendo_course.lessons.arrays import ArrayTask, Draw, Examples, Training, curve, mean_and_deviation
-from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
-from attendo_course.lessons.toy_tasks import (
-    CLOCK,
-    Rule,
-    Symbols,
-    add,
-    cross_weights,
-    drawn_pairs,
-    exact_share,
-    learned,
-    pairs,
-    random_rows,
-    reverse,
-    shift,
-    toy_config,
-    unordered_limit,
+from attendo.nn.cache import DecoderCache
+from attendo_course.book import passage, translated
+from attendo_course.lessons.arrays import (
+    NO_TARGET,
+    ArrayTask,
+    Draw,
+    Examples,
+    Training,
+    curve,
+    mean_and_deviation,
+    seeded,
+    trained,
 )
+from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
+
+Symbols = list[int]
+Rule = Callable[[Symbols], Symbols]
+"""From a sequence of symbols 0, 1, ... to the sequence wanted."""
+PAD, BOS, EOS, FIRST = 0, 2, 3, 4  # as in a tokenizer; symbol s has id FIRST + s
+CLOCK = 12
+
+
+def reverse(row: Symbols) -> Symbols:
+    """The symbols from last to first.
+
+    >>> reverse([1, 2, 3])
+    [3, 2, 1]
+    """
+    return row[::-1]
+
+
+def shift(row: Symbols) -> Symbols:
+    """(z + 5) mod 12 for each symbol z.
+
+    >>> shift([0, 7, 11])
+    [5, 0, 4]
+    """
+    return [(z + 5) % CLOCK for z in row]
+
+
+def add(row: Symbols) -> Symbols:
+    """The sum of the symbols, mod 12.
+
+    >>> add([7, 8])
+    [3]
+    """
+    return [sum(row) % CLOCK]
+
+
+def symbol_ids(row: Symbols) -> list[int]:
+    """The token ids of symbols.
+
+    >>> symbol_ids([0, 2])
+    [4, 6]
+    """
+    return [FIRST + symbol for symbol in row]
+
+
+def random_rows(rng: np.random.Generator, n: int, n_symbols: int, lengths: range) -> list[Symbols]:
+    """Rows of symbols; each length and each symbol is equally likely."""
+    drawn = rng.integers(lengths.start, lengths.stop, n)
+    return [rng.integers(0, n_symbols, length).tolist() for length in drawn.tolist()]
+
+
+def pairs(rows: Sequence[Symbols], rule: Rule) -> Examples:
+    """Rows and what the rule makes of them, as an EncoderDecoder takes them: src, tgt, src_lengths and targets.
+
+    A source ends with eos; a target starts with bos where it is read and ends with eos where it is wanted.
+
+    >>> examples = pairs([[0, 1]], reverse)
+    >>> examples.inputs["src"].tolist(), examples.inputs["tgt"].tolist(), examples.targets.tolist()
+    ([[4, 5, 3]], [[2, 5, 4]], [[5, 4, 3]])
+    """
+    wanted = [symbol_ids(rule(row)) for row in rows]
+    src, lengths = pad_rows([[*symbol_ids(row), EOS] for row in rows], PAD)
+    tgt, _ = pad_rows([[BOS, *ids] for ids in wanted], PAD)
+    targets, _ = pad_rows([[*ids, EOS] for ids in wanted], NO_TARGET)
+    inputs = {"src": src, "tgt": tgt} | ({} if lengths is None else {"src_lengths": lengths})
+    return Examples(inputs, targets)
+
+
+def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> Draw:
+    """Fresh rows of these lengths under the rule."""
+    return lambda rng, n: pairs(random_rows(rng, n, n_symbols, lengths), rule)
+
+
+def decoded(model: EncoderDecoder, rows: Sequence[Symbols]) -> list[Symbols]:
+    """What the model makes of each row, by the greedy search that translates."""
+
+    def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int) -> DecoderCache:
+        return model.start(*pad_rows(sources, PAD), rows_per_source, capacity)
+
+    def step(token_ids: Tensor, cache: DecoderCache) -> Tensor:
+        return model.step(token_ids, cache)[:, -1]
+
+    config = DecodingConfig(beam=1, max_length_ratio=1.0, max_length_extra=2)
+    special = SpecialIds(bos_id=BOS, eos_id=EOS, banned_ids=tuple(range(BOS + 1)))
+    sources = [[*symbol_ids(row), EOS] for row in rows]
+    searcher = Searcher(SearchBackend(start, step), special, model.config.max_len)
+    found = searcher.search(sources, config)
+    return [[token_id - FIRST for token_id in hypotheses[0].token_ids] for hypotheses in found]
+
+
+def exact_share(model: EncoderDecoder, rows: Sequence[Symbols], rule: Rule) -> float:
+    """The share of rows that the model decodes to exactly what the rule says."""
+    wanted = [rule(row) for row in rows]
+    return float(np.mean([got == right for got, right in zip(decoded(model, rows), wanted, strict=True)]))
+
+
+def unordered_limit(n_symbols: int, lengths: range) -> tuple[float, float]:
+    """(loss in nats a target, exact share) of the best who copies or reverses rows whose order it can't see.
+
+    All arrangements of k symbols are equally likely, so the loss of a row is ln(k! / Π n_s!) in the mean, and
+    right are C(k + n - 1, k) / n^k of the rows, one of each multiset's arrangements. Each length is equally likely.
+
+    >>> loss, exact = unordered_limit(2, range(2, 3))
+    >>> round(loss, 4), exact  # 01 or 10 half of the time, ln 2 / 2 for three targets
+    (0.1155, 0.75)
+    """
+    nats = exact = 0.0
+    for k in lengths:
+        counts = [math.comb(k, n) * (n_symbols - 1) ** (k - n) / n_symbols**k for n in range(k + 1)]
+        repeats = sum(p * math.lgamma(n + 1) for n, p in enumerate(counts))
+        nats += math.lgamma(k + 1) - n_symbols * repeats
+        exact += math.comb(k + n_symbols - 1, k) / n_symbols**k
+    return nats / sum(k + 1 for k in lengths), exact / len(lengths)
+
+
+def toy_config(n_symbols: int, d_model: int, positions: Positions) -> ModelConfig:
+    """One block a side, one head, no dropout."""
+    return ModelConfig(
+        vocab_size=FIRST + n_symbols,
+        d_model=d_model,
+        d_ff=2 * d_model,
+        n_heads=1,
+        n_encoder_layers=1,
+        n_decoder_layers=1,
+        dropout=0.0,
+        positions=positions,
+        max_len=64,
+    )
+
+
+def learned(
+    config: ModelConfig,
+    task: ArrayTask,
+    steps: int,
+    seed: int,
+    *,
+    rate: float = 3e-3,
+    weight_decay: float = 0.0,
+) -> Training:
+    """A run: Adam, 100 steps of warm-up, linear decay over the second half."""
+    model = seeded(lambda: EncoderDecoder(config), seed)
+    return trained(
+        model, task, steps, rate, seed, warmup_steps=100, decay_share=0.5, weight_decay=weight_decay
+    )
+
+
+@torch.no_grad()
+def cross_weights(model: EncoderDecoder, row: Symbols, rule: Rule) -> Float[np.ndarray, "tgt_len src_len"]:
+    """Cross-attention in the decoder block's only head: a row for each wanted symbol and the end."""
+    path = "decoder.blocks.0.cross_attention"
+    with recording(model, f"{path}.weights") as record:
+        record.model(**pairs([row], rule).inputs)
+    return record[path].weights[0, 0].double().numpy()
+
 
 N_SYMBOLS, LONGEST, LONGER = 10, 10, 14
 TEST_ROWS = 1000
@@ -74,17 +232,17 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     loss, limit = unordered_limit(N_SYMBOLS, lengths)
     rows: list[tuple[Cell, ...]] = []
     if toy.ordered:
-        unordered = Localized("order not seen (exact)", "順序を見ない場合（厳密値）")
+        unordered = translated("order not seen (exact)")
         rows.append((unordered, f"{loss:.4f}", f"{limit:.3f}", ""))
     for kind, of in runs.items():
         far = [exact_share(_model(run), longer, toy.rule) for run in of]
         losses = mean_and_deviation([run.measures["loss"] for run in of], ".4f")
         rows.append((kind, losses, mean_and_deviation(exact[kind]), mean_and_deviation(far)))
     columns = (
-        Localized("positions", "位置"),
-        Localized("loss (nats)", "損失（ナット）"),
-        Localized(f"exact, length 1-{LONGEST}", f"完全一致、長さ 1-{LONGEST}"),
-        Localized(f"exact, {LONGEST + 1}-{LONGER}", f"完全一致、{LONGEST + 1}-{LONGER}"),
+        translated("positions"),
+        translated("loss (nats)"),
+        translated("exact, length 1-{LONGEST}", LONGEST=LONGEST),
+        translated("exact, {longer_from}-{LONGER}", longer_from=LONGEST + 1, LONGER=LONGER),
     )
     yield Table(toy.name, toy.title, columns, tuple(rows))
     yield _columns_explained(toy.ordered)
@@ -92,31 +250,16 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
-        said = Localized(
-            f"With sinusoids {best:.1%} of fresh rows are exact. Without positions the encoder hands over a bag of"
-            f" symbols: at most {limit:.1%} can be exact, and {none:.1%} are.",
-            f"正弦波の位置では未見の行の {best:.1%} が完全一致する。位置がなければエンコーダが渡すのは記号の多重集合で"
-            f"あり、完全一致は高々 {limit:.1%}、実際は {none:.1%} である。",
-        )
+        said = passage("toys.teach_toy", best=best, limit=limit, none=none)
         yield Conclusion(said)
     else:
-        said = Localized(
-            f"With sinusoids {best:.1%} of fresh rows are exact. The result does not depend on the source's order, so"
-            f" positions are not needed to know it; without them {none:.1%} are exact.",
-            f"正弦波の位置では未見の行の {best:.1%} が完全一致する。答えは入力の順序によらないので、原理的には位置は"
-            f"いらない。位置なしでは {none:.1%} が完全一致する。",
-        )
+        said = passage("toys.teach_toy-2", best=best, none=none)
         yield Conclusion(said)
 
 
 def _columns_explained(ordered: bool) -> Localized:
     """What the rows and columns of the table are."""
-    unordered = Localized(
-        ' "order not seen" is computed, not trained: the least loss and the most exact rows for whatever knows the'
-        " symbols of a row but not their order.",
-        "「順序を見ない場合」は学習の結果ではなく計算値で、行の記号を知っていてもその順序を知らないときの、損失の下限と"
-        "完全一致の上限である。",
-    )
+    unordered = passage("toys.columns_explained")
     return Localized(
         f"Exact: the share of {TEST_ROWS:,} fresh rows written without a mistake. {LONGEST + 1}-{LONGER}: rows longer"
         f" than any that was trained on, {LONGEST} at most." + unordered.en * ordered,
@@ -135,17 +278,9 @@ def _attention(toy: Toy, model: EncoderDecoder, test: Sequence[Symbols]) -> Iter
         chances.append(same.sum(1).mean() / (len(row) + 1))
     row = next((row for row in test if len(row) == len(set(row)) == 7), test[0])
     names, wanted = tuple(map(str, row)), tuple(map(str, toy.rule(row)))
-    title = Localized(
-        "Cross-attention of the first model with sinusoids: rows are what is wanted, columns the source",
-        "正弦波の位置の 1 個目のモデルのクロスアテンション（行は出力、列は入力）",
-    )
+    title = passage("toys.attention")
     yield Picture("matrix", title, cross_weights(model, row, toy.rule), (*wanted, "$"), (*names, "$"))
-    yield Localized(
-        f"To predict a symbol, {np.mean(shares):.0%} of the weight lies where the source has it; evenly spread it"
-        f" would be {np.mean(chances):.0%}.",
-        f"記号を予測するとき、重みの {np.mean(shares):.0%} が入力中の同じ記号の位置にある。均等なら"
-        f" {np.mean(chances):.0%} である。",
-    )
+    yield passage("toys.attention-2", share=np.mean(shares), chance=np.mean(chances))
 
 
 @dataclass(frozen=True)
@@ -177,10 +312,10 @@ def sums() -> list[Sum]:
     mirrored = chosen[: len(chosen) // 2]
     mirrored = mirrored + [pair[::-1] for pair in mirrored]
     names = (
-        Localized("(z + 5) mod 12", "(z + 5) mod 12"),
-        Localized("(a + b) mod 12, all pairs", "(a + b) mod 12、すべての組"),
-        Localized("a + b never seen, b + a seen", "a + b は未学習、b + a は学習済み"),
-        Localized("neither a + b nor b + a seen", "a + b も b + a も未学習"),
+        translated("(z + 5) mod 12"),
+        translated("(a + b) mod 12, all pairs"),
+        translated("a + b never seen, b + a seen"),
+        translated("neither a + b nor b + a seen"),
     )
     drawn = drawn_pairs(shift, CLOCK, range(8, 9))
     held = [(every, every)] + [
@@ -212,22 +347,15 @@ def teach_add(options: Options) -> Iterator[Piece]:
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
     columns = (
-        Localized("task", "タスク"),
-        Localized("loss (nats)", "損失（ナット）"),
-        Localized("exact", "完全一致"),
+        translated("task"),
+        translated("loss (nats)"),
+        translated("exact"),
     )
     yield Table("add", ADD.title, columns, rows)
     yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
     yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
-    said = Localized(
-        f"Exact are {shifted:.1%} of the shifted rows and {known:.1%} of all sums, which can be learned by heart. Of"
-        f" pairs held back {once:.1%} are right where the mirror image b + a was seen, {never:.1%} where it was held"
-        f" back, too; guessing gives {1 / CLOCK:.1%}. Only the last is a test of addition.",
-        f"完全一致は、5 を足すタスクで {shifted:.1%}、暗記もできるすべての組の和で {known:.1%} である。学習に使わなかっ"
-        f"た組の正答率は、逆順の b + a を学習した場合は {once:.1%}、b + a も学習しなかった場合は {never:.1%} である"
-        f"（当て推量では {1 / CLOCK:.1%}）。足し算そのものを試しているのは最後の数だけである。",
-    )
+    said = passage("toys.teach_add", shifted=shifted, known=known, once=once, never=never, guess=1 / CLOCK)
     yield Conclusion(said)
 
 
@@ -238,7 +366,7 @@ def _model(run: Training) -> EncoderDecoder:
 
 def _curves(runs: dict[Positions, list[Training]] | dict[str, list[Training]], steps: int) -> Picture:
     values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs.values()])
-    title = Localized("Training loss", "学習時の損失")
+    title = translated("Training loss")
     return Picture("curves", title, values, tuple(map(str, runs)), ("1", str(steps)))
 
 
@@ -246,41 +374,28 @@ COPY = Toy(
     "copy",
     list,
     True,
-    Localized("Copy a sequence", "系列の複写"),
-    Localized(
-        "Can an encoder-decoder copy a sequence of digits, and what does it look at?",
-        "エンコーダ・デコーダは数字の系列を複写できるか。そのとき何に注目するか。",
-    ),
+    translated("Copy a sequence"),
+    translated("Can an encoder-decoder copy a sequence of digits, and what does it look at?"),
 ).lesson()
 REVERSE = Toy(
     "reverse",
     reverse,
     True,
-    Localized("Reverse a sequence", "系列の反転"),
-    Localized(
-        "Can an encoder-decoder reverse a sequence of digits, and what does it look at?",
-        "エンコーダ・デコーダは数字の系列を反転できるか。そのとき何に注目するか。",
-    ),
+    translated("Reverse a sequence"),
+    translated("Can an encoder-decoder reverse a sequence of digits, and what does it look at?"),
 ).lesson()
 SORT = Toy(
     "sort",
     sorted,
     False,
-    Localized("Sort a sequence", "系列の整列"),
-    Localized(
-        "Can an encoder-decoder sort a sequence of digits, and does it need positions for it?",
-        "エンコーダ・デコーダは数字の系列を小さい順に整列できるか。それに位置は必要か。",
-    ),
+    translated("Sort a sequence"),
+    translated("Can an encoder-decoder sort a sequence of digits, and does it need positions for it?"),
 ).lesson()
 ADD = Lesson(
     "add",
     'an implementation of "Formal Algorithms for Transformers" (Phuong & Hutter 2022): x = (z + 5) mod 12, and sums',
-    Localized("Add on a clock of 12 hours", "12 を法とする足し算"),
-    Localized(
-        "Can an encoder-decoder (d = 50) add 5 to each of 8 symbols, and two symbols to each other, mod 12?",
-        "エンコーダ・デコーダ（d = 50）は、8 個の記号それぞれに 5 を足すこと、2 個の記号を足すことを、12 を法として"
-        "学べるか。",
-    ),
+    translated("Add on a clock of 12 hours"),
+    passage("toys.question"),
     1.5,
     teach_add,
     seeds=(SEEDS,),

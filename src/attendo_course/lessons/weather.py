@@ -2,30 +2,347 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from torch import nn
 
 from attendo.data import weather
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.inspecting.recording import recording
-from attendo.models import DecoderLM
-from attendo_course.lessons.arrays import Training
+from attendo.models import DecoderLM, EncoderClassifier, parameter_count
+from attendo_course.book import passage, translated
+from attendo_course.lessons.arrays import Examples, Training, curve, logits_of, margin, mean_and_deviation
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
-from attendo_course.lessons.weather_ablation import ablation_step
-from attendo_course.lessons.weather_contest import label, task_steps
 from attendo_course.lessons.weather_models import (
+    BLOG_ATTENTION,
+    BLOG_HEADS,
+    LINEAR,
     LONGEST,
+    N_SEEN,
+    N_STATES,
+    TABLE_DAYS,
+    TEST_ROWS,
+    Contender,
+    Data,
+    NextDay,
+    all_days,
     fresh_chain,
     generated,
+    last_day,
+    shifted,
+    tasks,
     trained_on_chain,
+    transformer_contender,
     transition_counts,
 )
-from attendo_course.lessons.weather_tasks import N_STATES
+
+ONE_LAYER, DEEP = transformer_contender(1, 4), transformer_contender(2, 4)
+CONTENDERS = (LINEAR, BLOG_ATTENTION, ONE_LAYER, DEEP)
+IN_THE_BLOG = {  # accuracy: of the linear model and of attention
+    "markov": ("", ".498"),
+    "1-4-8": (".423", ".389"),
+    "10-day": (".376", ".332"),
+    "15-day": (".369", ".314"),
+    "dotmod": (".699", ".448"),
+}
+
+MODEL = translated("model")
+ACCURACY = translated("accuracy")
+EXCESS = translated("nats above law")
+PARAMETERS = translated("parameters")
+BLOG_SAYS = translated("blog")
+WORST = translated("worst")
+LIMIT = translated("limit (Bayes, exact)")
+EVERY_DAY = translated("decoder, told every day")
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """The runs of each contender, by seed, and what they were measured on."""
+
+    tasks: list[NextDay]
+    data: list[Data]
+    contenders: Sequence[Contender]
+    runs: list[list[Training]]
+
+    def values(self, contender: int, measure: str) -> list[float]:
+        """One number a seed."""
+        return [run.measures[measure] for run in self.runs[contender]]
+
+
+def contest(name: str, contenders: Sequence[Contender], seeds: int, steps: Callable[[int], int]) -> Contest:
+    """Every contender on the task, with seeds 1, 2, ...; all see the same data of a seed."""
+    chosen = [tasks(seed)[name] for seed in range(1, seeds + 1)]
+    data = [task.data(seed) for seed, task in enumerate(chosen, 1)]
+    runs = [
+        [
+            contender.trained(task, found, seed, steps)
+            for seed, (task, found) in enumerate(zip(chosen, data, strict=True), 1)
+        ]
+        for contender in contenders
+    ]
+    return Contest(chosen, data, contenders, runs)
+
+
+def task_steps(options: Options) -> Iterator[Piece]:
+    """T07a to T07d, each a table; for the table of days also what the heads look at, for the sum the curves."""
+    yield passage("weather.task_steps", TEST_ROWS=TEST_ROWS)
+    for name in IN_THE_BLOG:
+        seeds = options.seeds or (5 if name == "dotmod" else 3)
+        held = contest(name, CONTENDERS, seeds, options.steps)
+        extra = [_decoder_row(held, options)] if name == "markov" else []
+        yield task_table(held, name, extra)
+        yield Conclusion(nearest(held))
+        if name == "1-4-8":
+            yield from table_map(held)
+        if name == "dotmod":
+            yield curves(held)
+            yield Conclusion(unseen(held))
+
+
+def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ()) -> Table:
+    """Accuracy and excess of each contender, the limit above them; where a seed is a random table, its mean limit.
+
+    Last column: the accuracy that the blog reports, or, for what it does not have, that of the worst seed.
+    """
+    limits = [task.limit for task in held.tasks]
+    accuracy = statistics.fmean(limit.accuracy for limit in limits)
+    blog = dict(zip((LINEAR.name, BLOG_ATTENTION.name), IN_THE_BLOG.get(name, ("", "")), strict=True))
+    rows: list[tuple[Cell, ...]] = [(LIMIT, "", f"{accuracy:.3f}", "0", "")]
+    last = BLOG_SAYS if name in IN_THE_BLOG else WORST
+    for i, contender in enumerate(held.contenders):
+        cells = (mean_and_deviation(held.values(i, "accuracy")), mean_and_deviation(held.values(i, "excess")))
+        size = parameter_count(held.runs[i][0].model)
+        worst = f"{min(held.values(i, 'accuracy')):.3f}"
+        rows.append((contender.name, size, *cells, worst if last is WORST else blog.get(contender.name, "")))
+    title, n_train = held.tasks[0].title, held.tasks[0].n_train
+    loss = statistics.fmean(limit.loss for limit in limits)
+    return Table(
+        name,
+        Localized(
+            f"{title.en}. {n_train:,} sequences to learn from, {len(limits)} seed{'s' * (len(limits) > 1)};"
+            f" the law's own loss is {loss:.3f} nats.",
+            f"{title.ja}。学習用の系列 {n_train:,} 本、シード {len(limits)} 個。真の法則の損失は {loss:.3f} ナット。",
+        ),
+        (MODEL, PARAMETERS, ACCURACY, EXCESS, last),
+        (*rows, *extra),
+    )
+
+
+def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
+    """The decoder learns from the same rows, but from each of their days."""
+    found: list[dict[str, float]] = []
+    size = 0
+    for seed, data in enumerate(held.data, 1):
+        train = shifted(all_days(data.train))
+        model = trained_on_chain(train, train, options.steps(200), seed).model
+        found.append(last_day(model, data))
+        size = parameter_count(model)
+    cells = (mean_and_deviation([measured[name] for measured in found]) for name in ("accuracy", "excess"))
+    return (EVERY_DAY, size, *cells, "")
+
+
+def nearest(held: Contest) -> Localized:
+    """Which contender's loss is the least, and how the linear model compares."""
+    means = [statistics.fmean(held.values(i, "excess")) for i in range(len(held.contenders))]
+    best = held.contenders[int(np.argmin(means))].name
+    return passage("weather.nearest", best=best, least=min(means), means=means)
+
+
+def curves(held: Contest) -> Picture:
+    """The loss of each contender while it learned, mean over its runs."""
+    values = [np.mean([curve(run.losses) for run in runs], axis=0) for runs in held.runs]
+    n = min(map(len, values))
+    return Picture(
+        "curves",
+        translated("Training loss, from the first step to the last"),
+        np.stack([value[:n] for value in values]),
+        tuple(contender.name.en for contender in held.contenders),
+    )
+
+
+def unseen(held: Contest) -> Localized:
+    """How much of the test is in the training data, and how it goes with the rest of it, in the first seed."""
+    data = held.data[0]
+    known = {tuple(row) for row in data.train.inputs["src"].tolist()}
+    new = np.array([tuple(row) not in known for row in data.test.inputs["src"].tolist()])
+    rest = data.test.rows(np.flatnonzero(new))
+    linear, deep = (_accuracy(runs[0].model, rest) for runs in (held.runs[0], held.runs[-1]))
+    return passage("weather.unseen", share=1 - new.mean(), n_rest=len(rest), deep=deep, linear=linear)
+
+
+def _accuracy(model: nn.Module, examples: Examples) -> float:
+    if not len(examples):
+        return math.nan
+    return float((logits_of(model, examples).argmax(-1) == examples.targets).double().mean())
+
+
+def label(number: int, state: int) -> str:
+    """A day in a picture: its weather and its number.
+
+    >>> label(4, 2)
+    '☀️  4'
+    """
+    return f"{weather.SYMBOLS[state]} {number:2d}"
+
+
+@torch.no_grad()
+def table_map(held: Contest) -> Iterator[Piece]:
+    """What the heads of the one-layer model look at, which is to find days 1, 4 and 8."""
+    model = cast(EncoderClassifier, held.runs[held.contenders.index(ONE_LAYER)][0].model)
+    src = held.data[0].test.inputs["src"][:1000]
+    path = "encoder.blocks.0.self_attention"
+    with recording(model, f"{path}.weights") as record:
+        record.model(src)
+    weights = record[path].weights[:, :, 0].double().numpy()  # [rows, heads, days] of the state that is read
+    rows = tuple(label(day, state) for day, state in enumerate(src[0].tolist(), 1))
+    heads = tuple(str(head) for head in range(1, weights.shape[1] + 1))
+    title = passage("weather.table_map", ONE_LAYER=ONE_LAYER)
+    yield Picture("matrix", title, weights[0].T, rows, heads)
+    share = shares_of_days(weights)
+    yield passage("weather.table_map-2", share=share, expected=len(TABLE_DAYS) / N_SEEN)
+
+
+def shares_of_days(weights: Float[np.ndarray, "rows heads days"]) -> float:
+    """The mean share of days 1, 4 and 8.
+
+    >>> round(shares_of_days(np.full((1, 1, 10), 0.1)), 6)
+    0.3
+    """
+    return float(weights[:, :, [day - 1 for day in TABLE_DAYS]].sum(-1).mean())
+
+
+VARIANTS = (
+    BLOG_ATTENTION,
+    BLOG_HEADS,
+    transformer_contender(1, 1),
+    ONE_LAYER,
+    transformer_contender(2, 1),
+    DEEP,
+    transformer_contender(3, 4),
+    transformer_contender(1, 4, norm=False),
+    transformer_contender(2, 4, norm=False),
+)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The difference that a part makes: its mean over seeds, and half the width of its 95 % interval."""
+
+    name: Localized
+    difference: float
+    margin: float
+
+    @property
+    def verdict(self) -> int:
+        """1: it helps, -1: it harms, 0: these seeds do not show either."""
+        return 0 if not abs(self.difference) > self.margin else (1 if self.difference > 0 else -1)
+
+
+def effect_of(
+    name: Localized, with_it: Sequence[Sequence[float]], without: Sequence[Sequence[float]]
+) -> Effect:
+    """The accuracy with a part less that without it, pair by pair of models, seed by seed.
+
+    Student's interval over the seeds; of one seed it is infinite.
+
+    >>> found = effect_of(Localized("norm", "正規化"), [[0.9, 0.8]], [[0.5, 0.6]])
+    >>> round(found.difference, 6), round(found.margin, 4), found.verdict
+    (0.3, 1.2706, 0)
+    """
+    by_seed = np.mean(np.array(with_it) - np.array(without), axis=0)
+    return Effect(name, float(by_seed.mean()), margin(by_seed.tolist()))
+
+
+def ablation_step(options: Options) -> Iterator[Piece]:
+    """The sum of any ten days, with one part more or less."""
+    yield passage("weather.ablation_step")
+    held = contest("dotmod-any", (LINEAR, *VARIANTS), options.seeds or 5, options.steps)
+    yield task_table(held, "dotmod-any")
+    accuracy = {
+        contender.name: held.values(i, "accuracy") for i, contender in enumerate(held.contenders) if i
+    }
+    found = effects([accuracy[variant.name] for variant in VARIANTS])
+    yield effects_table(found)
+    yield Conclusion(answer(found, options.seeds or 5))
+
+
+def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
+    """What each part does; accuracy: by variant, in the order of VARIANTS, and by seed."""
+    attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
+    return [
+        effect_of(
+            translated("4 heads in bare attention"),
+            [heads_alone],
+            [attention],
+        ),
+        effect_of(
+            translated("the rest of the block"),
+            [one_one, one_four],
+            [attention, heads_alone],
+        ),
+        effect_of(translated("4 heads in 1 layer"), [one_four], [one_one]),
+        effect_of(translated("4 heads in 2 layers"), [two_four], [two_one]),
+        effect_of(translated("a second layer"), [two_one, two_four], [one_one, one_four]),
+        effect_of(translated("a third layer"), [three], [two_four]),
+        effect_of(translated("the norms"), [one_four, two_four], [bare_one, bare_two]),
+    ]
+
+
+def effects_table(found: Sequence[Effect]) -> Table:
+    """One row a part."""
+    said = {
+        1: translated("helps"),
+        -1: translated("harms"),
+        0: translated("not shown"),
+    }
+    return Table(
+        "effects",
+        translated("What each part adds to the accuracy, with its 95 % interval over the seeds"),
+        (
+            translated("part"),
+            translated("difference"),
+            translated("interval"),
+            translated("verdict"),
+        ),
+        tuple(
+            (
+                e.name,
+                f"{e.difference:+.3f}",
+                "" if math.isinf(e.margin) else f"± {e.margin:.3f}",
+                said[e.verdict],
+            )
+            for e in found
+        ),
+    )
+
+
+def answer(found: Sequence[Effect], seeds: int) -> Localized:
+    """The sentence that the table amounts to."""
+    groups = [[e.name for e in found if e.verdict == verdict] for verdict in (1, -1, 0)]
+    english = [
+        f"{say}: {', '.join(name.en for name in names)}"
+        for say, names in zip(("Helpful", "Harmful", "No difference shown"), groups, strict=True)
+        if names
+    ]
+    japanese = [
+        f"{say}:{'、'.join(f'「{name.ja}」' for name in names)}"
+        for say, names in zip(("役に立つもの", "害になるもの", "差が示されないもの"), groups, strict=True)
+        if names
+    ]
+    return Localized(
+        f"{'. '.join(english)} (for this sum, this width, one learning rate, {seeds} seed{'s' * (seeds > 1)}).",
+        f"{'。'.join(japanese)}（この和、この幅、1 つの学習率、シード {seeds} 個での結果）。",
+    )
+
 
 FIRST_SEED = 11111
 """The blog's."""
@@ -73,55 +390,51 @@ def symbols(states: Int[np.ndarray, " n"]) -> str:
 def chain_step() -> Iterator[Piece]:
     """The chain, and what can be known of it before anything is trained."""
     first = weather.generate(20, np.random.Generator(np.random.PCG64(FIRST_SEED)))
-    yield Localized(
-        f"Tomorrow's weather depends on today's alone. The first 20 days of seed {FIRST_SEED}:\n{symbols(first)}",
-        f"明日の天気は今日の天気だけで決まる。シード {FIRST_SEED} の最初の 20 日間：\n{symbols(first)}",
-    )
+    yield passage("weather.chain_step", FIRST_SEED=FIRST_SEED, days=symbols(first))
     floor, variance = squared_error_floor()
     stationary = weather.stationary_distribution()
     rows: list[tuple[Cell, ...]] = [
         (
-            Localized("share of rain, cloud, sun", "雨、曇り、晴れの割合"),
+            translated("share of rain, cloud, sun"),
             " ".join(f"{p:.4f}" for p in stationary),
         ),
         (
-            Localized("loss, today known (nats)", "今日がわかるときの損失（ナット）"),
+            translated("loss, today known (nats)"),
             f"{weather.entropy_rate():.5f}",
         ),
         (
-            Localized("loss, nothing known (nats)", "何もわからないときの損失（ナット）"),
+            translated("loss, nothing known (nats)"),
             f"{float(weather.entropy(stationary)):.5f}",
         ),
-        (Localized("accuracy, today known", "今日がわかるときの正答率"), f"{weather.bayes_accuracy():.4f}"),
+        (translated("accuracy, today known"), f"{weather.bayes_accuracy():.4f}"),
         (
-            Localized("accuracy, always the same", "いつも同じ答えの正答率"),
+            translated("accuracy, always the same"),
             f"{weather.majority_accuracy():.4f}",
         ),
         (
-            Localized("squared error of -1, 0, 1, today known", "-1、0、1 の二乗誤差、今日がわかるとき"),
+            translated("squared error of -1, 0, 1, today known"),
             f"{floor:.4f}",
         ),
-        (Localized("squared error, nothing known", "二乗誤差、何もわからないとき"), f"{variance:.4f}"),
+        (translated("squared error, nothing known"), f"{variance:.4f}"),
     ]
-    columns = (Localized("the best that is possible", "到達できる最良の値"), Localized("exact", "厳密値"))
-    yield Table("chain", Localized("The chain's limits", "マルコフ連鎖の限界"), columns, tuple(rows))
+    columns = (translated("the best that is possible"), Localized("exact", "厳密値"))
+    yield Table("chain", translated("The chain's limits"), columns, tuple(rows))
 
 
 def generation_step(options: Options) -> Iterator[Piece]:
     """A decoder learns the chain day by day, then makes weather; its transitions are counted."""
-    yield Localized(
-        f"Now a decoder learns the chain, from fresh rows of {ROW + 1} days, each day from those before it.",
-        f"次に、デコーダが {ROW + 1} 日間の新しい系列から、前の日々に続く 1 日を毎日学習する。",
-    )
+    yield passage("weather.generation_step", next_day=ROW + 1)
     draw, rng = fresh_chain(ROW + 1), np.random.default_rng(0)
     test = draw(rng, FRESH_DAYS // ROW)
     done = trained_on_chain(draw, test, options.steps(800), 1)
     yield fresh_days(done)
     model = cast(DecoderLM, done.model)
     days = generated(model, CLOUD, ROW, SAMPLES, seed=1)
-    yield Localized(
-        f"{ROW} days made by the model after {weather.SYMBOLS[CLOUD]}:\n{symbols(days[0])}",
-        f"{weather.SYMBOLS[CLOUD]} に続けてモデルが作った {ROW} 日間：\n{symbols(days[0])}",
+    yield translated(
+        "{ROW} days made by the model after {cloud}:\n{days}",
+        ROW=ROW,
+        cloud=weather.SYMBOLS[CLOUD],
+        days=symbols(days[0]),
     )
     with_first = np.column_stack([np.full(SAMPLES, CLOUD), days])
     yield from transitions(transition_counts(with_first))
@@ -131,12 +444,7 @@ def generation_step(options: Options) -> Iterator[Piece]:
 def fresh_days(done: Training) -> Localized:
     """The model's loss beside the true chain's, on the same fresh days."""
     loss, excess = done.measures["loss"], done.measures["excess"]
-    return Localized(
-        f"On {FRESH_DAYS:,} fresh days its loss is {loss:.4f} nats, the true chain's {loss - excess:.4f}:"
-        f" {excess:+.4f}.",
-        f"新しい {FRESH_DAYS:,} 日間での損失は {loss:.4f} ナット、真の連鎖は {loss - excess:.4f} で、差は {excess:+.4f}"
-        " である。",
-    )
+    return passage("weather.fresh_days", FRESH_DAYS=FRESH_DAYS, loss=loss, least=loss - excess, excess=excess)
 
 
 def chi_square(counts: Int[np.ndarray, "3 3"]) -> float:
@@ -155,14 +463,15 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
     true = weather.transition_matrix()
     yield Table(
         "transitions",
-        Localized(
-            f"Transitions in {SAMPLES:,} samples of {ROW} days: share (true probability)",
-            f"{ROW} 日間のサンプル {SAMPLES:,} 本での遷移：割合（真の確率）",
+        translated(
+            "Transitions in {SAMPLES:,} samples of {ROW} days: share (true probability)",
+            SAMPLES=SAMPLES,
+            ROW=ROW,
         ),
-        (Localized("today", "今日"), *NAMES, Localized("days", "日数")),
+        (translated("today"), *NAMES, translated("days")),
         tuple(
             (
-                Localized(f"{weather.SYMBOLS[i]} {name.en}", f"{weather.SYMBOLS[i]} {name.ja}"),
+                translated("{symbol} {name.en}", symbol=weather.SYMBOLS[i], name=name),
                 *(f"{p:.3f} ({q:.1f})" for p, q in zip(shares[i], true[i], strict=True)),
                 int(counts[i].sum()),
             )
@@ -189,19 +498,12 @@ def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
         record.model(torch.from_numpy(days)[None])
     weights = record[path].weights[0, 0].double().numpy()
     numbers = tuple(str(day % 10) for day in range(1, len(days) + 1))
-    title = Localized(
-        "What each of these days (rows) looks at (columns)", "それぞれの日（行）がどの日（列）を見ているか"
-    )
+    title = translated("What each of these days (rows) looks at (columns)")
     yield Picture(
         "matrix", title, weights, tuple(label(day, int(state)) for day, state in enumerate(days, 1)), numbers
     )
     today, even = share_of_today(weights)
-    yield Localized(
-        f"A day gives itself {today:.0%} of the weight, on average; an even spread would give {even:.0%}. It need not:"
-        " the residual connection carries today past the attention, and nothing else is worth knowing.",
-        f"1 日が自分自身に向ける重みは平均 {today:.0%} で、均等な配分なら {even:.0%} である。ただし自分を見る必要は"
-        "ない。今日の天気は残差接続がアテンションを迂回して運び、ほかに知る価値のあるものはないからである。",
-    )
+    yield passage("weather.today_map", today=today, even=even)
 
 
 def share_of_today(weights: Float[np.ndarray, "n n"]) -> tuple[float, float]:
@@ -216,13 +518,8 @@ def share_of_today(weights: Float[np.ndarray, "n n"]) -> tuple[float, float]:
 LESSON = Lesson(
     name="weather",
     source="the weather blog, its finished version; Phuong & Hutter 2022, algorithms 3 and 10",
-    title=Localized("Tomorrow's weather", "明日の天気"),
-    question=Localized(
-        "How near do a linear model, one attention and Transformers come to what can be known of tomorrow's weather,"
-        " and do heads, depth and norm help?",
-        "線形モデル、1 つのアテンション、Transformer は、明日の天気について知りうることにどこまで近づくか。また、"
-        "ヘッド数、深さ、正規化は役に立つのか。",
-    ),
+    title=translated("Tomorrow's weather"),
+    question=passage("weather.question"),
     cpu_minutes=4.2,
     teach=teach,
     seeds=(3, 3, 3, 5, 5),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,7 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier
 from attendo.nn.attention import Attention
 from attendo.nn.layers import initialize
+from attendo_course.book import translated
 from attendo_course.lessons.arrays import (
     NO_TARGET,
     ArrayTask,
@@ -28,7 +30,273 @@ from attendo_course.lessons.arrays import (
     seeded,
     trained,
 )
-from attendo_course.lessons.weather_tasks import N_SEEN, N_STATES, Data, NextDay, chain_days
+
+N_SEEN = 10
+"""Days that are seen."""
+N_STATES = len(weather.STATES)
+BETA = (0, 1, 2, 3, 2, 1, 0, 1, 2, 3)
+"""What each of the ten days counts in the sum modulo 3, as far as it counts at all."""
+SURE, ELSE = 0.96, 0.02
+"""The probabilities of the state that the sum names, and of each other."""
+TABLE_DAYS = (1, 4, 8)
+"""The days that the random table asks for, counted from 1."""
+SETTLED = 200
+"""Days after which weather that follows a rule has forgotten how it began."""
+
+TEST_ROWS = 20_000
+"""Fresh sequences that every model is measured on."""
+
+DrawDays = Callable[[np.random.Generator, int], Int[np.ndarray, "n 11"]]
+Law = Callable[[Int[np.ndarray, "n 10"]], Float[np.ndarray, "n 3"]]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The best accuracy and the least mean loss in nats that any model of the seen days can have."""
+
+    accuracy: float
+    loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What one run learns from and is measured on; true_loss: of the law itself on the test rows, in nats."""
+
+    train: Examples
+    test: Examples
+    true_loss: float
+
+
+@dataclass(frozen=True, eq=False)
+class NextDay:
+    """To tell the eleventh day from ten.
+
+    draw: eleven days a row. law: the probabilities of the eleventh, given the ten. limit: what follows from it, exact.
+    n_train: sequences to learn from, as in the blog. steps, weight_decay: how long its Transformers learn, and how
+    hard they are held back (fewer data and softer laws want less of the first and more of the second).
+    """
+
+    name: str
+    title: Localized
+    draw: DrawDays
+    law: Law
+    limit: Limit
+    n_train: int
+    steps: int
+    weight_decay: float = 1.0
+
+    def examples(self, rng: np.random.Generator, n: int) -> Examples:
+        """`src` [n, 10]: the days seen; targets [n]: the eleventh."""
+        days = torch.from_numpy(self.draw(rng, n).astype(np.int64))
+        return Examples({"src": days[:, :N_SEEN]}, days[:, N_SEEN])
+
+    def data(self, seed: int) -> Data:
+        """`n_train` sequences and `TEST_ROWS` others, drawn from the seed."""
+        rng = np.random.default_rng((seed, 7))
+        test = self.examples(rng, TEST_ROWS)
+        return Data(self.examples(rng, self.n_train), test, self.true_loss(test))
+
+    def true_loss(self, examples: Examples) -> float:
+        """The mean loss of the law itself on these rows, in nats: what a model's loss is compared with."""
+        probabilities = self.law(examples.inputs["src"].numpy())
+        return float(-np.log(probabilities[np.arange(len(examples)), examples.targets.numpy()]).mean())
+
+
+def limit_of(shares: Float[np.ndarray, " cases"], law: Float[np.ndarray, "cases 3"]) -> Limit:
+    """Σ p max_w law(w) and Σ p H(law) over cases of probability p.
+
+    >>> limit_of(np.array([0.5, 0.5]), np.array([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]])).accuracy
+    0.75
+    """
+    return Limit(float(shares @ law.max(axis=1)), float(shares @ weather.entropy(law)))
+
+
+def drawn_from(law: Float[np.ndarray, "n 3"], rng: np.random.Generator) -> Int[np.ndarray, " n"]:
+    """A state from each row of probabilities.
+
+    >>> drawn_from(np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]), np.random.default_rng(0)).tolist()
+    [1, 2]
+    """
+    below = law.cumsum(axis=1)[:, :-1] <= rng.random(len(law))[:, None]
+    return below.sum(axis=1)
+
+
+def _followed(days: Int[np.ndarray, "n 10"], law: Law, rng: np.random.Generator) -> Int[np.ndarray, "n 11"]:
+    return np.column_stack([days, drawn_from(law(days), rng)])
+
+
+# T07a: the chain
+
+
+def chain_days(rng: np.random.Generator, n: int, length: int = N_SEEN + 1) -> Int[np.ndarray, "n length"]:
+    """Rows of the weather chain, each from its beginning."""
+    return np.stack([weather.generate(length, rng) for _ in range(n)])
+
+
+def chain_law(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
+    """The row of the transition matrix for the last day seen."""
+    return weather.transition_matrix()[days[:, -1]]
+
+
+def chain_limit() -> Limit:
+    """The limit for day 11 of the chain: nearly that of its long run.
+
+    >>> round(chain_limit().loss, 3), round(chain_limit().accuracy, 4)
+    (0.998, 0.5056)
+    """
+    transition = weather.transition_matrix()
+    last_seen = np.array(weather.INITIAL) @ np.linalg.matrix_power(transition, N_SEEN - 1)
+    return limit_of(last_seen, transition)
+
+
+# T07b: a table of days 1, 4 and 8
+
+
+def random_table(rng: np.random.Generator) -> Float[np.ndarray, "3 3 3 3"]:
+    """Probabilities of day 11 for each weather of days 1, 4 and 8: tenths, none of them 0, all such triples alike.
+
+    >>> table = random_table(np.random.default_rng(0))
+    >>> table.shape, float(table.sum(axis=-1).round(12).min()), float(table.min())
+    ((3, 3, 3, 3), 1.0, 0.1)
+    """
+    triples = np.array([(a, b, 10 - a - b) for a in range(1, 9) for b in range(1, 10 - a)])
+    return triples[rng.integers(len(triples), size=(N_STATES,) * len(TABLE_DAYS))] / 10
+
+
+def table_law(table: Float[np.ndarray, "3 3 3 3"], days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
+    """The table's row for days 1, 4 and 8."""
+    first, fourth, eighth = (days[:, day - 1] for day in TABLE_DAYS)
+    return table[first, fourth, eighth]
+
+
+def table_limit(table: Float[np.ndarray, "3 3 3 3"]) -> Limit:
+    """The limit of one table, whose 27 rows are asked for equally often."""
+    rows = table.reshape(-1, N_STATES)
+    return limit_of(np.full(len(rows), 1 / len(rows)), rows)
+
+
+def any_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 10"]:
+    """Ten days a row, each state equally probable, whatever was before."""
+    return rng.integers(0, N_STATES, (n, N_SEEN))
+
+
+# T07c: days that balance out
+
+
+def urn_days(balls: int, rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
+    """The last eleven of weather where each day has P(w) = (m - times of w in the m days before) / 2m, m = `balls`.
+
+    In the long run the m days before are m balls drawn, and not put back, from an urn with m of each state: a day is
+    one more draw, and the oldest of the m goes back. So m + 1 draws are a stretch of such weather. With m = 15, five
+    of the days that matter come before those that are seen.
+    """
+    urn = np.tile(np.repeat(np.arange(N_STATES), balls), (n, 1))
+    return rng.permuted(urn, axis=1)[:, balls - N_SEEN : balls + 1]
+
+
+def urn_law(balls: int, days: Int[np.ndarray, "n seen"]) -> Float[np.ndarray, "n 3"]:
+    """What is left in the urn after the days seen: (m - count of w) / (3m - days seen).
+
+    >>> urn_law(10, np.array([[0] * 4 + [1] * 3 + [2] * 3])).tolist()
+    [[0.3, 0.35, 0.35]]
+    """
+    counts = np.stack([(days == state).sum(axis=1) for state in range(N_STATES)], axis=1)
+    return (balls - counts) / (N_STATES * balls - days.shape[1])
+
+
+def urn_limit(balls: int, seen: int = N_SEEN) -> Limit:
+    """The limit when the last `seen` days are known: a sum over their counts, which are hypergeometric.
+
+    >>> [round(x, 3) for x in (urn_limit(10).accuracy, urn_limit(10).loss)]
+    [0.395, 1.081]
+    """
+    cases = list(_compositions(seen, balls))
+    ways = [math.prod(math.comb(balls, count) for count in counts) for counts in cases]
+    shares = np.array(ways) / math.comb(N_STATES * balls, seen)
+    return limit_of(shares, (balls - np.array(cases)) / (N_STATES * balls - seen))
+
+
+def _compositions(total: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """How `total` days can be split among the states, at most `most` each."""
+    for rain in range(min(total, most) + 1):
+        for cloud in range(min(total - rain, most) + 1):
+            if total - rain - cloud <= most:
+                yield rain, cloud, total - rain - cloud
+
+
+# T07d: a sum modulo 3
+
+
+def weighted_sum(days: Int[np.ndarray, "n 10"]) -> Int[np.ndarray, " n"]:
+    """Σ_i β_i y_i (2 - y_i) mod 3 with y = 1, 2, 3 for rain, cloud, sun.
+
+    y (2 - y) is 1, 0 and -3: only rain counts, and modulo 3 the days weigh 0 1 2 0 2 1 0 1 2 0.
+
+    >>> weighted_sum(np.array([[1, 0, 0, 2, 0, 1, 2, 2, 1, 0]])).tolist()
+    [2]
+    """
+    y = days + 1
+    return (y * (2 - y)) @ np.array(BETA) % N_STATES
+
+
+def sum_law(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
+    """.96 for the state that the sum names, .02 for either other."""
+    return np.where(weighted_sum(days)[:, None] == np.arange(N_STATES), SURE, ELSE)
+
+
+def sum_limit() -> Limit:
+    """The limit of the sum, whatever the days.
+
+    >>> round(sum_limit().loss, 3)
+    0.196
+    """
+    return limit_of(np.ones(1), np.array([[SURE, ELSE, ELSE]]))
+
+
+def sum_days(rng: np.random.Generator, n: int) -> Int[np.ndarray, "n 11"]:
+    """Weather in which every day follows the sum of the ten before it, each row from a stretch of its own.
+
+    The rule brings some sequences back often: it settles on few of the 59,049 that there are.
+    """
+    days = any_days(rng, n)
+    for _ in range(SETTLED):
+        days = _followed(days, sum_law, rng)[:, 1:]
+    return _followed(days, sum_law, rng)
+
+
+def tasks(seed: int) -> dict[str, NextDay]:
+    """The tasks by name; seed: of the random table."""
+    table = random_table(np.random.default_rng((seed, 148)))
+
+    def from_table(days: Int[np.ndarray, "n 10"]) -> Float[np.ndarray, "n 3"]:
+        return table_law(table, days)
+
+    def urn(balls: int) -> tuple[DrawDays, Law, Limit]:
+        return (
+            lambda rng, n: urn_days(balls, rng, n),
+            lambda days: urn_law(balls, days),
+            urn_limit(balls),
+        )
+
+    def of_any_days(law: Law) -> DrawDays:
+        return lambda rng, n: _followed(any_days(rng, n), law, rng)
+
+    chain = translated("Markov: day 11 follows day 10")
+    by_table = translated("1-4-8: a random table of days 1, 4 and 8")
+    balance = translated("10-day: what was frequent gets rare")
+    hidden = translated("15-day: the same, five days unseen")
+    itself = translated("dotmod: a sum mod 3, weather made by it")
+    any_ten = translated("dotmod: the same sum of any ten days")
+    found = [
+        NextDay("markov", chain, chain_days, chain_law, chain_limit(), 1000, 200, 3.0),
+        NextDay("1-4-8", by_table, of_any_days(from_table), from_table, table_limit(table), 5000, 700, 0.5),
+        NextDay("10-day", balance, *urn(10), 5000, 200, 3.0),
+        NextDay("15-day", hidden, *urn(15), 5000, 200, 3.0),
+        NextDay("dotmod", itself, sum_days, sum_law, sum_limit(), 5000, 700),
+        NextDay("dotmod-any", any_ten, of_any_days(sum_law), sum_law, sum_limit(), 5000, 700),
+    ]
+    return {task.name: task for task in found}
+
 
 BATCH_ROWS = 100
 LONGEST = 32
@@ -179,13 +447,9 @@ def _above(true_loss: float, done: Training) -> Training:
     return Training(done.model, done.losses, done.measures | excess)
 
 
-LINEAR = Contender(Localized("linear", "線形"), LinearOnDays, BLOG)
-BLOG_ATTENTION = Contender(
-    Localized("attention, 1 head", "アテンション、1 ヘッド"), SingleQueryAttention, BLOG
-)
-BLOG_HEADS = Contender(
-    Localized("attention, 4 heads", "アテンション、4 ヘッド"), lambda: SingleQueryAttention(4), BLOG
-)
+LINEAR = Contender(translated("linear"), LinearOnDays, BLOG)
+BLOG_ATTENTION = Contender(translated("attention, 1 head"), SingleQueryAttention, BLOG)
+BLOG_HEADS = Contender(translated("attention, 4 heads"), lambda: SingleQueryAttention(4), BLOG)
 
 
 def transformer_contender(n_layers: int, n_heads: int, *, norm: bool = True) -> Contender:

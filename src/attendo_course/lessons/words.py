@@ -2,43 +2,396 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray
+from torch import Tensor, nn
 
-from attendo.decoding.sampling import SamplingConfig
+from attendo.data.text_corpus import TextCorpus, TextData
+from attendo.data.texts import STDLIB, Chunk, read_documents
+from attendo.data.token_stream import Document, TokenStream
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.backends import eager_decoder
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.sampling import SamplingConfig, generate
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo.inference.generation import Window
 from attendo.inference.perplexity import document_windows
 from attendo.inspecting.recording import recording
+from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, parameter_count
+from attendo.nn.layers import Dropout
 from attendo.runs.tasks import LanguageModelTask
+from attendo.training.checkpoints import CheckpointConfig
+from attendo.training.loop import train
+from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import Run
+from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import curve, mean_and_deviation, seeded
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
-from attendo_course.lessons.words_models import (
-    LAYERS,
-    Step,
-    WordCounts,
-    WordModel,
-    WordRun,
-    continued,
-    counting_step,
-    model_step,
-    recurrent,
-    shown,
-    train_words,
-    transformer,
-    unordered,
-)
-from attendo_course.lessons.words_text import BATCH_ROWS, CONTEXT, about, phrase, word_task
+
+WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2
+"""The source's."""
+
+
+class WordCounts:
+    """Probabilities of words from counts: of a word by itself, and of a word after another.
+
+    P₁(w) = (c(w) + 1) / (N + V) and, after Witten & Bell 1991, P(w | v) = (c(v w) + T(v) P₁(w)) / (c(v) + T(v)), where
+    T(v) is how many different words were seen after v: the less is known of what follows v, the more counts P₁.
+    """
+
+    def __init__(self, documents: Iterable[Document], vocab_size: int):
+        """Counts documents, each between its begin and its end."""
+        before, after = _neighbors(documents)
+        self.vocab_size = vocab_size
+        self.words: Int[np.ndarray, " vocab"] = np.bincount(after, minlength=vocab_size)
+        self.pairs, self.pair_counts = np.unique(before * vocab_size + after, return_counts=True)
+        self.befores: Int[np.ndarray, " vocab"] = np.bincount(before, minlength=vocab_size)
+        self.kinds: Int[np.ndarray, " vocab"] = np.bincount(self.pairs // vocab_size, minlength=vocab_size)
+
+    def single(self) -> Float[np.ndarray, " vocab"]:
+        """P₁ of every word."""
+        return (self.words + 1) / (self.words.sum() + self.vocab_size)
+
+    def after(self, before: Int[np.ndarray, " n"], words: Int[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
+        """P(word | word before) of each pair; P₁ after a word that was never seen."""
+        wanted = before * self.vocab_size + words
+        places = np.searchsorted(self.pairs, wanted).clip(max=len(self.pairs) - 1)
+        counts = np.where(self.pairs[places] == wanted, self.pair_counts[places], 0)
+        kinds = np.where(self.befores[before] > 0, self.kinds[before], 1)
+        return (counts + kinds * self.single()[words]) / (self.befores[before] + kinds)
+
+    def nats(self, documents: Iterable[Document]) -> tuple[float, float]:
+        """Mean -ln P of the words of documents and of their ends: by themselves, and after the word before."""
+        before, after = _neighbors(documents)
+        single, pair = self.single()[after], self.after(before, after)
+        return float(-np.log(single).mean()), float(-np.log(pair).mean())
+
+
+def _neighbors(documents: Iterable[Document]) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
+    """What stands before each target, and the targets."""
+    before, after = [], []
+    for document in documents:
+        ids = document.ids.astype(np.int64)
+        targets = np.append(ids, Tokenizer.eos_id) if document.ended else ids
+        after.append(targets)
+        before.append(np.concatenate([[Tokenizer.bos_id], targets[:-1]]))
+    return np.concatenate(before), np.concatenate(after)
+
+
+State = tuple[Tensor, Tensor]
+
+
+class RecurrentLM(nn.Module):
+    """An LSTM that predicts the next word (Hochreiter & Schmidhuber 1997); dropout as in the Transformer beside it.
+
+    Its state begins anew with each window, so it sees no more than the Transformer. Where a new document begins inside
+    of a window, only the begin id tells it so.
+    """
+
+    def __init__(self, vocab_size: int, width: int, state_width: int, dropout: float):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.dropout = Dropout(dropout)
+        self.lstm = nn.LSTM(width, state_width, batch_first=True)
+        self.output_proj = nn.Linear(state_width, vocab_size)
+
+    def hidden(
+        self, token_ids: Int[Tensor, "batch len"], segments: Int[Tensor, "batch len"] | None = None
+    ) -> Float[Tensor, "batch len state_width"]:
+        """The state after each position, from which the next word is predicted; segments are not looked at."""
+        return self.dropout(self.lstm(self.dropout(self.embedding(token_ids)))[0])
+
+    def step(
+        self, token_ids: Int[Tensor, "rows n"], state: State | None
+    ) -> tuple[Float[Tensor, "rows vocab"], State]:
+        """(logits after the last of these words, state): goes on from a state, None at the beginning."""
+        hidden, reached = self.lstm(self.embedding(token_ids), state)
+        return self.output_proj(hidden[:, -1]), reached
+
+
+def recurrent_parameters(vocab_size: int, width: int, state_width: int) -> int:
+    """Parameters of a RecurrentLM: V d + 4 h (d + h + 2) + (h + 1) V."""
+    cells = 4 * state_width * (width + state_width + 2)
+    return vocab_size * width + cells + (state_width + 1) * vocab_size
+
+
+def state_width_for(n_parameters: int, vocab_size: int, width: int) -> int:
+    """The width of the LSTM's state with which it has about so many parameters.
+
+    >>> state_width_for(recurrent_parameters(5000, 200, 222), 5000, 200)
+    222
+    """
+    half = (4 * (width + 2) + vocab_size) / 8
+    rest = n_parameters - recurrent_parameters(vocab_size, width, 0)
+    return max(1, round(math.sqrt(half**2 + max(0, rest) / 4) - half))
+
+
+def recurrent(vocab_size: int, n_parameters: int) -> RecurrentLM:
+    """A fresh LSTM with about so many parameters."""
+    return RecurrentLM(vocab_size, WIDTH, state_width_for(n_parameters, vocab_size, WIDTH), DROPOUT)
+
+
+def transformer(vocab_size: int) -> DecoderLM:
+    """The source's model: two blocks, two heads, 200 wide, embeddings x √200, sinusoids; our norms come first."""
+    return DecoderLM(_config(vocab_size))
+
+
+def unordered(vocab_size: int) -> DecoderLM:
+    """One block without positions, and about as many parameters as the source's two.
+
+    To its attention the words before are a set: it sees which ones were there, and which is the last, but no order.
+    """
+    d_ff = (
+        LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
+    )  # an attention has as many parameters as 2 d values of d_ff
+    config = dataclasses.replace(
+        _config(vocab_size), n_decoder_layers=1, d_ff=d_ff, positions="none", max_len=CONTEXT
+    )
+    return DecoderLM(config)
+
+
+def _config(vocab_size: int) -> ModelConfig:
+    return ModelConfig(
+        architecture="decoder",
+        vocab_size=vocab_size,
+        d_model=WIDTH,
+        d_ff=WIDTH,
+        n_heads=HEADS,
+        n_encoder_layers=0,
+        n_decoder_layers=LAYERS,
+        max_len=CONTEXT,
+        dropout=DROPOUT,
+        norm_first=True,
+        tie="none",
+        output_bias=True,
+    )
+
+
+WordModel = DecoderLM | RecurrentLM
+
+
+@dataclass(frozen=True, eq=False)
+class WordRun:
+    """A trained model, its loss at each step and on the validation text in nats a word.
+
+    seconds_per_1000: CPU seconds that 1,000 words of training took, all threads together.
+    """
+
+    model: WordModel
+    losses: list[float]
+    validation_loss: float
+    seconds_per_1000: float
+
+
+def train_words(
+    model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int
+) -> WordRun:
+    """Trains a model in place by Adam: a short warm-up, a constant rate, linear decay over the last half."""
+    config = TrainingConfig(
+        steps=steps,
+        seed=seed,
+        learning_rate=learning_rate,
+        warmup_steps=max(1, steps // 20),
+        decay_share=0.5,
+        label_smoothing=0.0,
+        beta2=0.999,
+        epsilon=1e-8,
+        weight_decay=0.0,
+        evaluate_every=steps,
+    )
+    losses: list[float] = []
+    validation_loss, seconds, n_words = math.nan, 0.0, 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        began = time.process_time()
+        for report in train(Run(model, task, config, CheckpointConfig(), folder=None)):
+            if report.kind == "step":
+                losses.append(report.loss)
+                seconds, n_words = time.process_time() - began, report.progress.tokens
+            elif report.evaluation is not None:
+                validation_loss = report.evaluation.value
+    model.eval()
+    return WordRun(model, losses, validation_loss, 1000 * seconds / n_words)
+
+
+Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
+"""What `decoding.sampling.generate` asks: words that follow those given before, to logits of the next."""
+
+
+def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
+    """ln P of every word by itself or, with `pairs`, after the last one."""
+    words = np.arange(counts.vocab_size)
+
+    def step(ids: Sequence[int]) -> Tensor:
+        chances = counts.after(np.full_like(words, ids[-1]), words) if pairs else counts.single()
+        return torch.from_numpy(np.log(chances))[None]
+
+    return step
+
+
+def model_step(model: WordModel, n_expected: int) -> Step:
+    """The model's logits, from its state or, the Transformer's, from the words that its window still holds."""
+    if isinstance(model, DecoderLM):
+        return Window(eager_decoder(model), n_expected).read
+    state: State | None = None
+
+    def step(ids: Sequence[int]) -> Tensor:
+        nonlocal state
+        logits, state = model.step(torch.tensor([ids]), state)
+        return logits
+
+    return step
+
+
+def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, config: SamplingConfig) -> str:
+    """How a text goes on: its words with spaces between them, ends of lines as ⏎; no unknown word is drawn."""
+    special = SpecialIds(
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+        banned_ids=(tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id),
+    )
+    found = [token.token_id for token in generate(step, prompt_ids, config, special)]
+    return shown(found, tokenizer)
+
+
+def shown(ids: Sequence[int], tokenizer: Tokenizer) -> str:
+    """Words on one line."""
+    return tokenizer.decode(ids).replace(LINE, "⏎")
+
+
+CONTEXT, BATCH_ROWS = 35, 20
+"""Words in a window (the source's bptt) and windows in a batch, as in the source."""
+MOST_CHARACTERS = 20_000_000
+"""Of the training and of the validation text, from its beginning: the vocabulary needs no more."""
+LINE = "\n"
+"""The word that ends a line."""
+
+_ALONE = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+"""Kana and Chinese characters: where nobody puts spaces between words, each is one of its own."""
+_WORD = re.compile(rf"\n\s*|[{_ALONE}]|[^\W\d_{_ALONE}]+|\d|[^\w\s]|_")
+
+
+def words_of(text: str) -> list[str]:
+    r"""The words of a text: letters side by side, and each digit, sign and end of a line by itself.
+
+    Spaces are not kept, nor are blank lines and indentation behind the end of a line.
+
+    >>> words_of("It's 10 °C.\n\n  雨だ")
+    ['It', "'", 's', '1', '0', '°', 'C', '.', '\n', '雨', 'だ']
+    """
+    return [LINE if word[0] == LINE else word for word in _WORD.findall(text)]
+
+
+def cut(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The documents with one space between all words, so that a word tokenizer knows where they are."""
+    begins = False
+    for text, starts in chunks:
+        begins |= starts
+        if found := words_of(text):
+            yield Chunk(("" if begins else " ") + " ".join(found), begins)
+            begins = False
+
+
+def first(chunks: Iterable[Chunk], n_characters: int) -> Iterator[Chunk]:
+    """The chunks until so many characters have been given."""
+    for chunk in chunks:
+        yield chunk
+        n_characters -= len(chunk.text)
+        if n_characters <= 0:
+            return
+
+
+def stream_of(documents: Sequence[Document]) -> TokenStream:
+    """Documents as a stream that is held in memory; one that was cut short ends where it was cut."""
+    return TokenStream(
+        np.concatenate([document.ids for document in documents]),
+        np.cumsum([0, *(len(document.ids) for document in documents)]),
+        np.array([document.n_bytes for document in documents]),
+        np.array([document.n_characters for document in documents]),
+    )
+
+
+def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int) -> LanguageModelTask:
+    """Windows of at most so many words to learn from, and so many to be measured on, each document by itself.
+
+    They are of these files or else of the standard library; documents are drawn once and for all. Of the user's own
+    files some documents, or the end of each, are held out, as by `attendo train language-model`. Words that the
+    vocabulary has no room for are one, the unknown. Raises AttendoError for a file that is missing, too short
+    or not UTF-8.
+    """
+    data = TextData(train=tuple(map(str, files)) or (STDLIB,), strict=True)
+    data.check()
+    source = data.source("train")
+    assert source is not None, "a training text is always named"
+    for _ in read_documents(source, data.strict):
+        pass  # what cannot be read is refused before anything is split off
+    corpus = TextCorpus(data, say=lambda line: None)
+    train, valid = (list(cut(first(corpus.chunks(part), MOST_CHARACTERS))) for part in ("train", "valid"))
+    tokenizer = train_tokenizer(
+        (chunk.text for chunk in train), TokenizerConfig(kind="word", vocab_size=vocab_size)
+    )
+    return LanguageModelTask(
+        stream_of(TokenStream.of_chunks(train, tokenizer).sample(n_train, tokenizer)),
+        TokenStream.of_chunks(valid, tokenizer),
+        tokenizer,
+        CONTEXT,
+        CONTEXT * BATCH_ROWS,
+        evaluate_tokens=n_valid,
+        name=STDLIB if data.embedded else source.name,
+    )
+
+
+def about(task: LanguageModelTask) -> Localized:
+    """What there is to learn from and to be measured on, in a few sentences."""
+    documents = task.validation_documents
+    n, n_valid = task.stream.n_positions, sum(document.n_targets for document in documents)
+    v, name = task.tokenizer.vocab_size, Localized(task.name, task.name)
+    if task.name == STDLIB:
+        name = translated("the source of Python's standard library")
+    unknown, also = unknown_share([task.stream.ids]), unknown_share([document.ids for document in documents])
+    return passage("words.about", name=name, n=n, n_valid=n_valid, v=v, unknown=unknown, also=also)
+
+
+def unknown_share(ids: Iterable[np.ndarray]) -> float:
+    """How many of the words are not in the vocabulary.
+
+    >>> unknown_share([np.array([Tokenizer.unk_id, 7]), np.array([8, 9])])
+    0.25
+    """
+    return float((np.concatenate(list(ids)) == Tokenizer.unk_id).mean())
+
+
+def phrase(task: LanguageModelTask, n_words: int) -> list[int]:
+    """So many words of the validation text from the beginning of a line, all known, if there are such.
+
+    The first are taken of which most are different, the end of a line not being one; without any, a document's first.
+    """
+    [line] = task.tokenizer.encode(LINE)
+    best: list[int] = []
+    for document in task.validation_documents:
+        ids = document.ids.tolist()
+        for start in (i + 1 for i, word in enumerate(ids) if word == line and line != Tokenizer.unk_id):
+            found = ids[start : start + n_words]
+            known = len(found) == n_words and Tokenizer.unk_id not in found
+            if known and len({*found} - {line}) > len({*best} - {line}):
+                best = found
+    return best or task.validation_documents[0].ids[:n_words].tolist()
+
 
 SEEDS, STEPS = 3, 300
 MEASURED, VOCABULARY = 20_000, 3000
@@ -48,7 +401,7 @@ PHRASE, PROMPT, DRAWN = 14, 7, 20
 SAMPLING = SamplingConfig(max_tokens=DRAWN, temperature=0.8, seed=1)
 NEAR, WINDOWS = 10, 64
 """Distances back that are told apart in the windows by which heads are described."""
-SINGLE, PAIRS = Localized("word counts", "単語の頻度"), Localized("pair counts", "単語対の頻度")
+SINGLE, PAIRS = translated("word counts"), translated("pair counts")
 
 
 @dataclass(frozen=True)
@@ -96,16 +449,7 @@ def teach(options: Options) -> Iterator[Piece]:
     steps = options.steps(STEPS)
     task = word_task(options.files, steps * CONTEXT * BATCH_ROWS, MEASURED, VOCABULARY)
     yield about(task)
-    yield Localized(
-        "Counted are single words, and which word follows which (Witten-Bell). The Transformer has the source's shape:"
-        f' {LAYERS} blocks, 2 heads, 200 wide. "no order" is one wider block without positions: it knows the last word'
-        " and the set of those before it, but not their order. The LSTM and it have as many parameters as the"
-        " Transformer; all are trained by Adam on the same windows.",
-        "数えるのは単語の頻度と、どの語の次にどの語が来るか（Witten-Bell 法）である。Transformer は原典と同じ形"
-        f"（{LAYERS} ブロック、2 ヘッド、幅 200）。「no order」は位置情報をもたない幅広の 1 ブロックで、直前の語と、"
-        "それより前の語の集合は知っているが、その順序は知らない。LSTM も「no order」もパラメータ数を Transformer に"
-        "そろえ、同じウィンドウから Adam で学習する。",
-    )
+    yield passage("words.teach", LAYERS=LAYERS)
     began = time.process_time()
     counts = WordCounts(task.stream.documents(), task.tokenizer.vocab_size)
     seconds = time.process_time() - began
@@ -139,18 +483,13 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
         rows.append((name, parameter_count(runs[0].model), window, perplexity, time_taken))
     n_seeds = len(contest.runs["Transformer"])
     columns = (
-        Localized("model", "モデル"),
-        Localized("parameters", "パラメータ数"),
-        Localized("context, stride", "文脈長、ストライド"),
-        Localized("perplexity", "パープレキシティ"),
-        Localized("CPU s/1,000 words", "CPU 秒/千語"),
+        translated("model"),
+        translated("parameters"),
+        translated("context, stride"),
+        translated("perplexity"),
+        translated("CPU s/1,000 words"),
     )
-    title = Localized(
-        f"Models of words (seeds: {n_seeds}). Context: words that are seen at once, the begin of a document included;"
-        " stride: words scored in each such window; time: of training, all threads",
-        f"単語のモデル（シード数 {n_seeds}）。文脈長は一度に見る語数（文書の開始記号を含む）、"
-        "ストライドは各ウィンドウで採点する語数、時間は学習に要した全スレッドの合計",
-    )
+    title = passage("words.models_table", n_seeds=n_seeds)
     return Table("words", title, columns, tuple(rows))
 
 
@@ -162,7 +501,7 @@ def learning_curves(contest: Contest) -> Picture:
     steps = str(len(contest.runs["Transformer"][0].losses))
     return Picture(
         "curves",
-        Localized("Training loss (nats a word)", "学習時の損失（ナット/語）"),
+        translated("Training loss (nats a word)"),
         values,
         tuple(contest.runs),
         ("1", steps),
@@ -181,13 +520,15 @@ def comparison(contest: Contest) -> Localized:
     n = len(contest.runs[better])
     times = [fmean(run.seconds_per_1000 for run in contest.runs[name]) for name in pair]
     ratio = times[0] / times[1]
-    return Localized(
-        f"After so few words the {better} is ahead: its perplexity is {1 - math.exp(-gain):.1%} below the {other}'s"
-        f" ({gain:.3f} nats a word), and lower with {ahead} of {n} seeds. A word costs the Transformer {ratio:.1f}"
-        " times the LSTM's time on a processor. --effort 3 trains three times as long.",
-        f"この語数では {better} が上回り、パープレキシティは {other} より {1 - math.exp(-gain):.1%} 低い（1 語あたり"
-        f" {gain:.3f} ナット。{n} 個のシードのうち {ahead} 個で低い）。1 語あたりの CPU 時間は Transformer が LSTM の"
-        f" {ratio:.1f} 倍である。--effort 3 とすれば 3 倍長く学習する。",
+    return passage(
+        "words.comparison",
+        better=better,
+        gained=1 - math.exp(-gain),
+        other=other,
+        gain=gain,
+        ahead=ahead,
+        n=n,
+        ratio=ratio,
     )
 
 
@@ -197,24 +538,16 @@ def worth_of_order(contest: Contest) -> Localized:
     total, order = single - ordered, bag - ordered
     steps = " → ".join(f"{math.exp(nats):.1f}" for nats in (single, pair, bag, ordered))
     if order > 0:
-        verdict = Localized(
-            f"order (with the second block that reads it) is worth {order:.3f} nats a word, {order / total:.0%} of"
-            " what the context is worth as a whole",
-            f"順序（とそれを読む 2 番目のブロック）の価値は 1 語あたり {order:.3f} ナットで、文脈全体の価値の"
-            f" {order / total:.0%} にあたる",
-        )
+        verdict = passage("words.worth_of_order", order=order, share=order / total)
     else:
-        verdict = Localized(
-            "order was worth nothing to a Transformer that learned so briefly",
-            "これだけの学習では、順序は Transformer の役に立っていない",
-        )
-    return Localized(
-        f"Perplexity goes {steps}: from frequency alone, to one word before, to the set of {CONTEXT} words, to their"
-        f" order. The word before is worth {single - pair:.3f} nats a word, the others as a set {pair - bag:.3f};"
-        f" {verdict.en}.",
-        f"パープレキシティは、頻度だけ、直前の 1 語、{CONTEXT} 語の集合、その順序、と知るにつれて {steps} と変わる。"
-        f"直前の語の価値は 1 語あたり {single - pair:.3f} ナット、それより前の語の集合は {pair - bag:.3f} ナットで、"
-        f"{verdict.ja}。",
+        verdict = translated("order was worth nothing to a Transformer that learned so briefly")
+    return passage(
+        "words.worth_of_order-2",
+        steps=steps,
+        CONTEXT=CONTEXT,
+        first_gain=single - pair,
+        second_gain=pair - bag,
+        verdict=verdict,
     )
 
 
@@ -242,29 +575,23 @@ def attention(model: DecoderLM, task: LanguageModelTask, words: Sequence[int]) -
     near = looking_back(weights, NEAR)
     far = mean_distance(weights)
     columns = (*(str(k) for k in range(near.shape[1] - 1)), "+")
-    title = Localized(
-        "How far back each head of the Transformer looks (rows: block.head; columns: words back, + the rest), mean of"
-        " the validation text",
-        "Transformer の各ヘッドはどこまで遡って見るか（行はブロック.ヘッド、列は何語前か、+ はさらに前の合計。"
-        "検証文の平均）",
-    )
+    title = passage("words.attention")
     yield Picture("matrix", title, near, names, columns)
     nearest, farthest = int(far.argmin()), int(far.argmax())
     n = weights.shape[-1]
     [even] = mean_distance(np.tril(1 / np.arange(1.0, n + 1)[:, None].repeat(n, axis=1))[None, None])
-    yield Localized(
-        f"Head {names[nearest]} looks {far[nearest]:.1f} words back on average, head {names[farthest]}"
-        f" {far[farthest]:.1f}; an even spread would give {even:.1f}.",
-        f"ヘッド {names[nearest]} は平均 {far[nearest]:.1f} 語前、ヘッド {names[farthest]} は平均"
-        f" {far[farthest]:.1f} 語前を見る。均等な配分なら {even:.1f} 語前である。",
+    yield passage(
+        "words.attention-2",
+        nearest=names[nearest],
+        least=far[nearest],
+        farthest=names[farthest],
+        most=far[farthest],
+        even=even,
     )
     head = int((weights**2).sum(-1).mean((0, 2)).argmax())
     _, of_phrase = head_weights(model, [list(words)])
     labels = tuple(shown([word], task.tokenizer) for word in words)
-    title = Localized(
-        f"Head {names[head]}, the most decided: what each word of a phrase (rows) looks at (columns)",
-        f"最も偏りの強いヘッド {names[head]}：検証文の一節で、各語（行）がどの語（列）を見ているか",
-    )
+    title = passage("words.attention-3", name=names[head])
     yield Picture("matrix", title, of_phrase[0, head], labels, labels)
 
 
@@ -322,13 +649,8 @@ def mean_distance(weights: Float[ndarray, "windows heads len len"]) -> Float[nda
 WORDS = Lesson(
     name="words",
     source="the word language model that NYU Deep Learning 12-3 builds on: PyTorch's examples",
-    title=Localized("The next word", "次の単語"),
-    question=Localized(
-        "How well do counts, an LSTM and a Transformer of equal size predict the next word, what does each cost, and"
-        " what is the order of words worth?",
-        "頻度、LSTM、同じ大きさの Transformer は、次の単語をどれだけ予測できるのか。それぞれのコストはいくらか。"
-        "語順にはどれだけの価値があるのか。",
-    ),
+    title=translated("The next word"),
+    question=passage("words.question"),
     cpu_minutes=3.0,
     teach=teach,
     takes_files=True,

@@ -17,16 +17,11 @@ from attendo.nn.attention import Attention, attention
 from attendo.nn.blocks import Encoder, EncoderBlock
 from attendo.nn.layers import FeedForward, xavier
 from attendo.nn.masks import Mask
-from attendo_course.claims import architecture, blocks, contexts, generation, reach
-from attendo_course.claims.built import built, unrolled
-from attendo_course.claims.samples import normal, random_attention
+from attendo_course.claims import architecture, blocks, contexts, generation
+from attendo_course.claims.samples import built, normal, random_attention, unrolled
 
 FEW = settings(max_examples=25)
 seeds = st.integers(0, 10_000)
-
-
-def test_the_ids():
-    assert " ".join(claim.id for claim in architecture.CLAIMS) == "C14 C15 C16 C18 C20 C22 C23 C26"
 
 
 def by_mask(query, key, value, window):
@@ -60,8 +55,8 @@ CELL = built(lambda: nn.RNNCell(32, 32)).requires_grad_(False)
 HEAD = built(lambda: Attention(4, 1, head_dim=6, value_dim=3, out_proj=nn.Identity()))
 SEEN, CHEAPER = "self-attention: layers to see 65 tokens", "n = 65, r = 3: full / restricted operations"
 JOINED = "self-attention, one layer: pairs of tokens joined"
-OPERATIONS = {f"r = {r}: operations, 4rnd" for r in reach.WIDTHS}
-SAME = {f"r = {r}: |neighborhood - banded mask|" for r in reach.WIDTHS}
+OPERATIONS = {f"r = {r}: operations, 4rnd" for r in architecture.WIDTHS}
+SAME = {f"r = {r}: |neighborhood - banded mask|" for r in architecture.WIDTHS}
 WAITS, STEPS = "steps in a row, 2n: more than with n", "layer: steps in a row, 2n more than n"
 ALONE, ORDER = "|one call - n calls|", "with positions: least |word - same word, reversed|"
 LETTER, EACH = "probe, the letter itself: accuracy, chance .17", "64 letters, probe of each vector: accuracy"
@@ -71,11 +66,11 @@ FADED, HEADS = "its place: accuracy before - after training", "two heads, traine
 GRADIENT, COUNT = "norm(x + f(x)): gradient at layer 1 of 32 / of 1", "attention: parameters"
 FORMULA, AT_SIX = "(d_in + 1)(2 d_attn + d_out)", "L = 6: both have"
 SPREAD, SHORT = "attention: largest - least count, L = 1 to 40", "L = 5: attention - linear map, parameters"
-SEES, CHEAP = reach.one_layer_sees_all, reach.restricted_attention_is_cheaper
+SEES, CHEAP = architecture.one_layer_sees_all, architecture.restricted_attention_is_cheaper
 ALIKE, WORDS = generation.positions_do_not_wait, contexts.words_in_context
 SERVES, SIZE = contexts.memory_serves_other_tasks, architecture.size_is_free_of_length
 BREAKS = [
-    ("C14 all but the farthest", SEES, [reach.attending(64)], {SEEN, JOINED}),
+    ("C14 all but the farthest", SEES, [architecture.attending(64)], {SEEN, JOINED}),
     ("C14 no neighbor", SEES, [lambda x, number: x], {SEEN, JOINED}),
     ("C14 no later token", SEES, [lambda x, number: torch.ones_like(x).tril() @ x], {JOINED}),
     ("C15 centered queries", ALIKE, [lambda some, every: ATTEND(some - some.mean(1, True), every)], {ALONE}),
@@ -136,14 +131,14 @@ def seen_by_search(reads, n, layers):
 @example(n=2, window=1, k=1, r=2)
 def test_layers_until_all_is_seen(n, window, k, r):
     kinds = (
-        (reach.attending(window), lambda p, layer: range(p - window + 1, p + window)),
-        (reach.convolving(k), lambda p, layer: range(p - k // 2, p + k // 2 + 1)),
-        (reach.convolving(r, dilated=True), lambda p, layer: [p - j * r**layer for j in range(r)]),
+        (architecture.attending(window), lambda p, layer: range(p - window + 1, p + window)),
+        (architecture.convolving(k), lambda p, layer: range(p - k // 2, p + k // 2 + 1)),
+        (architecture.convolving(r, dilated=True), lambda p, layer: [p - j * r**layer for j in range(r)]),
     )
     for spread, reads in kinds:
         counts = seen_by_search(reads, n, n)
-        assert reach.seen_by_layer(spread, n) == counts
-        assert reach.layers_needed(spread, n) == (len(counts) if counts[-1] == n else math.inf)
+        assert architecture.seen_by_layer(spread, n) == counts
+        assert architecture.layers_needed(spread, n) == (len(counts) if counts[-1] == n else math.inf)
 
 
 @FEW
@@ -155,13 +150,13 @@ def test_convolutions_are_sums(seed, n, k, number):
         for p, j in np.ndindex(n, k):
             q = p - j * k**number if dilated else p + j - k // 2
             expected[p] += x[q].numpy() / k if 0 <= q < n else 0.0
-        found = reach.convolving(k, dilated=dilated)(x, number)
+        found = architecture.convolving(k, dilated=dilated)(x, number)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("n", [33, 100])
 def test_layers_for_another_length(n):
-    found = figures(reach.one_layer_sees_all(n=n))
+    found = figures(architecture.one_layer_sees_all(n=n))
     assert found[f"self-attention: layers to see {n} tokens"] == 1
     assert found["RNN, one layer: tokens the last state depends on"] == n
     for k in (3, 5, 9):
@@ -172,11 +167,11 @@ def test_layers_for_another_length(n):
 
 
 def test_work_and_waiting_of_the_table_are_counted(monkeypatch):
-    monkeypatch.setattr(reach, "neighborhood_attention", by_mask)
+    monkeypatch.setattr(architecture, "neighborhood_attention", by_mask)
     masked = {"restricted, O(rnd): work, 2n / n", "restricted, O(rnd): work, 3r / r"}
-    assert failing(reach.one_layer_sees_all()) == masked
-    monkeypatch.setattr(reach, "neighborhood_attention", in_turn)
-    found = reach.one_layer_sees_all()
+    assert failing(architecture.one_layer_sees_all()) == masked
+    monkeypatch.setattr(architecture, "neighborhood_attention", in_turn)
+    found = architecture.one_layer_sees_all()
     assert figures(found)["restricted: further steps in a row, n = 32 / 16"] >= 16
 
 
@@ -184,11 +179,14 @@ def test_work_and_waiting_of_the_table_are_counted(monkeypatch):
 @given(a=st.integers(1, 6), b=st.integers(1, 6), c=st.integers(1, 6), k=st.integers(1, 3))
 def test_products_are_counted(a, b, c, k):
     random, products = partial(normal, 0), 2 * a * b * c
-    assert reach.products_counted(lambda: random(a, b) @ random(b, c) + 1) == products
-    assert reach.products_counted(lambda: random(k, a, b) @ random(k, b, c)) == k * products
-    assert reach.products_counted(lambda: F.conv1d(random(1, b, a + k - 1), random(c, b, k))) == k * products
+    assert architecture.products_counted(lambda: random(a, b) @ random(b, c) + 1) == products
+    assert architecture.products_counted(lambda: random(k, a, b) @ random(k, b, c)) == k * products
+    assert (
+        architecture.products_counted(lambda: F.conv1d(random(1, b, a + k - 1), random(c, b, k)))
+        == k * products
+    )
     rows = random(a, b), random(c, b), random(c, k)
-    assert reach.products_counted(lambda: attention(*rows)) == 2 * a * c * (b + k)
+    assert architecture.products_counted(lambda: attention(*rows)) == 2 * a * c * (b + k)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=30))
@@ -198,9 +196,9 @@ def test_the_longest_chain_of_any_graph(joined):
         i, j = i % len(nodes), j % len(nodes)
         nodes.append(nodes[i] * nodes[j])
         depths.append(1 + max(depths[i], depths[j]))
-    assert reach.longest_chain(torch.ones(3) * 2) == 0  # nothing asks for a gradient
+    assert architecture.longest_chain(torch.ones(3) * 2) == 0  # nothing asks for a gradient
     for node, depth in zip(nodes, depths, strict=True):
-        assert reach.longest_chain(node) == (depth + 1 if depth else 0)  # the variable is a node, too
+        assert architecture.longest_chain(node) == (depth + 1 if depth else 0)  # the variable is a node, too
 
 
 @FEW
@@ -210,7 +208,7 @@ def test_neighborhood_attention_is_a_banded_softmax(seed, n, d, window):
     scores = query.numpy() @ key.numpy().T / np.sqrt(d)
     apart = np.abs(np.subtract.outer(np.arange(n), np.arange(n)))
     expected = softmax(np.where(apart < window, scores, -np.inf)) @ value.numpy()
-    found = reach.neighborhood_attention(query, key, value, window)
+    found = architecture.neighborhood_attention(query, key, value, window)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo_course.claims import bishop, bishop_models
+from attendo_course.claims import bishop
 
 
 @pytest.mark.parametrize("exercise", bishop.EXERCISES, ids=lambda exercise: exercise.__name__)
@@ -50,14 +50,14 @@ def test_low_dimensions_are_not_nearly_orthogonal():
 
 @given(st.lists(st.sampled_from("abcd"), min_size=3, max_size=20).filter(lambda text: len(set(text)) > 1))
 def test_counts_are_the_most_likely_tables(text):
-    assert all(check.holds for check in bishop_models.bag_of_words_counts(text))
-    assert bishop_models.n_gram_from_counts(text)[1].holds
+    assert all(check.holds for check in bishop.bag_of_words_counts(text))
+    assert bishop.n_gram_from_counts(text)[1].holds
 
 
 @given(vocab=st.integers(2, 6), length=st.integers(2, 5))
 def test_tables_have_as_many_numbers_as_counted_one_by_one(vocab, length):
     free = sum(vocab ** (n - 1) * (vocab - 1) for n in range(1, length + 1))
-    assert bishop_models.tables_explode(vocab, length)[0].value == free
+    assert bishop.tables_explode(vocab, length)[0].value == free
 
 
 def test_the_recurrent_network_is_elmans():
@@ -75,7 +75,7 @@ def test_the_recurrent_network_is_elmans():
 
 
 def test_the_text_that_greedy_misses_is_the_most_probable_of_all():
-    first, even, after = bishop_models.FIRST, bishop_models.EVEN, bishop_models.AFTER_JO
+    first, even, after = bishop.FIRST, bishop.EVEN, bishop.AFTER_JO
     assert [sum(row.values()) for row in (first, even, after)] == pytest.approx([1.0, 1.0, 1.0])
     words = {a + b: p * q for a, p in first.items() for b, q in (after if a == "情" else even).items()}
     assert max(words, key=words.__getitem__) == "情報"

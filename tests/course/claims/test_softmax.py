@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo_course.claims.softmax import (
-    CLAIMS,
     SCORES,
     SLIDE,
     implied_temperatures,
@@ -32,10 +31,6 @@ apart = st.lists(st.integers(-40, 40), min_size=2, max_size=6, unique=True).map(
 def softmax(scores, temperature=1.0):
     exponentials = np.exp(np.array(scores) / temperature)
     return exponentials / exponentials.sum()
-
-
-def test_the_id():
-    assert [claim.id for claim in CLAIMS] == ["C17"]
 
 
 @given(

@@ -9,18 +9,16 @@ import numpy as np
 import pytest
 from command_line import attendo, refused
 
-import attendo_course.claims as claims_package
-import attendo_course.errata as errata_package
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.display.width import columns
+from attendo_course.claims import all_claims
 from attendo_course.claims.claim import Check, Claim, Finding, below, equals, shown
-from attendo_course.claims.lookup import C27
 from attendo_course.commands.claims import _number
 from attendo_course.commands.terminal import terminal_width
-from attendo_course.errata.erratum import Erratum, Snippet
-from attendo_course.sources import cited
+from attendo_course.errata import Erratum, Snippet, all_errata
 
+SOURCE = Localized("a source", "a source")
 W = Localized("word", "言葉")
 LONG = Localized("a long statement " * 9, "長い文である。" * 15)
 
@@ -28,7 +26,7 @@ LONG = Localized("a long statement " * 9, "長い文である。" * 15)
 def claim(
     name: str, *checks: Check, condition: Localized | None = None, picture: Picture | None = None
 ) -> Claim:
-    return Claim(name, "a source", LONG, W, lambda: Finding(checks, picture), condition)
+    return Claim(name, SOURCE, LONG, W, lambda: Finding(checks, picture), condition)
 
 
 FINE = claim("C01", equals(W, 2.0, 2.0), shown(Localized("time", "時間"), 0.25))
@@ -40,23 +38,24 @@ WITH_CONDITION = claim(
 
 @pytest.fixture
 def three(monkeypatch):
-    monkeypatch.setitem(vars(claims_package), "CLAIMS", (FINE, BAD, WITH_CONDITION))
+    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (FINE, BAD, WITH_CONDITION))
 
 
 @pytest.fixture
 def lookup(monkeypatch):
-    monkeypatch.setitem(vars(claims_package), "CLAIMS", (C27,))
+    real = all_claims()[-1]
+    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: [real])
 
 
 @pytest.fixture
 def two(monkeypatch):
     right = Snippet("1 + 1", "2")
     erratum = Erratum(
-        1, "a source", Localized("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right
+        1, "S1", SOURCE, Localized("one", "一"), W, W, "run", Snippet("[][0]", "IndexError.*"), right
     )
     wrong_now = replace(erratum, number=2, right_code=Snippet("x = 1\nx + 1", "3"))
-    in_words = Erratum(3, "a source", Localized("three", "三"), W, W, "words only")
-    monkeypatch.setitem(vars(errata_package), "ERRATA", (erratum, wrong_now, in_words))
+    in_words = Erratum(3, "S1", SOURCE, Localized("three", "三"), W, W, "words only")
+    monkeypatch.setattr("attendo_course.errata.all_errata", lambda: (erratum, wrong_now, in_words))
 
 
 def narrow(text: str) -> bool:
@@ -150,7 +149,7 @@ def test_one_claim_in_full(three):
 
 def test_a_narrow_difference_is_seen_and_lines_of_the_derivation_stay(monkeypatch):
     narrowly = replace(claim("C01", below(W, 1.0, 1 + 1e-15)), derivation=Localized("one\ntwo", "一\n二"))
-    monkeypatch.setitem(vars(claims_package), "CLAIMS", (narrowly,))
+    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (narrowly,))
     out = attendo("claims", "C01").out
     assert "Why: one\ntwo\n\n✓ word: 1 < 1.0000000000000011\n" in out
 
@@ -170,7 +169,7 @@ def test_a_real_claim_with_its_picture(lookup):
 def test_claims_as_json(three, monkeypatch):
     values = np.array([[0.0, np.nan]])
     drawn = claim("C04", equals(W, 1, 1), picture=Picture("curves", W, values, ("row",), ("a", "b")))
-    monkeypatch.setitem(vars(claims_package), "CLAIMS", (FINE, WITH_CONDITION, drawn))
+    monkeypatch.setattr("attendo_course.claims.all_claims", lambda: (FINE, WITH_CONDITION, drawn))
     outcome = attendo("claims", "--json", "--language", "ja")
     facts = json.loads(outcome.out)
     assert list(facts) == ["claims", "n_claims", "n_failed", "cpu_seconds", "check", "checks"]
@@ -253,7 +252,7 @@ def test_a_check_beside_claims_and_as_json(student, three):
 
 
 def test_a_function_without_end_fails(tmp_path, monkeypatch):
-    monkeypatch.setattr("attendo_course.grader.time_limit.SECONDS", 0.2)
+    monkeypatch.setattr("attendo_course.grader.loading.SECONDS", 0.2)
     path = tmp_path / "slow.py"
     path.write_text("def slow(query, key, value):\n    while True:\n        pass\n")
     outcome = attendo("claims", "--check", f"{path}:slow")
@@ -333,6 +332,7 @@ def test_errata_as_json(two):
     first, second = facts["errata"]
     assert first["right_code"] == {"code": "x = 1\nx + 1", "gives": "3", "outcome": "2", "as_expected": False}
     assert first["wrong_code"]["as_expected"] is True
+    assert first["source"] == "S1 a source"
     assert (second["wrong_code"], second["mark"], second["title"]) == (None, "words only", "three")
     listed = json.loads(attendo("errata", "--json").out)
     assert (listed["n_errata"], listed["n_unexpected"]) == (3, 0)
@@ -363,6 +363,6 @@ def test_the_real_errata_are_listed_whole_and_fit_the_terminal(language):
     listed = attendo("errata", "--language", language)
     assert (listed.code, narrow(listed.out)) == (0, True)
     whole = re.sub(r"\s", "", listed.out)
-    for erratum in errata_package.ERRATA:
+    for erratum in all_errata():
         form = "✗" + erratum.wrong.text(language) + "✓" + erratum.right.text(language)
-        assert re.sub(r"\s", "", cited(erratum.source, language) + form) in whole
+        assert re.sub(r"\s", "", erratum.source.text(language) + form) in whole

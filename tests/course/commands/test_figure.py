@@ -20,11 +20,10 @@ from matplotlib.text import Text
 
 from attendo.display import fonts
 from attendo.errors import AttendoError
-from attendo_course.figures import attention, drawing, positions, schedule
+from attendo_course.figures import arrays, drawing
 from attendo_course.figures.catalogue import FIGURES
-from attendo_course.figures.chosen_model import chosen_model
 from attendo_course.figures.drawing import draw, painter
-from attendo_course.figures.model_parts import model_diagram
+from attendo_course.figures.model_parts import chosen_model, model_diagram
 from attendo_course.figures.style import SETTINGS, texts_of
 
 JAPANESE = fonts.fonts_for("層正規化ヘッドの重みアテンション")[1] >= set("層正規化ヘッドの重みアテンション")
@@ -56,7 +55,7 @@ def test_heatmap_is_drawn_as_the_exercise_has_it():
 def test_curves_side_by_side_without_the_undefined_row():
     axes = drawn(painter("position-curves")).axes
     left, right = axes[0::2], axes[1::2]
-    for graphs, found in ((left, positions.formula_curves()), (right, positions.plotted_curves())):
+    for graphs, found in ((left, arrays.formula_curves()), (right, arrays.plotted_curves())):
         lines = [line for graph in graphs for line in graph.lines]
         np.testing.assert_array_equal([line.get_ydata() for line in lines], found.rows)
         assert all((line.get_xdata() == found.positions).all() for line in lines)
@@ -67,7 +66,7 @@ def test_curves_side_by_side_without_the_undefined_row():
 def test_marks_of_the_other_figures():
     for graph, k, d in zip(drawn(painter("position-products")).axes, (11, 43), (128, 512), strict=True):
         curve, mark = graph.lines
-        np.testing.assert_array_equal(curve.get_ydata(), positions.products(d).products)
+        np.testing.assert_array_equal(curve.get_ydata(), arrays.products(d).products)
         assert mark.get_xdata().tolist() == [k] and f"k = {k}\n" in graph.texts[0].get_text()
     assert "6.98771 × 10⁻⁴ at step 4,000" in written("noam")
     assert "1.97642 × 10⁻⁴" in written("noam")
@@ -77,15 +76,15 @@ def test_marks_of_the_other_figures():
 
 def test_the_curves_drawn_are_the_arrays():
     lines = drawn(painter("noam")).axes[0].lines
-    found = schedule.rates()
+    found = arrays.rates()
     curves = {line.get_label(): line.get_ydata() for line in lines}
     for w, rates in zip(found.warmups, found.rates, strict=True):
         np.testing.assert_allclose(curves[f"w = {w:,}"], rates * 1e4, rtol=1e-12)
-    entropies = attention.entropies()
+    entropies = arrays.entropies()
     means = [line.get_ydata() for line in drawn(painter("entropy")).axes[0].lines[:2]]
     np.testing.assert_allclose(means, [entropies.scaled.mean(1), entropies.unscaled.mean(1)], rtol=1e-12)
     curves = {line.get_label(): line.get_ydata() for line in drawn(painter("temperature")).axes[0].lines}
-    np.testing.assert_array_equal(curves["s = 0.5"], attention.temperature().weights[:, 1])
+    np.testing.assert_array_equal(curves["s = 0.5"], arrays.temperature().weights[:, 1])
 
 
 def written(name, config=None, language="en"):

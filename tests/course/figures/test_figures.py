@@ -6,9 +6,8 @@ from figure_models import CLASSIFIER, GPT2, MASKED, MIXED, encoding
 
 from attendo.errors import AttendoError
 from attendo.models import build_model, parameter_count
-from attendo_course.figures import attention, positions, schedule
-from attendo_course.figures.chosen_model import chosen_model
-from attendo_course.figures.model_parts import model_diagram
+from attendo_course.figures import arrays
+from attendo_course.figures.model_parts import chosen_model, model_diagram
 
 TIGHT = {"rtol": 0, "atol": 1e-10}
 
@@ -17,7 +16,7 @@ TIGHT = {"rtol": 0, "atol": 1e-10}
 
 
 def test_heatmap_is_the_encoding_transposed():
-    table = positions.heatmap()
+    table = arrays.heatmap()
     assert table.shape == (128, 64)
     np.testing.assert_allclose(table, encoding(64, 128).T, **TIGHT)
     np.testing.assert_allclose((table**2).sum(0), 64, **TIGHT)
@@ -25,7 +24,7 @@ def test_heatmap_is_the_encoding_transposed():
 
 
 def test_curves_of_the_formula():
-    found = positions.formula_curves()
+    found = arrays.formula_curves()
     length, d = 50, 5
     assert found.positions.tolist() == list(range(1, 51))
     assert found.rows.shape == (4, 50)  # no fifth: i ends at d/2
@@ -38,7 +37,7 @@ def test_curves_of_the_formula():
 
 
 def test_curves_as_plotted():
-    found = positions.plotted_curves()
+    found = arrays.plotted_curves()
     length, d = 50, 5
     assert found.positions.tolist() == list(range(50))
     for i in range(1, d + 1):
@@ -51,7 +50,7 @@ def test_curves_as_plotted():
 
 @pytest.mark.parametrize(("d", "first_rise"), [(128, 11), (512, 43)])
 def test_products_depend_on_distance_and_are_not_monotone(d, first_rise):
-    found = positions.products(d)
+    found = arrays.products(d)
     omega = 10000.0 ** (-2 * np.arange(d // 2) / d)
     expected = np.array([np.cos(k * omega).sum() for k in range(101)])
     np.testing.assert_allclose(found.products, expected, **TIGHT)
@@ -65,7 +64,7 @@ def test_products_depend_on_distance_and_are_not_monotone(d, first_rise):
 
 
 def test_products_to_every_printed_digit():
-    assert positions.products(128).products[:4].round(3).tolist() == [64, 62.094, 57.382, 52.186]
+    assert arrays.products(128).products[:4].round(3).tolist() == [64, 62.094, 57.382, 52.186]
 
 
 # ---- attention
@@ -77,18 +76,18 @@ def softmax(scores):
 
 
 def test_temperature_from_soft_to_hard():
-    found = attention.temperature()
+    found = arrays.temperature()
     np.testing.assert_allclose(found.betas, 10 ** np.linspace(-2, 3, 201), rtol=1e-12)
     expected = softmax(found.betas[:, None] * np.array([1, 0.5, 0.2]))
     np.testing.assert_allclose(found.weights, expected, **TIGHT)
     np.testing.assert_allclose(found.soft, [1 / 3] * 3, **TIGHT)
     assert found.hard.tolist() == [1, 0, 0]
-    assert round(attention.weights_at((1.0, 0.5, 0.2), 20.0)[0], 5) == 0.99995
+    assert round(arrays.weights_at((1.0, 0.5, 0.2), 20.0)[0], 5) == 0.99995
 
 
 def test_entropy_with_and_without_the_scale():
     dimensions, n_keys, draws, seed = (1, 8, 64), 5, 7, 3
-    found = attention.entropies(dimensions, n_keys, draws, seed)
+    found = arrays.entropies(dimensions, n_keys, draws, seed)
     for row, d in enumerate(dimensions):
         random = np.random.default_rng((seed, d))
         query, key = random.standard_normal((draws, 1, d)), random.standard_normal((draws, n_keys, d))
@@ -100,19 +99,19 @@ def test_entropy_with_and_without_the_scale():
 
 
 def test_entropy_falls_with_the_dimension_without_the_scale_only():
-    found = attention.entropies(draws=100)
+    found = arrays.entropies(draws=100)
     assert (np.diff(found.unscaled.mean(1)) < 0).all()
     assert found.unscaled[-1].mean() < 0.25
     assert np.ptp(found.scaled[2:].mean(1)) < 0.15
-    np.testing.assert_array_equal(found.scaled, attention.entropies(draws=100).scaled)
-    assert (found.scaled != attention.entropies(draws=100, seed=1).scaled).all()
+    np.testing.assert_array_equal(found.scaled, arrays.entropies(draws=100).scaled)
+    assert (found.scaled != arrays.entropies(draws=100, seed=1).scaled).all()
 
 
 # ---- learning rate
 
 
 def test_noam():
-    found = schedule.rates()
+    found = arrays.rates()
     steps = found.steps.astype(float)
     assert found.warmups[0] == 4000
     for row, w in enumerate(found.warmups):

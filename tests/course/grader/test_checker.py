@@ -14,7 +14,7 @@ from attendo.errors import AttendoError
 from attendo.nn.attention import attention
 from attendo_course import check
 from attendo_course.grader.checker import PROPERTIES
-from attendo_course.grader.mask_properties import _gradients, _slopes
+from attendo_course.grader.properties import _gradients, _slopes
 from attendo_course.grader.student import Case, meet
 from attendo_course.grader.trials import SIZES, draw, numbers
 

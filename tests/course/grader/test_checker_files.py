@@ -10,17 +10,16 @@ from attentions import outcome, plain
 
 from attendo.errors import AttendoError
 from attendo_course import check
-from attendo_course.grader import time_limit
+from attendo_course.grader import loading
 from attendo_course.grader.checker import check_file
-from attendo_course.grader.loading import load_function
-from attendo_course.grader.unfit import UnfitError
+from attendo_course.grader.loading import UnfitError, load_function
 
 
 @pytest.fixture
 def quick(monkeypatch):
     if not hasattr(signal, "setitimer"):
         pytest.skip("no alarm on this system")
-    monkeypatch.setattr(time_limit, "SECONDS", 0.2)
+    monkeypatch.setattr(loading, "SECONDS", 0.2)
 
 
 def hanging(query, key, value):
@@ -61,15 +60,15 @@ def test_a_call_without_end_is_stopped_and_fails_with_its_input(quick, function,
 
 
 def test_a_swallowed_alarm_comes_again_and_a_former_timer_goes_on(quick, monkeypatch):
-    monkeypatch.setattr(time_limit, "AGAIN", 0.05)
-    with pytest.raises(time_limit.TimeUpError), time_limit.time_limit():
-        with suppress(time_limit.TimeUpError):
+    monkeypatch.setattr(loading, "AGAIN", 0.05)
+    with pytest.raises(loading.TimeUpError), loading.time_limit():
+        with suppress(loading.TimeUpError):
             time.sleep(5)
         time.sleep(5)
     former = signal.getsignal(signal.SIGALRM)
     try:
         signal.setitimer(signal.ITIMER_REAL, 500)
-        with time_limit.time_limit():
+        with loading.time_limit():
             assert signal.getitimer(signal.ITIMER_REAL)[0] <= 0.2
         assert 400 < signal.getitimer(signal.ITIMER_REAL)[0] <= 500
     finally:

@@ -23,6 +23,8 @@ from attendo_course.commands.lesson import piece_lines
 from attendo_course.lessons import ablate
 from attendo_course.lessons.ablate import (
     ABLATE,
+    CONNECTIVES,
+    PHENOMENA,
     Result,
     Variant,
     ablated,
@@ -30,17 +32,13 @@ from attendo_course.lessons.ablate import (
     cross_weights,
     interval,
     small_data,
-    variants,
-)
-from attendo_course.lessons.ablate_corpus import (
-    CONNECTIVES,
-    PHENOMENA,
     small_forecast,
     small_forecasts,
     small_pieces,
     translations,
     turned_round,
     unordered_limit,
+    variants,
 )
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, Training, seeded
 from attendo_course.lessons.lesson import Options, Table

@@ -18,14 +18,21 @@ from attendo.models import MaskedLM
 from attendo_course.commands.lesson import piece_lines
 from attendo_course.lessons import contexts_models
 from attendo_course.lessons.arrays import NO_TARGET
-from attendo_course.lessons.contexts import LESSON, MASKED_STEPS, _where_kind, _where_words, gaze
-from attendo_course.lessons.contexts_measures import (
+from attendo_course.lessons.contexts import (
+    LESSON,
+    MASKED_STEPS,
+    RIDGE,
     Material,
+    _where_kind,
+    _where_words,
+    gaze,
     kind_read,
     likeness,
     masked_measures,
+    mean_cosine,
     neighbors,
     nouns_of,
+    read_by_probe,
     shown_sentence,
 )
 from attendo_course.lessons.contexts_models import (
@@ -40,7 +47,6 @@ from attendo_course.lessons.contexts_models import (
     pairs,
     translator,
 )
-from attendo_course.lessons.contexts_probes import RIDGE, mean_cosine, read_by_probe
 from attendo_course.lessons.contexts_words import (
     ADJECTIVES,
     FRAMES,

@@ -16,7 +16,7 @@ from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.models import parameter_count
 from attendo_course.lessons import imdb
-from attendo_course.lessons.imdb_reviews import (
+from attendo_course.lessons.imdb import (
     PAD_ID,
     UNKNOWN_ID,
     reviews,

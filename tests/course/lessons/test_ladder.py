@@ -16,17 +16,15 @@ from attendo.models import parameter_count
 from attendo.nn.attention import attention
 from attendo_course.lessons import ladder
 from attendo_course.lessons.arrays import ArrayTask, seeded, trained
-from attendo_course.lessons.ladder_models import (
+from attendo_course.lessons.ladder import (
     Start,
     bare_attention,
-    counter,
-    one_hot_counter,
-    signal_counter,
-)
-from attendo_course.lessons.ladder_tasks import (
     count_distribution,
+    counter,
     counting,
     difference_distribution,
+    one_hot_counter,
+    signal_counter,
     signals,
     text,
     unordered_signal_limit,

@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from attendo.model_config import Positions
 from attendo.models import EncoderDecoder
-from attendo_course.lessons import toy_tasks, toys
+from attendo_course.lessons import toys
 from attendo_course.lessons.arrays import NO_TARGET, ArrayTask, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
-from attendo_course.lessons.toy_tasks import (
+from attendo_course.lessons.toys import (
+    ADD,
+    COPY,
+    LESSONS,
+    SORT,
     add,
     cross_weights,
     decoded,
@@ -27,7 +31,6 @@ from attendo_course.lessons.toy_tasks import (
     toy_config,
     unordered_limit,
 )
-from attendo_course.lessons.toys import ADD, COPY, LESSONS, SORT
 
 ROWS = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=6), min_size=1, max_size=5)
 
@@ -37,14 +40,14 @@ def test_sources_and_targets_are_the_symbols_between_marks(rows, rule):
     examples = pairs(rows, rule)
     lengths = examples.inputs.get("src_lengths", torch.tensor([len(row) + 1 for row in rows])).tolist()
     for i, row in enumerate(rows):
-        wanted = [toy_tasks.FIRST + symbol for symbol in rule(row)]
+        wanted = [toys.FIRST + symbol for symbol in rule(row)]
         assert examples.inputs["src"][i, : lengths[i]].tolist() == [
-            *(toy_tasks.FIRST + z for z in row),
-            toy_tasks.EOS,
+            *(toys.FIRST + z for z in row),
+            toys.EOS,
         ]
-        assert examples.inputs["tgt"][i, : len(wanted) + 1].tolist() == [toy_tasks.BOS, *wanted]
-        assert examples.targets[i, : len(wanted) + 1].tolist() == [*wanted, toy_tasks.EOS]
-        assert (examples.inputs["src"][i, lengths[i] :] == toy_tasks.PAD).all()
+        assert examples.inputs["tgt"][i, : len(wanted) + 1].tolist() == [toys.BOS, *wanted]
+        assert examples.targets[i, : len(wanted) + 1].tolist() == [*wanted, toys.EOS]
+        assert (examples.inputs["src"][i, lengths[i] :] == toys.PAD).all()
         assert (examples.targets[i, len(wanted) + 1 :] == NO_TARGET).all()
 
 
@@ -79,17 +82,17 @@ def test_decoding_takes_the_likeliest_symbol_at_each_step():
     model, rows = random_model(), random_rows(np.random.default_rng(1), 12, 10, range(1, 7))
     for row, found in zip(rows, decoded(model, rows), strict=True):
         logits = model(**pairs([row], lambda _, found=found: found).inputs)[0]
-        logits[:, : toy_tasks.BOS + 1] = -torch.inf
+        logits[:, : toys.BOS + 1] = -torch.inf
         ids = logits.argmax(-1).tolist()
-        assert ids[: len(found)] == [toy_tasks.FIRST + symbol for symbol in found]
+        assert ids[: len(found)] == [toys.FIRST + symbol for symbol in found]
         assert len(found) <= len(row) + 3
-        assert ids[len(found)] == toy_tasks.EOS or len(found) == len(row) + 3
+        assert ids[len(found)] == toys.EOS or len(found) == len(row) + 3
 
 
 @torch.no_grad()
 def test_without_positions_the_source_is_a_bag():
-    tgt = torch.tensor([[toy_tasks.BOS, 4, 5]])
-    sources = [torch.tensor([[4, 5, 6, toy_tasks.EOS]]), torch.tensor([[6, 4, 5, toy_tasks.EOS]])]
+    tgt = torch.tensor([[toys.BOS, 4, 5]])
+    sources = [torch.tensor([[4, 5, 6, toys.EOS]]), torch.tensor([[6, 4, 5, toys.EOS]])]
     cases: tuple[tuple[Positions, bool], ...] = (("none", True), ("rotary", False), ("sinusoidal", False))
     for positions, alike in cases:
         model = random_model(positions)

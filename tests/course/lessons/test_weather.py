@@ -19,12 +19,11 @@ from attendo.display.i18n import Localized
 from attendo.display.width import columns
 from attendo.models import parameter_count
 from attendo.nn.attention import attention
-from attendo_course.lessons import find_lesson, weather_contest, weather_tasks
+from attendo_course.lessons import find_lesson, weather_models
 from attendo_course.lessons import weather as lesson
 from attendo_course.lessons.arrays import T_95, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
-from attendo_course.lessons.weather_ablation import VARIANTS, Effect, answer, effect_of, effects
-from attendo_course.lessons.weather_contest import DEEP
+from attendo_course.lessons.weather import DEEP, VARIANTS, Effect, answer, effect_of, effects
 from attendo_course.lessons.weather_models import (
     LINEAR,
     SingleQueryAttention,
@@ -35,11 +34,11 @@ from attendo_course.lessons.weather_models import (
     generated,
     last_day,
     shifted,
+    tasks,
     trained_on_chain,
     transformer,
     transition_counts,
 )
-from attendo_course.lessons.weather_tasks import tasks
 
 DAYS = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1, max_size=6)
 
@@ -47,7 +46,7 @@ DAYS = st.lists(st.lists(st.integers(0, 2), min_size=5, max_size=5), min_size=1,
 @pytest.fixture(scope="module")
 def small_tests():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weather_tasks, "TEST_ROWS", 4000)
+        patch.setattr(weather_models, "TEST_ROWS", 4000)
         yield
 
 
@@ -234,8 +233,8 @@ def test_the_answer_says_what_the_numbers_show():
 @pytest.fixture(scope="module")
 def pieces(small_tests):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(weather_tasks, "TEST_ROWS", 300)
-        patch.setattr(weather_tasks, "SETTLED", 20)
+        patch.setattr(weather_models, "TEST_ROWS", 300)
+        patch.setattr(weather_models, "SETTLED", 20)
         patch.setattr(lesson, "FRESH_DAYS", 2000)
         patch.setattr(lesson, "SAMPLES", 50)
         return list(find_lesson("weather").teach(Options(seeds=1, effort=0.004)))
@@ -243,7 +242,7 @@ def pieces(small_tests):
 
 def test_the_lesson_gives_its_tables_in_order(pieces):
     tables = {piece.name: piece for piece in pieces if isinstance(piece, Table)}
-    assert list(tables) == ["chain", *weather_tasks.tasks(1), "effects", "transitions"]
+    assert list(tables) == ["chain", *weather_models.tasks(1), "effects", "transitions"]
     assert [row[1] for row in tables["chain"].rows] == [
         "0.3889 0.3333 0.2778",
         "0.99818",
@@ -282,5 +281,5 @@ def test_its_maps_are_labelled_with_the_weather(pieces):
 
 def test_curves_are_one_for_each_contender(pieces):
     [found] = [piece for piece in pieces if isinstance(piece, Picture) and piece.kind == "curves"]
-    assert found.rows == tuple(c.name.en for c in weather_contest.CONTENDERS)
+    assert found.rows == tuple(c.name.en for c in lesson.CONTENDERS)
     assert np.isfinite(found.values).all()

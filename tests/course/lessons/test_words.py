@@ -27,32 +27,36 @@ from attendo.runs.tasks import LanguageModelTask
 from attendo_course.lessons.arrays import seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.words import (
+    CONTEXT,
     WORDS,
     Contest,
-    comparison,
-    contenders,
-    head_weights,
-    looking_back,
-    mean_distance,
-    validation_windows,
-    worth_of_order,
-)
-from attendo_course.lessons.words_models import (
     RecurrentLM,
     WordCounts,
     WordModel,
     WordRun,
+    about,
+    comparison,
+    contenders,
     continued,
     counting_step,
+    cut,
+    head_weights,
+    looking_back,
+    mean_distance,
     model_step,
+    phrase,
     recurrent,
     recurrent_parameters,
     state_width_for,
+    stream_of,
     train_words,
     transformer,
     unordered,
+    validation_windows,
+    word_task,
+    words_of,
+    worth_of_order,
 )
-from attendo_course.lessons.words_text import CONTEXT, about, cut, phrase, stream_of, word_task, words_of
 
 BOS, EOS = Tokenizer.bos_id, Tokenizer.eos_id
 VOCAB = 9

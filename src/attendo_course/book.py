@@ -1,0 +1,107 @@
+"""The book in `book/en` and `book/ja`: Markdown pages whose sections the commands and the site both read.
+
+The heading of a section begins with its id: C08 for a claim, E42 for an erratum.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from attendo.display.i18n import Language, Localized
+
+SOURCE_PAGES = ("exercises", "bishop", "nyu", "weather", "slides", "papers")
+"""The pages that hold claims and errata, one page for each source."""
+CONDITION = Localized("**Condition:**", "**条件：**")
+WHY = Localized("**Why**", "**導出**")
+WRONG = Localized("**Wrong:**", "**誤：**")
+RIGHT = Localized("**Right:**", "**正：**")
+"""How labeled paragraphs begin."""
+_BLOCKS = re.compile(r"^```.*?^```$|^(?=\S).+?$(?=\n\n|\n?\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page in one language.
+
+    page: the name of its file. place: its file and id, for error messages. title: its heading without the id.
+    blocks: its paragraphs without Markdown's escapes, and its fenced code with the fences.
+    """
+
+    page: str
+    place: str
+    title: str
+    blocks: tuple[str, ...]
+
+    def find(self, label: str) -> int | None:
+        """The index of the block that begins with a label, None without such a block."""
+        return next((i for i, block in enumerate(self.blocks) if block.startswith(label)), None)
+
+    def index(self, label: str) -> int:
+        """The index of the block that begins with a label. Raises LookupError without such a block."""
+        found = self.find(label)
+        if found is None:
+            raise LookupError(f"{self.place} has no paragraph {label}")
+        return found
+
+    def labeled(self, label: str) -> str:
+        """The text after a label. Raises LookupError without such a paragraph."""
+        return self.blocks[self.index(label)].removeprefix(label).strip()
+
+
+def read_blocks(text: str) -> tuple[str, ...]:
+    r"""Paragraphs and fenced code in order. The backslash of a line break is dropped, as are escapes outside code.
+
+    >>> read_blocks("a\\_b\\\nof `c\\_d`\n\n```text\nx\n\ny\n```\n")
+    ('a_b\nof `c\\_d`', '```text\nx\n\ny\n```')
+    """
+    return tuple(block if block.startswith("```") else _unescaped(block) for block in _BLOCKS.findall(text))
+
+
+def _unescaped(paragraph: str) -> str:
+    parts = re.split(r"(`[^`]*`)", paragraph)
+    parts[::2] = [re.sub(r"\\([^\w\s]|_|$)", r"\1", part, flags=re.MULTILINE) for part in parts[::2]]
+    return "".join(parts)
+
+
+@cache
+def sections(language: Language) -> dict[str, Section]:
+    """The claims and errata of every source in one language, by id. Raises LookupError if two have one id."""
+    found: dict[str, Section] = {}
+    for page in SOURCE_PAGES:
+        place = f"book/{language}/{page}.md"
+        text = (files("attendo_course") / place).read_text(encoding="utf-8")
+        for name, title, body in re.findall(r"^### ([CE]\d\d) (.*)\n((?:(?!##).*\n)*)", text, re.MULTILINE):
+            if name in found:
+                raise LookupError(f"{place} has {name}, as has {found[name].place}")
+            found[name] = Section(page, f"{place}, {name}", _unescaped(title), read_blocks(body))
+    return found
+
+
+@cache
+def _table(name: str) -> dict[str, Any]:
+    return tomllib.loads((files("attendo_course") / "book" / name).read_text(encoding="utf-8"))
+
+
+def translated(english: str, /, **values: Any) -> Localized:
+    """A short text with its Japanese from `book/ja/messages.toml`; {name} is filled in as by `str.format`.
+
+    >>> translated("layer").ja, translated("least {n}", n=2).en
+    ('層', 'least 2')
+    """
+    return _filled(english, _table("ja/messages.toml")[english], values)
+
+
+def passage(name: str, /, **values: Any) -> Localized:
+    """A longer text by the names of its module and function, from `book/en/passages.toml` and its Japanese."""
+    module, _, function = name.partition(".")
+    en, ja = (_table(f"{language}/passages.toml")[module][function] for language in ("en", "ja"))
+    return _filled(en, ja, values)
+
+
+def _filled(en: str, ja: str, values: dict[str, Any]) -> Localized:
+    return Localized(en.format(**values), ja.format(**values)) if values else Localized(en, ja)

@@ -1,0 +1,115 @@
+"""The mistakes of the sources, 1 to 50: the wrong form and the right form in words and in code that runs.
+
+Numbers are never given again: 39, 40 and 43 were withdrawn, as their sources are right.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from attendo.display.i18n import Localized
+from attendo_course.book import RIGHT, WRONG, Section, sections
+
+SOURCES = {"exercises": "S0", "nyu": "S1", "bishop": "S2", "weather": "S3", "slides": "S4", "papers": "R"}
+"""The letters that name the source of each page of the book."""
+Mark = Literal["run", "shown by analogy", "words only"]
+ANALOGY = Localized(" The code shows it by analogy.", "コードは類例である。")
+"""The sentence after the source of an erratum whose code imitates what cannot be run here."""
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A few lines of Python whose last line is an expression, and the outcome that they must have.
+
+    gives: a regular expression that the whole outcome matches: the value as text, or the exception's name
+    and message.
+    """
+
+    code: str
+    gives: str
+
+    def outcome(self) -> str:
+        """Runs the lines in a namespace of their own; returns the last line's value or the exception as text.
+
+        >>> Snippet("a = 2\\na + 1", "3").outcome()
+        '3'
+        >>> Snippet("[1][2]", "IndexError.*").outcome()
+        'IndexError: list index out of range'
+        """
+        namespace: dict[str, Any] = {"__name__": "snippet"}
+        try:
+            body = ast.parse(self.code).body
+            last = body.pop()
+            exec(compile(ast.Module(body, []), "snippet", "exec"), namespace)
+            if not isinstance(last, ast.Expr):
+                raise TypeError("the last line is no expression")
+            return str(eval(compile(ast.Expression(last.value), "snippet", "eval"), namespace))  # noqa: S307
+        except Exception as error:  # noqa: BLE001  (whatever the wrong form raises is what is shown)
+            return f"{type(error).__name__}: {error}"
+
+    def matches(self, outcome: str) -> bool:
+        """Whether an outcome is the required one."""
+        return re.fullmatch(self.gives, outcome, re.DOTALL) is not None
+
+
+@dataclass(frozen=True)
+class Erratum:
+    """A mistake of a source; `wrong_code` and `right_code` show both forms where they can be run.
+
+    letters: the name of the source in `SOURCES`.
+    """
+
+    number: int
+    letters: str
+    source: Localized
+    title: Localized
+    wrong: Localized
+    right: Localized
+    mark: Mark
+    wrong_code: Snippet | None = None
+    right_code: Snippet | None = None
+
+
+@cache
+def all_errata() -> tuple[Erratum, ...]:
+    """The errata of the book in the order of their numbers."""
+    names = sorted(name for name in sections("en") if name.startswith("E"))
+    return tuple(_erratum(int(name[1:]), sections("en")[name], sections("ja")[name]) for name in names)
+
+
+def _erratum(number: int, en: Section, ja: Section) -> Erratum:
+    wrong_code, right_code = (_snippet(en, label.en) for label in (WRONG, RIGHT))
+    is_analogy = en.blocks[0].endswith(ANALOGY.en)
+    if wrong_code is None and right_code is None:
+        mark: Mark = "words only"
+    else:
+        mark = "shown by analogy" if is_analogy else "run"
+    return Erratum(
+        number,
+        SOURCES[en.page],
+        Localized(
+            en.blocks[0].removesuffix(ANALOGY.en).removesuffix("."),
+            ja.blocks[0].removesuffix(ANALOGY.ja).removesuffix("。"),
+        ),
+        Localized(en.title, ja.title),
+        Localized(en.labeled(WRONG.en), ja.labeled(WRONG.ja)),
+        Localized(en.labeled(RIGHT.en), ja.labeled(RIGHT.ja)),
+        mark,
+        wrong_code,
+        right_code,
+    )
+
+
+def _snippet(section: Section, label: str) -> Snippet | None:
+    """The code after a labeled paragraph. Its last line, `# → OUTCOME`, says what it gives; … stands for any text."""
+    _, _, block = "".join(section.blocks[section.index(label) + 1 :][:1]).partition("```python\n")
+    if not block:
+        return None
+    code, arrow, outcome = block.removesuffix("\n```").rpartition("\n# → ")
+    if not arrow:
+        raise LookupError(f"{section.place}: the code after {label} does not end with '# → OUTCOME'")
+    return Snippet(code, re.sub(r"[.()\[\]{}*+?^$|\\]", r"\\\g<0>", outcome).replace("…", ".*"))

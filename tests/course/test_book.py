@@ -1,0 +1,266 @@
+"""The book: every fact of the sources has its section in both languages, its function and its test."""
+
+import ast
+import inspect
+import re
+import textwrap
+import tomllib
+from functools import cache
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+from attendo_course import book
+from attendo_course.algorithms import ALGORITHMS
+from attendo_course.book import Section, read_blocks, sections
+from attendo_course.claims import all_claims
+from attendo_course.errata import all_errata
+from attendo_course.presets import PRESETS
+
+ROOT = Path(__file__).resolve().parents[2]
+BOOK = ROOT / "src" / "attendo_course" / "book"
+PAGES = sorted(path.name for path in (BOOK / "en").glob("*.md"))
+FACTS = tomllib.loads((ROOT / "tests" / "course" / "facts.toml").read_text(encoding="utf-8"))
+EXPECTED = [
+    *(f"F{n:02}" for n in range(1, 31)),
+    *("T01", "T02", "T03", "T11"),
+    *(f"A{n}" for n in range(1, 16)),
+    *(f"C{n:02}" for n in range(1, 28)),
+    *(f"E{n:02}" for n in range(1, 51) if n not in (39, 40, 43)),
+]
+FORMULAS = [name for name in EXPECTED if name[0] in "FTA"]
+FENCED = re.compile(r"^```(\w*)\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
+MATHS_IN_JAPANESE = {
+    " even": " が偶数",
+    " odd": " が奇数",
+    "hard: ": "ハード：",
+    "soft: ": "ソフト：",
+    " (optional)": "（任意）",
+    " parameters": " 個のパラメータ",
+    "or": "または",
+    "once per sentence": "（一文につき一度）",
+    " until ": "（次に至るまで） ",
+    "beam ": "ビーム幅 ",
+}
+
+
+@cache
+def words_of(language):
+    return "\n".join(path.read_text(encoding="utf-8") for path in sorted((BOOK / language).glob("*.md")))
+
+
+@cache
+def running_words(language):
+    """The pages without their code and the targets of their links."""
+    return re.sub(r"`[^`]*`|\]\([^)]*\)", "", FENCED.sub("", words_of(language)))
+
+
+@cache
+def section(fact, language):
+    """The one section of a fact, from its heading on."""
+    (found,) = re.findall(rf"^##+ {fact} .*?(?=^##|\Z)", words_of(language), re.DOTALL | re.MULTILINE)
+    return found
+
+
+def quoted_code(text):
+    """(name, path, code) for each link to a file and the code below it."""
+    return re.findall(r"^\[`([^`]+)`\]\(([^)]+)\)\n\n```\w+\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE)
+
+
+@cache
+def functions_of(file):
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+@cache
+def source_of(name):
+    """The text of a function, a method or a TOML file by the name over its code."""
+    if name.endswith(".toml"):
+        return (ROOT / "src" / name).read_text(encoding="utf-8")
+    module, part = name.rsplit(".", 1)
+    try:
+        home = import_module(module)
+    except ModuleNotFoundError:
+        module, class_name = module.rsplit(".", 1)
+        home, part = import_module(module), f"{class_name}.{part}"
+    return textwrap.dedent(inspect.getsource(attrgetter(part)(home)))
+
+
+# ---- both languages
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_both_languages_have_the_same_sections_and_blocks_of_code(page):
+    en, ja = ((BOOK / language / page).read_text(encoding="utf-8") for language in ("en", "ja"))
+    ids = [re.findall(r"^##+ ([A-Z]\d+) ", text, re.MULTILINE) for text in (en, ja)]
+    assert ids[0] == ids[1]
+    assert len(re.findall("^##", en, re.MULTILINE)) == len(re.findall("^##", ja, re.MULTILINE))
+    blocks = [[found for found in FENCED.findall(text) if found[0] != "sh"] for text in (en, ja)]
+    for one, other in zip(*blocks, strict=True):
+        if one[0] == "math":
+            for english, japanese in MATHS_IN_JAPANESE.items():
+                one = one[0], one[1].replace(rf"\text{{{english}}}", rf"\text{{{japanese}}}")
+        if one[0] == "text":
+            one, other = (tuple(part.rstrip(",") for part in block) for block in (one, other))
+        assert one == other
+
+
+def test_both_languages_have_the_same_pages():
+    assert sorted(path.name for path in (BOOK / "ja").glob("*.md")) == PAGES
+
+
+# ---- facts
+
+
+def test_the_list_of_tests_has_every_fact_and_no_other():
+    assert list(FACTS) == EXPECTED
+
+
+@pytest.mark.parametrize("fact", EXPECTED)
+def test_a_fact_has_its_section_its_function_and_its_tests(fact):
+    for test in FACTS[fact]:
+        file, _, name = test.partition("::")
+        assert functions_of(file), test
+        assert not name or name in functions_of(file), test
+    for language in ("en", "ja"):
+        assert section(fact, language)
+    match fact[0]:
+        case "A":
+            assert callable(dict(ALGORITHMS)[fact])
+        case "C":
+            assert [claim.id for claim in all_claims() if claim.id == fact] == [fact]
+        case "E":
+            assert [one.number for one in all_errata() if one.number == int(fact[1:])] == [int(fact[1:])]
+        case _:
+            assert quoted_code(section(fact, "en"))
+
+
+@pytest.mark.parametrize("fact", FORMULAS)
+def test_a_formula_stands_beside_its_lines_of_code(fact):
+    """If a line is not found: the code has changed; quote it again in both languages."""
+    text = section(fact, "en")
+    assert "```math\n" in text
+    found = quoted_code(text)
+    assert found
+    for name, path, code in found:
+        source = source_of(name)
+        assert (BOOK / "en" / path).resolve().is_file()
+        first, *rest = code.split("\n    ...\n")
+        if rest:  # an algorithm: its signature, then the lines of its body
+            function = dict(ALGORITHMS)[fact]
+            wanted = re.fullmatch(r"def (\w+)\((.*)\):", first)
+            assert wanted is not None
+            parameters = inspect.signature(function).parameters
+            assert wanted[1] == function.__name__
+            assert [part for part in wanted[2].split(", ") if part != "*"] == list(parameters)
+        for line in (rest[0] if rest else first).splitlines():
+            assert line.strip() in {row.strip() for row in source.splitlines()}, (fact, name, line)
+
+
+@pytest.mark.parametrize(
+    ("fact", "parts"),
+    [
+        ("F10", ["self.in_proj(x)", "self.activation(inner)", "self.out_proj("]),
+        ("F12", [".sin()", ".cos()", "base **"]),
+        ("F16", ["F.embedding(", "x + self.positions(", "self.norm(x)"]),
+        ("F20", [".amax(1)", "self.output_proj(hidden)"]),
+        ("A5", ["attention.Attention(", "functional_call(module"]),
+    ],
+)
+def test_every_part_of_a_formula_has_its_line(fact, parts):
+    quoted = "\n".join(code for _, _, code in quoted_code(section(fact, "en")))
+    assert [part for part in parts if part not in quoted] == []
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_every_formula_is_listed_on_the_page_of_a_source(language):
+    listed = set(re.findall(r"\[([FT]\d\d) [^\]]*\]\(formulas.md#", words_of(language)))
+    assert listed == {name for name in EXPECTED if name[0] in "FT"}
+
+
+# ---- language
+
+
+def test_maths_is_fenced_and_speaks_the_language_of_the_page():
+    assert "$$" not in words_of("en") + words_of("ja")
+    assert r"\qquad \text{or}\quad" in words_of("en")
+    assert set(re.findall(r"\\text\{([ -|~]*)\}", words_of("ja"))) == {"Adam"}
+
+
+def test_the_japanese_pages_name_the_sources_in_japanese():
+    english = r"exercises?|sections?|weeks?|notebooks?|slides?|posts?|drafts?|algorithms?|tables?|chapters?|solutions?"
+    assert re.findall(rf"^.*\b(?:{english})\b.*$", running_words("ja"), re.MULTILINE | re.IGNORECASE) == []
+    for source in {fact.source for fact in (*all_claims(), *all_errata())}:
+        assert not re.search(r"\b(and|of|the|to|with)\b|[,;] ", source.ja), source
+        assert not re.match(r"(S\d|R) ", source.en)
+
+
+def test_the_japanese_pages_run_in_japanese():
+    commands = re.findall(r"attendo (?:claims|errata|figure)\b[^`\n#]*", words_of("ja"))
+    shown = [command for command in commands if re.match(r"attendo \w+ C?\d", command)]
+    assert len(shown) == len(all_claims()) + len(all_errata()) + 2  # two more on the front page
+    assert [command for command in shown if "--language ja" not in command] == []
+    assert "--language" not in words_of("en")
+
+
+def test_the_japanese_terms_are_one():
+    ours = running_words("ja")
+    assert "**理由" not in ours
+    assert "原文:" not in ours
+    # half-width brackets around Japanese stand in code only
+    assert re.findall(r"\([^()\n]*[ぁ-んァ-ヶ一-龠][^()\n]*\)", ours) == []
+
+
+def test_the_conventions_have_both_languages():
+    rows = {}
+    for language in ("en", "ja"):
+        text = (BOOK / language / "glossary.md").read_text(encoding="utf-8")
+        rows[language] = [
+            line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")
+        ]
+    assert len(rows["en"]) == len(rows["ja"]) >= 20
+    for english, japanese in zip(rows["en"][1:], rows["ja"][1:], strict=True):
+        assert english[:2] == japanese[1::-1]
+        assert english[0].isascii() or "β" in english[0]
+        assert not japanese[2].isascii()
+        for text in (japanese[0], *japanese[2:]):
+            shown = re.sub("`[^`]*`", "", text)
+            assert not re.search(r"\b(the|and|of|or|from|in|is|over|only|may)\b", shown), text
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+def test_the_front_page_lists_the_presets_and_every_page(language):
+    text = (BOOK / language / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \| (.+) \| ([\d,]+) \|$", text, re.MULTILINE)
+    shown = {name: int(n.replace(",", "")) for name, _, _, n in rows}
+    assert shown == {name: preset.n_parameters for name, preset in PRESETS.items()}
+    assert set(re.findall(r"^- \[.*\]\((\w+\.md)\)$", text, re.MULTILINE)) == {*PAGES} - {"index.md"}
+
+
+# ---- the reader
+
+
+def test_paragraphs_and_code_are_read_without_markdown():
+    text = "a\\_b\\\nof `c\\_d`, \\*\n\n```text\nx\n\ny\n```\n\n**Why**\n"
+    assert read_blocks(text) == ("a_b\nof `c\\_d`, *", "```text\nx\n\ny\n```", "**Why**")
+
+
+def test_a_missing_paragraph_is_named_with_its_file():
+    part = Section("nyu", "book/en/nyu.md, E01", "title", ("source.", "**Wrong:** words"))
+    assert part.labeled("**Wrong:**") == "words"
+    with pytest.raises(LookupError, match=r"^book/en/nyu\.md, E01 has no paragraph \*\*Right:\*\*$"):
+        part.labeled("**Right:**")
+
+
+def test_an_id_given_twice_is_named_with_both_files(tmp_path, monkeypatch):
+    folder = tmp_path / "book" / "en"
+    folder.mkdir(parents=True)
+    for page in ("one", "two"):
+        (folder / f"{page}.md").write_text("# Page\n\n### C01 title\n\ntext\n", encoding="utf-8")
+    monkeypatch.setattr(book, "files", lambda _: tmp_path)
+    monkeypatch.setattr(book, "SOURCE_PAGES", ("one", "two"))
+    with pytest.raises(LookupError, match=r"^book/en/two\.md has C01, as has book/en/one\.md, C01$"):
+        sections.__wrapped__("en")
