@@ -10,8 +10,10 @@ import json
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
@@ -20,7 +22,6 @@ from prometheus_client.registry import Collector
 from pythonjsonlogger.json import JsonFormatter
 
 if TYPE_CHECKING:
-    from attendo.serving.registry import ServedModel
     from attendo.serving.state import State
 
 
@@ -127,30 +128,21 @@ class Metrics:
     def __init__(self, state: State) -> None:
         self.registry = CollectorRegistry()
         self._models = frozenset(state.models.folders)
-        self._requests = Counter(
-            "attendo_requests", "Requests answered.", ["route", "method", "status"], registry=self.registry
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, labelnames=["route"], buckets=SECONDS, registry=self.registry)
+        self._requests = counter("attendo_requests", "Requests answered.", ["route", "method", "status"])
+        self._seconds = histogram(
+            "attendo_request_seconds", "From the head of a request to the end of its answer."
         )
-        self._seconds = Histogram(
-            "attendo_request_seconds",
-            "From the head of a request to the end of its answer.",
-            ["route"],
-            buckets=SECONDS,
-            registry=self.registry,
+        self._first = histogram(
+            "attendo_first_piece_seconds", "From the head of a request to the first piece of its stream."
         )
-        self._first = Histogram(
-            "attendo_first_piece_seconds",
-            "From the head of a request to the first piece of its stream.",
-            ["route"],
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        self._read = Counter("attendo_tokens_in", "Tokens read.", ["model"], registry=self.registry)
-        self._written = Counter("attendo_tokens_out", "Tokens written.", ["model"], registry=self.registry)
-        self._swaps = Counter(
+        self._read = counter("attendo_tokens_in", "Tokens read.", ["model"])
+        self._written = counter("attendo_tokens_out", "Tokens written.", ["model"])
+        self._swaps = counter(
             "attendo_model_swaps",
             "Models loaded anew: swapped, or kept where the new one is damaged.",
             ["model", "outcome"],
-            registry=self.registry,
         )
         self.registry.register(_Live(state))
         ProcessCollector(registry=self.registry)
@@ -182,29 +174,19 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-_OF_MODELS: tuple[tuple[str, str, Any, Callable[[ServedModel], float]], ...] = (
-    ("engine_steps", "Steps of a model.", CounterMetricFamily, lambda served: served.engine.counts.steps),
+_OF_MODELS = (
+    ("engine_steps", "Steps of a model.", CounterMetricFamily, "engine.counts.steps"),
     (
         "engine_rows",
         "Rows that took part in steps; rows a step are the batch.",
         CounterMetricFamily,
-        lambda served: served.engine.counts.rows,
+        "engine.counts.rows",
     ),
-    (
-        "engine_seconds",
-        "Seconds spent in steps.",
-        CounterMetricFamily,
-        lambda served: served.engine.counts.seconds,
-    ),
-    ("engine_jobs", "Jobs not at their end.", GaugeMetricFamily, lambda served: served.engine.going_on),
-    (
-        "model_created_seconds",
-        "When a model's file was written.",
-        GaugeMetricFamily,
-        lambda served: served.created,
-    ),
+    ("engine_seconds", "Seconds spent in steps.", CounterMetricFamily, "engine.counts.seconds"),
+    ("engine_jobs", "Jobs not at their end.", GaugeMetricFamily, "engine.going_on"),
+    ("model_created_seconds", "When a model's file was written.", GaugeMetricFamily, "created"),
 )
-"""Metrics of each model: name, help, kind and value."""
+"""Metrics of each model: name, help, kind, and the attribute of ServedModel."""
 
 
 class _Live(Collector):
@@ -229,10 +211,10 @@ class _Live(Collector):
         ):
             yield GaugeMetricFamily(f"attendo_{name}", words, value=float(value))
         yield CounterMetricFamily("attendo_refused", "Requests refused as full.", value=admission.refused)
-        for name, words, kind, value_of in _OF_MODELS:
+        for name, words, kind, path in _OF_MODELS:
             metric = kind(f"attendo_{name}", words, labels=["model"])
             for served in state.models:
-                metric.add_metric([served.name], value_of(served))
+                metric.add_metric([served.name], attrgetter(path)(served))
             yield metric
         loaded = GaugeMetricFamily(
             "attendo_model_loaded_seconds", "When a model was loaded.", labels=["model"]

@@ -73,7 +73,9 @@ class Admission:
         finally:
             self.requests -= 1
             self.cost -= cost
-            self._finished(cost)
+            self._done += cost
+            self._in_a_row = 0
+            self._update_rate()
 
     def check(self) -> None:
         """Raise ApiError, 429, where there is no room for any request: it need not be read to be refused."""
@@ -92,9 +94,7 @@ class Admission:
         seconds = self.retry_after
         raise ApiError(429, f"the server is full; try again in {seconds} s", retry_after=seconds)
 
-    def _finished(self, cost: int) -> None:
-        self._in_a_row = 0
-        self._done += cost
+    def _update_rate(self) -> None:
         now = time.monotonic()
         if self._since is not None and (elapsed := now - self._since) >= 1.0:
             new = self._done / elapsed

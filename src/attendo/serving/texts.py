@@ -56,12 +56,8 @@ class ClassifyBody(Body):
     def _either(self) -> ClassifyBody:
         if len({"text", "texts"} & self.model_fields_set) != 1:
             raise ValueError("give text, or texts, which is a list")
+        self.texts = self.texts or [self.text]
         return self
-
-    @property
-    def every(self) -> list[str]:
-        """All of them."""
-        return self.texts or [self.text]
 
 
 class Label(BaseModel):
@@ -152,22 +148,11 @@ class ScoreBody(Body):
         given = self.model_fields_set & {"source", "target", "pairs", "text", "texts"}
         if given != {"source", "target"} and (len(given) != 1 or given & {"source", "target"}):
             raise ValueError("give source and target, or pairs; or text, or texts")
+        if "source" in given:
+            self.pairs = [Pair(source=self.source, target=self.target)]
+        elif "text" in given:
+            self.texts = [self.text]
         return self
-
-    @property
-    def of_pairs(self) -> bool:
-        """Whether pairs are to be scored, by a translator."""
-        return bool(self.pairs) or "source" in self.model_fields_set
-
-    @property
-    def every_pair(self) -> list[Pair]:
-        """All pairs."""
-        return self.pairs or [Pair(source=self.source, target=self.target)]
-
-    @property
-    def every_text(self) -> list[str]:
-        """All of them."""
-        return self.texts or [self.text]
 
 
 class ScoredToken(BaseModel):
@@ -216,7 +201,7 @@ BACK = {
 async def classify(request: ApiRequest) -> Response:
     """The label of each text with calibrated probabilities (`attendo classify`)."""
     body = await request.read_json(ClassifyBody)
-    texts = body.every
+    texts = body.texts
     request.check_texts(texts, "texts")
 
     async def work(served: ServedModel) -> Response:
@@ -272,24 +257,24 @@ async def detokenize(request: ApiRequest) -> Response:
 async def score(request: ApiRequest) -> Response:
     """How probable given texts are: translations (`attendo score`), or texts of a language model."""
     body = await request.read_json(ScoreBody)
-    if body.of_pairs:
+    if body.pairs:
         for side in ("source", "target"):
-            request.check_texts([getattr(pair, side) for pair in body.every_pair], "pairs")
+            request.check_texts([getattr(pair, side) for pair in body.pairs], "pairs")
     else:
-        request.check_texts(body.every_text, "texts")
+        request.check_texts(body.texts, "texts")
 
     async def work(served: ServedModel) -> Response:
-        of = _score_pairs if body.of_pairs else _score_texts
+        of = _score_pairs if body.pairs else _score_texts
         return json_response({"model": served.name, "results": await of(request, served, body)})
 
-    family = "translation" if body.of_pairs else "language-model"
+    family = "translation" if body.pairs else "language-model"
     return await request.with_model(body.model, (family,), work)
 
 
 async def _score_pairs(request: ApiRequest, served: ServedModel, body: ScoreBody) -> list[dict[str, Any]]:
     """Return each pair's score, as `Translator.score` computes it."""
     translator: Translator = served.user
-    pairs = body.every_pair
+    pairs = body.pairs
     await in_thread(sum(map(Pair.characters, pairs)), lambda: _check_lengths(translator, pairs))
     penalty = body.length_penalty if "length_penalty" in body.model_fields_set else None
 
@@ -332,7 +317,7 @@ async def _score_texts(request: ApiRequest, served: ServedModel, body: ScoreBody
     generator: Generator = served.user
     tokenizer = generator.tokenizer
     context = generator.model.config.max_len
-    texts = body.every_text
+    texts = body.texts
 
     rows = await in_thread(sum(map(len, texts)), lambda: tokenizer.encode_batch(texts))
     windows = [scoring_chunks(row, context, tokenizer.specials, ended=True) for row in rows]
