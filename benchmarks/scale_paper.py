@@ -6,26 +6,25 @@ Everything is computed by attendo.training.costs, memory and scaling from the fi
 is measured.
 """
 
+import math
+
 from attendo.models import ModelConfig
 from attendo.runs.planning import job_of
 from attendo.training.costs import (
     Cells,
     Formats,
     Load,
-    multiplications,
     on_paper,
     training_flops,
     training_memory,
+    training_multiplications,
 )
 from attendo.training.scaling import (
     ACCELERATORS,
     MFU,
-    checkpoint_interval,
     hidden_from,
-    lost_share,
     sharded_bytes,
     update_time,
-    with_rows,
 )
 
 VOCAB = 37_000
@@ -37,6 +36,35 @@ HOUR = 3600.0
 YEARS = {"one in 5.8 years": 54 * 24 * 16_384 / 419, "one in 11 months": 7.9 * 1024}
 """Hours between failures of one accelerator: 419 in 54 days of 16,384 (Llama team 2024); 7.9 hours of a job of 1,024
 (Kokolis et al. 2025)."""
+
+
+def checkpoint_interval(saving: float, between_failures: float) -> float:
+    """Seconds of work between checkpoints that lose the least time; saving: seconds that a checkpoint stops work.
+
+    √(2 δ M) · (1 + √(δ/2M)/3 + δ/18M) - δ, Daly 2006, whose first factor is Young 1974's; M for δ ≥ 2M.
+
+    >>> round(checkpoint_interval(60.0, 86_400.0))  # a minute to save, a failure a day
+    3180
+    """
+    if saving >= 2 * between_failures:
+        return between_failures
+    ratio = saving / (2 * between_failures)
+    first = math.sqrt(2 * saving * between_failures)
+    return first * (1 + math.sqrt(ratio) / 3 + ratio / 9) - saving
+
+
+def lost_share(interval: float, saving: float, restart: float, between_failures: float) -> float:
+    """The share of time that failures cost: 1 - work done / time passed, for failures at random (a Poisson process).
+
+    Work τ between checkpoints passes in M e^{R/M} (e^{(τ+δ)/M} - 1), Daly 2006: δ to save, R to restart, M between
+    failures. For small τ that is δ/τ + τ/2M + R/M.
+
+    >>> round(lost_share(3180.0, 60.0, 300.0, 86_400.0), 4)
+    0.0401
+    """
+    m = between_failures
+    passed = m * math.exp(restart / m) * math.expm1((interval + saving) / m)
+    return 1.0 - interval / passed
 
 
 def models():
@@ -80,8 +108,7 @@ def row_of(model):
 def job(name, model, tokens):
     """The model with so many target tokens in an update."""
     load, _, per_row = row_of(model)
-    one = job_of(model, training_flops(multiplications(model), load))
-    return with_rows(one, tokens / per_row)
+    return job_of(model, tokens / per_row * training_flops(training_multiplications(model), load))
 
 
 def memory(model, tokens, checkpointing=False):
@@ -165,7 +192,7 @@ def main():
 
     seven = all_models["7B"]
     short = Load(target=2048, output=2048, target_pairs=2048**2 / 2)
-    flops = training_flops(multiplications(seven), short) / 2048
+    flops = training_flops(training_multiplications(seven), short) / 2048
     share = flops * 1e12 / (82_432 * HOUR * ACCELERATORS["a100"].flops)
     print(f"\n7B, 10^12 tokens in 82,432 A100-hours (Touvron et al. 2023): {share:.1%} of the peak")
     hours = 1e12 * job("7B", seven, 1.0).flops / (1000 * H100.flops * MFU) / HOUR

@@ -3,11 +3,14 @@
 import doctest
 import importlib
 import json
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TINY = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2, "dropout": 0.0, "smoothing": 0.1}
@@ -20,7 +23,7 @@ def benchmark_module(monkeypatch):
     return importlib.import_module
 
 
-@pytest.mark.parametrize("name", ["training", "training_shares", "training_guards"])
+@pytest.mark.parametrize("name", ["training", "training_shares", "training_guards", "scale_paper"])
 def test_examples_hold(benchmark_module, name):
     assert doctest.testmod(benchmark_module(name)).failed == 0
 
@@ -136,3 +139,50 @@ def test_scores_are_sacrebleu_s(benchmark_module):
     found = benchmark_module("quality").score(["a b c d e"], ["a b c d e"])
     assert found["bleu"] == 100.0
     assert "tok:13a" in found["bleu_signature"]
+
+
+# ---- failures of accelerators (scale_paper.py)
+
+
+@pytest.fixture(scope="module")
+def scale_paper():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(BENCHMARKS)
+        return importlib.import_module("scale_paper")
+
+
+@given(st.floats(0.5, 600.0), st.floats(3e3, 1e6), st.floats(0.0, 1000.0))
+def test_the_interval_between_checkpoints_loses_the_least(scale_paper, saving, between, restart):
+    interval = scale_paper.checkpoint_interval(saving, between)
+    least = min(
+        scale_paper.lost_share(interval * factor, saving, restart, between)
+        for factor in np.geomspace(0.3, 3, 61)
+    )
+    assert scale_paper.lost_share(interval, saving, restart, between) - least < 2e-3
+
+
+def test_the_lost_share_is_that_of_a_run_that_is_played_through(scale_paper):
+    saving, restart, between, interval = 60.0, 300.0, 8_000.0, 900.0
+    rng = random.Random(3)
+    passed, done, steps = 0.0, 0, 6_000
+    until = rng.expovariate(1 / between)
+    while done < steps:
+        if until > interval + saving:
+            until -= interval + saving
+            passed += interval + saving
+            done += 1
+        else:
+            passed += until
+            until = rng.expovariate(1 / between)
+            while until < restart:  # it may fail again while it restarts
+                passed += until
+                until = rng.expovariate(1 / between)
+            until -= restart
+            passed += restart
+    assert 1 - steps * interval / passed == pytest.approx(
+        scale_paper.lost_share(interval, saving, restart, between), rel=0.05
+    )
+
+
+def test_saving_that_takes_longer_than_failures_are_apart(scale_paper):
+    assert scale_paper.checkpoint_interval(500.0, 100.0) == 100.0

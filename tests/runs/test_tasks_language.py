@@ -1,11 +1,13 @@
 """The language modelling task in the training loop: it learns, it measures, it says what it was made of."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
 import torch
 from tiny_decoder import tiny_decoder
 
+from attendo.data.text_corpus import WindowDataset
 from attendo.data.token_stream import TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
@@ -28,7 +30,9 @@ def tokenizer() -> Tokenizer:
 
 def task(context: int = 16, **options) -> LanguageModelTask:
     stream, validation = (TokenStream.of(texts, tokenizer()) for texts in (TRAIN, VALID))
-    return LanguageModelTask(stream, validation, tokenizer(), context, batch_tokens=64, **options)
+    return LanguageModelTask(
+        WindowDataset(stream, context), validation, tokenizer(), batch_tokens=64, **options
+    )
 
 
 def test_it_learns_through_the_loop() -> None:
@@ -81,6 +85,4 @@ def test_texts_that_are_too_short_are_refused() -> None:
     with pytest.raises(AttendoError, match=r"book\.txt has 304 tokens"):
         task(context=400, name="book.txt")
     with pytest.raises(AttendoError, match="no validation document"):
-        LanguageModelTask(
-            TokenStream.of(TRAIN, tokenizer()), TokenStream.of([], tokenizer()), tokenizer(), 16, 64
-        )
+        replace(task(), validation=TokenStream.of([], tokenizer()))

@@ -7,7 +7,7 @@ from tiny_task import TinyTask, tiny_run
 from attendo.data.batches import Batch
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, ModelConfig, build_model
 from attendo.nn.attention import Attention
-from attendo.runs.training_run import NOTE, Coaching, even_inputs, measured_heads
+from attendo.runs.training_run import COACH, RunCoach, even_inputs, measured_heads
 from attendo.training.coach import names_of_dead
 from attendo.training.distributed import ALONE
 from attendo.training.loop import train
@@ -169,24 +169,24 @@ class Collapsed(TinyTask):
 
 
 def heard(run):
-    coaching = Coaching.of(run, dropout=0.1, fresh=True)
-    return [(report.progress.step, a.rule) for report in train(run) for a in coaching.hear(report)]
+    coach = RunCoach(run, dropout=0.1, fresh=True)
+    return [(report.progress.step, a.rule) for report in train(run) for a in coach.advise(report)]
 
 
 def test_a_coach_beside_a_run_remembers_in_its_progress():
     run = tiny_run(None, Collapsed(n_rows=24, rows_per_batch=8), steps=12, evaluate_every=2)
     assert heard(run) == [(8, "output_collapse")]
-    assert run.progress.notes[NOTE]["said"] == ["output_collapse"]
+    assert run.progress.notes[COACH]["said"] == ["output_collapse"]
     assert heard(tiny_run(None, TinyTask(n_rows=24, rows_per_batch=8), steps=12, evaluate_every=2)) == []
 
 
 def losses(listens):
     run = tiny_run(None, TinyTask(n_rows=24, rows_per_batch=8), steps=8, evaluate_every=2)
-    coaching = Coaching.of(run, dropout=0.1, fresh=True)
+    coach = RunCoach(run, dropout=0.1, fresh=True)
     found = []
     for report in train(run):
         if listens:
-            coaching.hear(report)
+            coach.advise(report)
         found += [report.loss] if report.kind == "step" else []
     return found, run.model.state_dict()
 

@@ -5,7 +5,8 @@ import json
 
 from safetensors import safe_open
 
-from attendo.training.checkpoints import CLOCK, checkpoints, file_hashes
+from attendo.files import manifest_files
+from attendo.training.checkpoints import CLOCK, checkpoints
 
 TIMES = {"cpu_seconds", "wall_seconds"}
 
@@ -68,7 +69,7 @@ def lasting(lines):
 
 def state(checkpoint):
     """The hashes of all that a checkpoint holds but the clock: equal for runs that are equal to the bit."""
-    return {name: sha for name, sha in file_hashes(checkpoint).items() if name != CLOCK}
+    return {name: entry for name, entry in manifest_files(checkpoint).items() if name != CLOCK}
 
 
 def traces(folder):

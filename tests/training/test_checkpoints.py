@@ -6,27 +6,33 @@ import threading
 import pytest
 import torch
 from cut_runs import state
-from tiny_task import TinyTask, tiny_run
+from tiny_task import TinyTask, tiny_model, tiny_run
 
 from attendo.errors import AttendoError
-from attendo.files import verify_manifest
+from attendo.files import manifest_files, mend_folder, verify_manifest
 from attendo.training import checkpoints as module
 from attendo.training.checkpoints import (
     CheckpointConfig,
+    Progress,
     Saver,
+    average_weights,
     checkpoints,
-    file_hashes,
     load_checkpoint,
+    load_weights,
     newest_checkpoint,
     prune_checkpoints,
     read_progress,
     regular_checkpoints,
     snapshot,
-    sweep,
     write_checkpoint,
 )
 from attendo.training.loop import train
 from attendo.training.update import update
+
+
+def saved(folder, run):
+    """The folder of a checkpoint of all that the run is now."""
+    return write_checkpoint(folder, snapshot(run))
 
 
 def trained(folder, n=1, background=True):
@@ -44,17 +50,17 @@ def test_a_snapshot_is_a_copy_that_further_steps_do_not_touch(tmp_path):
     update(run, run.task.batches(1, 0, 1)[:1])
     again = write_checkpoint(tmp_path / "b", taken)
     assert state(first) == state(again) and taken.step == 1
-    assert state(write_checkpoint(tmp_path / "c", snapshot(run))) != state(first)
+    assert state(saved(tmp_path / "c", run)) != state(first)
 
 
 def test_the_state_does_not_depend_on_the_clock_but_on_all_else(tmp_path):
     run = trained(tmp_path)
-    first = write_checkpoint(tmp_path / "a", snapshot(run))
+    first = saved(tmp_path / "a", run)
     run.progress.cpu_seconds += 7.0
     run.progress.wall_seconds += 9.0
-    second = write_checkpoint(tmp_path / "b", snapshot(run))
+    second = saved(tmp_path / "b", run)
     assert state(first) == state(second)
-    assert file_hashes(first)["clock.json"] != file_hashes(second)["clock.json"]
+    assert manifest_files(first)["clock.json"] != manifest_files(second)["clock.json"]
     assert read_progress(second).cpu_seconds == read_progress(first).cpu_seconds + 7.0
     changes = {
         "batch": lambda: setattr(run.progress, "batch", 99),
@@ -78,9 +84,9 @@ def test_only_safetensors_and_json(tmp_path):
 
 def test_a_step_that_is_saved_once_more_replaces_what_was_there(tmp_path):
     run = trained(tmp_path)
-    write_checkpoint(tmp_path, snapshot(run))
+    saved(tmp_path, run)
     run.progress.ended = "all done"
-    path = write_checkpoint(tmp_path, snapshot(run))
+    path = saved(tmp_path, run)
     assert [p.name for p in tmp_path.iterdir()] == ["step-1"] and read_progress(path).ended == "all done"
 
 
@@ -88,7 +94,7 @@ def test_the_best_is_kept_with_the_newest(tmp_path):
     run = trained(tmp_path)
     for step in (2, 4, 6, 8, 10):
         run.progress.step = step
-        write_checkpoint(tmp_path, snapshot(run))
+        saved(tmp_path, run)
     prune_checkpoints(tmp_path, 2, best_step=4)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-4", "step-8", "step-10"]
     prune_checkpoints(tmp_path, 2, best_step=10)
@@ -99,7 +105,7 @@ def test_those_of_a_stop_make_room_for_no_others(tmp_path):
     run, left = trained(tmp_path), []
     for step in (3, 4, 6, 9, 10, 12, 14):
         run.progress.step = step
-        write_checkpoint(tmp_path, snapshot(run))
+        saved(tmp_path, run)
         prune_checkpoints(tmp_path, 3, best_step=4, every=3)
         left.append([int(path.name.removeprefix("step-")) for path in checkpoints(tmp_path)])
     assert left == [[3], [3, 4], [3, 4, 6], [3, 4, 6, 9], [4, 6, 9, 10], [4, 6, 9, 12], [4, 9, 12, 14]]
@@ -122,16 +128,15 @@ def test_what_killed_processes_left_is_swept(tmp_path):
     path.rename(tmp_path / ".step-1.0123456789ab.old")
     (tmp_path / ".step-2.0123456789ab.tmp").mkdir()
     assert newest_checkpoint(tmp_path) == (None, [])
-    sweep(tmp_path)
+    mend_folder(tmp_path)
     assert newest_checkpoint(tmp_path) == (path, []) and [p.name for p in tmp_path.iterdir()] == ["step-1"]
-    sweep(tmp_path / "nothing")
 
 
 def test_what_the_system_cannot_read_is_passed_over(tmp_path, monkeypatch):
     run = trained(tmp_path)
-    older = write_checkpoint(tmp_path, snapshot(run))
+    older = saved(tmp_path, run)
     run.progress.step = 2
-    newest = write_checkpoint(tmp_path, snapshot(run))
+    newest = saved(tmp_path, run)
     verify = module.verify_manifest
 
     def unreadable(path):
@@ -162,13 +167,13 @@ class Gate:
 
 def test_saving_in_the_background_stops_nothing_but_the_next_save(tmp_path, monkeypatch):
     gate, run = Gate(monkeypatch), trained(tmp_path)
-    saver = Saver(run)
-    saver.save(snapshot(run))
+    saver = Saver(run, tmp_path)
+    assert not saver.is_saved(run.progress) and saver.save(run) and saver.is_saved(run.progress)
     update(run, run.task.batches(1, 0, 1)[:1])  # goes on while nothing is on the disk yet
     saver.check()
-    assert gate.written == [] and not checkpoints(tmp_path) and saver.last == (0, 1, False)
+    assert gate.written == [] and not checkpoints(tmp_path) and not saver.is_saved(run.progress)
     gate.open.set()
-    saver.save(snapshot(run))
+    saver.save(run)
     assert gate.written[:1] == [1]
     saver.wait()
     assert gate.written == [1, 2] and [p.name for p in checkpoints(tmp_path)] == ["step-1", "step-2"]
@@ -180,12 +185,12 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(tmp_path, mo
     gate, run = Gate(monkeypatch), trained(tmp_path)
     gate.error = OSError(28, "No space left on device")
     gate.open.set()
-    saver = Saver(run)
-    saver.save(snapshot(run))
+    saver = Saver(run, tmp_path)
+    saver.save(run)
     if how == "check":
         saver._thread.join()
     with pytest.raises(OSError, match="No space left"):
-        getattr(saver, how)(*([snapshot(run)] if how == "save" else []))
+        getattr(saver, how)(*([run] if how == "save" else []))
     saver.wait()
     assert not checkpoints(tmp_path)
 
@@ -207,7 +212,7 @@ def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
 
 def test_without_a_background_it_is_there_at_once(tmp_path):
     run = trained(tmp_path, background=False)
-    Saver(run).save(snapshot(run))
+    Saver(run, tmp_path).save(run)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-1"]
 
 
@@ -219,8 +224,91 @@ def test_another_models_optimizer_is_refused(tmp_path):
     run = trained(tmp_path)
     del run.optimizer.state[next(iter(run.optimizer.state))]
     run.progress.step = 5
-    path = write_checkpoint(tmp_path, snapshot(run))
+    path = saved(tmp_path, run)
     with pytest.raises(
         AttendoError, match=r"step-5 holds another model's optimizer; resume with the run's own"
     ):
         load_checkpoint(path, tiny_run(tmp_path))
+
+
+def test_a_checkpoint_brings_everything_back(tmp_path):
+    run = trained(tmp_path, 3)
+    path = saved(tmp_path, run)
+    drawn = torch.rand(4)
+    other = tiny_run(tmp_path, seed=9)
+    assert load_checkpoint(path, other) == "" and other.progress == run.progress
+    assert torch.equal(torch.rand(4), drawn)
+    for mine, theirs in zip(run.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    left, right = run.optimizer.state_dict()["state"], other.optimizer.state_dict()["state"]
+    assert left.keys() == right.keys() and len(left) > 10
+    for index, entry in left.items():
+        assert all(torch.equal(value, right[index][key]) for key, value in entry.items())
+    assert not list(path.glob("*.pt")) and not list(path.glob("*.pkl"))
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"]
+)
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
+def test_a_damaged_checkpoint_is_named_and_passed_over(tmp_path, name, damage):
+    run = trained(tmp_path, 3)
+    good = saved(tmp_path, run)
+    update(run, run.task.batches(1, 0, 3)[:1])
+    bad = saved(tmp_path, run)
+    file = bad / name
+    data = bytearray(file.read_bytes())
+    match damage:
+        case "flip":
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+        case "cut":
+            file.write_bytes(data[:-1])
+        case "lose":
+            file.unlink()
+    found, damaged = newest_checkpoint(tmp_path)
+    assert found == good
+    assert len(damaged) == 1 and "step-4" in damaged[0]
+
+
+def test_only_the_newest_are_kept(tmp_path):
+    run = trained(tmp_path, 3)
+    for step in (2, 10, 9):
+        run.progress.step = step
+        saved(tmp_path, run)
+    prune_checkpoints(tmp_path, 2)
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-9", "step-10"]
+
+
+def test_the_average_is_the_mean(tmp_path):
+    run = tiny_run(tmp_path, steps=8)
+    list(train(run))
+    mean = average_weights(checkpoints(tmp_path))
+    first, second = tiny_run(tmp_path), tiny_run(tmp_path)
+    for other, path in zip((first, second), checkpoints(tmp_path), strict=True):
+        load_checkpoint(path, other)
+    for name, parameter in first.model.named_parameters():
+        wanted = (parameter + second.model.get_parameter(name)) / 2
+        torch.testing.assert_close(mean[name], wanted.detach())
+
+
+def test_weights_of_another_model_are_refused():
+    model = tiny_model()
+    tensors = {name: p.detach() for name, p in model.named_parameters()}
+    name = "encoder.blocks.0.feed_forward.in_proj.weight"
+    with pytest.raises(AttendoError, match=r"in_proj.weight is on one side only"):
+        load_weights(model, {n: t for n, t in tensors.items() if n != name}, "f")
+    with pytest.raises(AttendoError, match=r"in_proj.weight is \(3, 16\), the config says \(32, 16\)"):
+        load_weights(model, tensors | {name: torch.zeros(3, 16)}, "f")
+
+
+def test_progress_survives_as_json():
+    progress = Progress(step=3, best=1.5, threads=2, ended="why")
+    assert Progress.from_json(progress.as_json()) == progress
+
+
+def test_settings_that_would_lose_work_are_refused():
+    with pytest.raises(ValueError, match="keep_last=0"):
+        CheckpointConfig(keep_last=0)
+    with pytest.raises(ValueError, match="every_steps=-1"):
+        CheckpointConfig(every_steps=-1)

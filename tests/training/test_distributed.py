@@ -52,7 +52,7 @@ def talk(ranks):
     thread.start()
     gathered = ranks.gathered({"rank": ranks.rank, "text": "日本" * ranks.rank})
     thread.join()
-    ranks.wait()
+    ranks.gathered(None)
     squares = [ranks.shared(range(n), lambda part: [i * i for i in part]) for n in (0, 1, 3, 9)]
     return [sums, gathered, heard, ranks.broadcast(["first", ranks.rank]), squares, ranks.is_first]
 
@@ -71,7 +71,7 @@ def test_without_torchrun_a_process_is_alone(monkeypatch):
     with joined("cpu", 1.0) as ranks:
         assert ranks is ALONE and ranks.beside() is ranks and ranks.broadcast("x") == "x"
         with ranks.in_turn("data"):
-            ranks.wait()
+            ranks.gathered(None)
 
 
 def test_the_first_of_a_machine_prepares_what_the_others_use(tmp_path):
@@ -89,7 +89,7 @@ def test_an_error_on_one_rank_ends_all():
     def fail(ranks):
         if ranks.rank == 1:
             raise ValueError("only here")
-        ranks.wait()
+        ranks.gathered(None)
 
     with pytest.raises(RanksFailed, match="only here"):
         in_ranks(2, fail)

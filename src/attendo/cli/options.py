@@ -257,7 +257,7 @@ def make_ready(user: Translator | Generator, *, int8: bool = False) -> None:
 
 def chosen_device(device: str, threads: int | None) -> str:
     """The device of that name; as many threads from now on. Raises AttendoError for a device that isn't there."""
-    from attendo.devices import pick_device
+    from attendo.bundle import pick_device
 
     use_threads(threads)
     return str(pick_device(device))

@@ -92,13 +92,13 @@ def _train(
     import torch
 
     from attendo.bundle import USES
-    from attendo.runs.resume import goes_on, joined_run, resumed_run
-    from attendo.runs.training_run import new_run
+    from attendo.runs.resume import joined_run, resumed_run
+    from attendo.runs.training_run import is_restarted, new_run
 
     use_threads(threads)
     with ranks_of(device, tables.get("training", {})) as ranks:
         tell = say if ranks.is_first else silent
-        if goes_on(out, ranks):
+        if is_restarted(out, ranks):
             run = resumed_run(out, None, tell, device, threads, clock, ranks)
         elif ranks.is_first:
             with preparing():
@@ -116,7 +116,7 @@ def _train(
 
 def ranks_of(device: str, training: Mapping[str, Any]) -> AbstractContextManager[Ranks]:
     """The processes that torchrun has started for this command, or this one alone."""
-    from attendo.devices import pick_device
+    from attendo.bundle import pick_device
     from attendo.training.distributed import joined
     from attendo.training.optimizer import RANK_TIMEOUT
 

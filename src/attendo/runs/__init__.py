@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import TaskName
 from attendo.custom_modules import CustomModules
 from attendo.inference import load
 
-__all__ = ["train"]
+if TYPE_CHECKING:
+    from attendo.runs.planning import plan_run
+    from attendo.runs.resume import resumed_run, verify_resume
+    from attendo.runs.task_specs import TaskSpec
+    from attendo.runs.training_run import TrainingRun, new_run
+
+__all__ = ["TaskSpec", "TrainingRun", "new_run", "plan_run", "resumed_run", "train", "verify_resume"]
+
+_MODULES = {
+    "TaskSpec": "task_specs",
+    "TrainingRun": "training_run",
+    "new_run": "training_run",
+    "plan_run": "planning",
+    "resumed_run": "resume",
+    "verify_resume": "resume",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of this name, imported when it is first used."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'attendo.runs' has no attribute {name!r}")
+    return getattr(import_module(f"attendo.runs.{_MODULES[name]}"), name)
 
 
 def train(

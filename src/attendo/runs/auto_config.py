@@ -1,7 +1,7 @@
-"""The automatic choice: what the settings leave open, from the data, the measured speed and the budget.
+"""The automatic choice of open settings, from the data, the measured speed and the budget.
 
-The rules come from the grids in docs/log.md. Everything chosen is printed before training and stands in the run's
-config.toml; whatever the user or a preset sets is left as it is.
+The rules come from the grids in docs/log.md. Each choice is printed before training and written to the run's
+config.toml; settings of the user or a preset stay.
 """
 
 from __future__ import annotations
@@ -34,29 +34,25 @@ from attendo.training.update import update
 
 VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
 LARGEST_VOCABULARY = 32_000
-"""Up to so many rows, so many pieces: each piece should be seen often enough to be learned."""
-
+"""The most rows of a corpus, and its pieces: each piece should be seen often enough to be learned."""
 READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
-"""A word seen once is no more than unknown; rarer ones than the 20,000 most frequent are mostly names."""
+"""Words that occur once teach nothing; those beyond the 20,000 most frequent are mostly names."""
 SCRIPT_TEXTS = 1000
-"""So many texts tell whether words have spaces between them."""
-
+"""The texts in which spaces between words are looked for."""
 FEWEST_EPOCHS = 15
 FEWEST_STEPS = 4_000
 PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
-_NO_TASK = cast(Task, None)
-"""Updates alone ask for none."""
 UPDATING_SHARE = 0.9
-"""Of a time budget: the rest goes into reading, evaluating and saving."""
+"""The share of a time budget for updates; the rest is for reading, evaluating and saving."""
 
 
 def choose_tokenizer(
     tables: Tables, family: TaskSpec, corpus: DataSource, say: Say
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Learns the tokenizer; gives the completed tables.
+    """Learns the tokenizer; returns the completed tables.
 
-    If the kind is left open: words without case for models that only read texts with spaces between words, BPE for
-    all others. The size of BPE and Unigram, if left open, follows the size of the corpus.
+    The default kind is words without case for models that only read texts with spaces between words, otherwise BPE.
+    The default size of BPE and Unigram follows the size of the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
@@ -69,9 +65,8 @@ def choose_tokenizer(
         table["vocab_size"] = vocabulary_for(n_rows)
     while True:
         try:
-            tokenizer = train_tokenizer(
-                corpus.texts(), section(TokenizerConfig, chosen, "tokenizer", "the settings")
-            )
+            config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
+            tokenizer = train_tokenizer(corpus.texts(), config)
             break
         except AttendoError:
             # a script of many characters may need more than its rows alone suggest
@@ -84,7 +79,7 @@ def choose_tokenizer(
 
 
 def vocabulary_for(n_rows: int) -> int:
-    """Pieces for a corpus of that many rows.
+    """The vocabulary size for a corpus of this many rows.
 
     >>> vocabulary_for(50_000), vocabulary_for(10_000_000)
     (4000, 32000)
@@ -100,14 +95,14 @@ def choose_training(
     say: Say,
     init_from: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Completes [model] and [training]; says what was chosen and why.
+    """Completes [model] and [training]; prints the choice.
 
     The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
-    epochs or FEWEST_STEPS steps within the budget; the smallest if none does. init_from: a run that it starts from.
+    epochs or FEWEST_STEPS steps within the budget, otherwise the smallest. init_from: a run that it starts from.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
-    if not BUDGETS & training.keys():
+    if not training.keys() & BUDGETS:
         training["epochs"] = family.default_epochs
     training.setdefault("precision", fastest_precision(device))
     if training["precision"] == "float32":
@@ -171,9 +166,9 @@ def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> l
 
 
 def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
-    """The peak rate that a width bears: falling with its square root, 2e-3 at 256.
+    """The peak rate for a width: falling with its square root, 2e-3 at 256.
 
-    tuned: of weights that were trained before, which it would undo; a tenth. Adapters bear the whole.
+    tuned: for weights that were trained before, a tenth. Adapters take the full rate.
 
     >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
     (0.002, 0.00141, 0.0002)
@@ -182,7 +177,7 @@ def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
 
 
 def dropout_for(epochs: float) -> float:
-    """The more often a model sees the same rows, the more it must be kept from learning them by heart.
+    """The dropout for a number of passes over the same rows: more passes need more of it.
 
     >>> dropout_for(5), dropout_for(25), dropout_for(60)
     (0.1, 0.2, 0.3)
@@ -191,20 +186,13 @@ def dropout_for(epochs: float) -> float:
 
 
 def batch_tokens_for(n_tokens: int) -> int:
-    """Tokens in a batch for a corpus of that many target tokens: small batches make steps out of few rows.
+    """Tokens in a batch for a corpus of this many target tokens: small batches make more steps of few rows.
 
     >>> batch_tokens_for(700_000), batch_tokens_for(100_000_000)
     (2048, 8192)
     """
-    return (
-        1024
-        if n_tokens < 300_000
-        else 2048
-        if n_tokens < 3_000_000
-        else 4096
-        if n_tokens < 30_000_000
-        else 8192
-    )
+    limits = {300_000: 1024, 3_000_000: 2048, 30_000_000: 4096}
+    return next((size for most, size in limits.items() if n_tokens < most), 8192)
 
 
 def measured_pace(
@@ -216,10 +204,9 @@ def measured_pace(
     fewest: int = FEWEST_UPDATES,
     lora: Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds an update takes at this size, on the clock of the budget: the median over batches spread evenly.
+    """Seconds of an update at this size, on the clock of the budget: the median over batches spread evenly.
 
-    Wall time on a GPU, whatever the budget. Ends after so many seconds, but not before `fewest` updates; the first is
-    not counted if there is another.
+    Wall time on a GPU. Ends after `seconds`, but not before `fewest` updates; the first update is left out.
     """
     run = probe_run(model, training, device, lora)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
@@ -240,12 +227,12 @@ def probe_run(
     device: torch.device,
     lora: Mapping[str, Any] | None = None,
 ) -> Run:
-    """A run to try updates with, of these [model], [training] and [lora] tables, that nobody keeps."""
+    """A temporary run for trial updates, of these [model], [training] and [lora] tables, without a task."""
     settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
     network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
     config = section(TrainingConfig, {"training": settings}, "training", "the settings")
     adapted = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
-    return Run(network, _NO_TASK, config, CheckpointConfig(), None, lora=adapted)
+    return Run(network, cast(Task, None), config, CheckpointConfig(), None, lora=adapted)
 
 
 def _seconds(training: dict[str, Any]) -> float | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -27,21 +28,16 @@ from attendo.training.losses import Trainable
 TRANSLATION_METRICS = ("bleu", "chrf", "exact")
 CLASSIFICATION_METRICS = ("accuracy", "macro-f1")
 TEXT_METRICS = ("loss", "perplexity", "bits-per-byte")
-LESS_IS_BETTER = TEXT_METRICS
-
+"""Lower values are better; of all other metrics higher ones are."""
 PASSAGE = 1000
-"""Bytes of a document that count as one row: a longer one is as many rows as it has such passages."""
+"""Bytes of a document that count as one row; a longer document is cut into such passages."""
 
 _WAITING, _BATCH_TOKENS = 512, 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """One score of a first and a second model on the same rows. name, signature: of the score, and how it is computed.
-
-    first_interval, second_interval, difference_interval: where 95 % of the samples lie. difference: second - first.
-    p_value: see `Comparison`. better: "first", "second", or None where they are not told apart at 95 %.
-    """
+    """A score of two models on the same rows. name, signature: of the score, and how it is computed."""
 
     metric: str
     name: str
@@ -50,25 +46,25 @@ class Verdict:
 
     @property
     def first_interval(self) -> tuple[float, float]:
-        """Of the first score."""
+        """The 95 % interval of the first score."""
         return interval(self.comparison.samples[0])
 
     @property
     def second_interval(self) -> tuple[float, float]:
-        """Of the second score."""
+        """The 95 % interval of the second score."""
         return interval(self.comparison.samples[1])
 
     @property
     def difference_interval(self) -> tuple[float, float]:
-        """Of second - first."""
+        """The 95 % interval of second - first."""
         return interval(self.comparison.differences)
 
     @property
     def better(self) -> str | None:
-        """The model that has the better score, if that is more than chance."""
+        """The better model: "first", "second", or None where the difference may be chance (p > 0.05)."""
         if self.comparison.p_value > 0.05:
             return None
-        return "second" if (self.comparison.difference > 0) != (self.metric in LESS_IS_BETTER) else "first"
+        return "second" if (self.comparison.difference > 0) != (self.metric in TEXT_METRICS) else "first"
 
 
 def verdicts(
@@ -95,19 +91,21 @@ def translation_sums(
     """The scores of `Translator.evaluate` by pairs; tokenize: of BLEU, chosen as there if None."""
     sources, targets = [source for source, _ in pairs], [target for _, target in pairs]
     texts = [found.text for found in translator.translate(sources, beam=beam, segment="none", guard=False)]
-    found: dict[str, RowSums] = {}
+    equal = np.array([text == target for text, target in zip(texts, targets, strict=True)])
+    known = {
+        "bleu": lambda: bleu_sums(texts, targets, tokenize or bleu_tokenizer(targets)),
+        "chrf": partial(chrf_sums, texts, targets),
+        "exact": lambda: ratio_sums("exact match", 100.0 * equal, np.ones(len(equal))),
+    }
+    return _sums(metrics, known)
+
+
+def _sums(metrics: Sequence[str], known: Mapping[str, Callable[[], RowSums]]) -> dict[str, RowSums]:
+    """The sums of the chosen metrics. Raises AttendoError for a metric that is not known."""
     for metric in metrics:
-        match metric:
-            case "bleu":
-                found[metric] = bleu_sums(texts, targets, tokenize or bleu_tokenizer(targets))
-            case "chrf":
-                found[metric] = chrf_sums(texts, targets)
-            case "exact":
-                equal = np.array([text == target for text, target in zip(texts, targets, strict=True)])
-                found[metric] = ratio_sums("exact match", 100.0 * equal, np.ones(len(equal)))
-            case _:
-                raise _unknown(metric, TRANSLATION_METRICS)
-    return found
+        if metric not in known:
+            raise AttendoError(f"{metric!r} is no measure of this task; take {' or '.join(known)}")
+    return {metric: known[metric]() for metric in metrics}
 
 
 def classification_sums(
@@ -119,16 +117,11 @@ def classification_sums(
     """The scores of `Classifier.evaluate` by rows, as shares; raises as it does."""
     true = classifier.ids_of(rows, name)
     chosen = classifier.read([row.text for row in rows])[0].argmax(1)
-    sums: dict[str, RowSums] = {}
-    for metric in metrics:
-        match metric:
-            case "accuracy":
-                sums[metric] = ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true)))
-            case "macro-f1":
-                sums[metric] = macro_f1_sums(true, chosen, len(classifier.labels))
-            case _:
-                raise _unknown(metric, CLASSIFICATION_METRICS)
-    return sums
+    known = {
+        "accuracy": lambda: ratio_sums("accuracy", (true == chosen).astype(np.float64), np.ones(len(true))),
+        "macro-f1": lambda: macro_f1_sums(true, chosen, len(classifier.labels)),
+    }
+    return _sums(metrics, known)
 
 
 def text_sums(
@@ -155,21 +148,15 @@ def text_sums(
     n_unknown = int((stream.ids == generator.tokenizer.unk_id).sum())
     unknown = f", {n_unknown:,} unknown words, which cost less than their spelling" if n_unknown else ""
     window = f"context {context}, stride {context}{unknown}"
-    found: dict[str, RowSums] = {}
-    for metric in metrics:
-        match metric:
-            case "loss":
-                found[metric] = ratio_sums("loss, nats a token", nats, n_targets, window)
-            case "perplexity":
-                rows = np.stack((nats, n_targets), 1)
-                found[metric] = RowSums(
-                    "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), window
-                )
-            case "bits-per-byte":
-                found[metric] = ratio_sums("bits a byte", nats / math.log(2), n_bytes, window)
-            case _:
-                raise _unknown(metric, TEXT_METRICS)
-    return found
+    rows = np.stack((nats, n_targets), 1)
+    known = {
+        "loss": lambda: ratio_sums("loss, nats a token", nats, n_targets, window),
+        "perplexity": lambda: RowSums(
+            "perplexity", rows, lambda sums: math.exp(min(700.0, sums[0] / sums[1])), window
+        ),
+        "bits-per-byte": lambda: ratio_sums("bits a byte", nats / math.log(2), n_bytes, window),
+    }
+    return _sums(metrics, known)
 
 
 def passages(
@@ -228,7 +215,3 @@ def _losses_of(generator: Generator, documents: list[list[Window]]) -> Iterator[
     rest = iter(found)
     for document in documents:
         yield np.concatenate([next(rest) for _ in document])
-
-
-def _unknown(metric: str, known: Sequence[str]) -> AttendoError:
-    return AttendoError(f"{metric!r} is no measure of this task; take {' or '.join(known)}")

@@ -1,4 +1,4 @@
-"""A run that starts from another one: tokenizer, shape, shared weights, and low-rank adapters beside them."""
+"""Start a run from another one: tokenizer, shape, shared weights, and low-rank adapters."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from attendo.training.lora import LoraConfig, freeze, merged_tensors, with_adapt
 from attendo.training.optimizer import TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
-"""Keys of [model] that a run decides for itself."""
+"""Keys of [model] that are not taken from the other run."""
 
 
 def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """The tables with the family's defaults and, over them, the other run's tokenizer and shape, and its tokenizer.
+    """The tables with the defaults and the other run's settings of tokenizer and shape, and its tokenizer.
 
-    Raises AttendoError where a setting asks for another shape or tokenizer than the weights have.
+    Raises AttendoError for a setting that differs from the shape or tokenizer of the weights.
     """
     bundle = load_bundle(folder)
     theirs = bundle.tables["model"]
@@ -49,26 +49,24 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
             " bpe, unigram, word, character or byte"
         )
     chosen = {name: dict(table) for name, table in tables.items()}
-    model, tokenizer = chosen.setdefault("model", {}), bundle.tables.get("tokenizer", {})
-    for table, wanted, there in (
-        ("model", model, shape),
-        ("tokenizer", chosen.get("tokenizer", {}), tokenizer),
-    ):
+    theirs = {"model": shape, "tokenizer": bundle.tables.get("tokenizer", {})}
+    for table, there in theirs.items():
+        wanted = chosen.get(table, {})
         for key in wanted.keys() & there.keys():
             if wanted[key] != there[key] and key != "max_len":
                 raise AttendoError(
                     f"{table}.{key}={wanted[key]} differs from {there[key]} in {folder}, which the run starts from;"
                     " leave it out"
                 )
-    chosen["model"] = shape | model
-    chosen["tokenizer"] = dict(tokenizer)
+    chosen["model"] = shape | chosen.get("model", {})
+    chosen["tokenizer"] = dict(theirs["tokenizer"])
     return joined(family.defaults(), chosen), bundle.tokenizer
 
 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
-    """Copies the tensors of equal names and shapes, and says how many they are and which parts are new.
+    """Copies the tensors of equal names and shapes; returns a note with their number and the new parts.
 
-    own_parts: of the model, and of the other run's if it was trained with some. Raises AttendoError if there is none.
+    own_parts: custom modules of the model, and of the other run's. Raises AttendoError if no tensor is equal.
     """
     bundle = load_bundle(folder)
     bundle.own_parts = own_parts if "own_parts" in bundle.card else None
@@ -82,15 +80,15 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
     with torch.no_grad():
         for name in shared:
             own[name].copy_(theirs[name])
-    parts = {"from": _parts(shared), "new": _parts(own.keys() - set(shared))}
-    text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(parts['from'])}"
-    return f"{text}; new: {', '.join(parts['new'])}" if parts["new"] else text
+    new = _parts(own.keys() - set(shared))
+    text = f"{len(shared)} of {len(own)} tensors start from {folder}: {', '.join(_parts(shared))}"
+    return f"{text}; new: {', '.join(new)}" if new else text
 
 
 def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
-    """The rows that a run of the same task, and those that it started from, were trained on; none of another task.
+    """The training rows of a run of the same task, and of the runs before it; none for another task.
 
-    Of a run that keeps no list of them, those that are in its training files now; says so where these are gone.
+    For a run without a list of them, the rows that are in its training files now; warns where these are gone.
     """
     bundle = load_bundle(folder)
     data = bundle.tables.get("data", {})
@@ -109,7 +107,7 @@ def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
 
 
 def new_parts(folder: Path, config: ModelConfig) -> list[str]:
-    """The parts of a model that starts from another run's which that one has not: whole modules, or single tensors."""
+    """The parts of a model that another run's model has not: whole modules, or single tensors."""
     is_new = {name: new for name, (_, new) in _tensors(folder, config).items()}
     shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
     names = (name for name, new in is_new.items() if new)
@@ -118,13 +116,13 @@ def new_parts(folder: Path, config: ModelConfig) -> list[str]:
 
 
 def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
-    """Whether at least half of a model's numbers are those of the run that it starts from."""
+    """Whether at least half of a model's parameters are those of the run that it starts from."""
     counts = _tensors(folder, config).values()
     return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
 
 
 def _tensors(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
-    """The size of each tensor of a model, and whether it is new to one that starts from another run's."""
+    """The size of each tensor of a model, and whether another run's model lacks it."""
     theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
     return {
         name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
@@ -133,10 +131,7 @@ def _tensors(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
 
 
 def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:
-    """A model without memory for its weights: what is not trained is frozen, adapters are in their places.
-
-    Raises AttendoError for a part or a layer that it has not.
-    """
+    """A model on torch's meta device with its adapters and frozen parts. Raises AttendoError for unknown parts."""
     model = on_paper(config)
     freeze(model, training.frozen)
     return with_adapters(model, lora)
@@ -159,7 +154,7 @@ def save_adapter(
 ) -> None:
     """Replaces adapter.safetensors: A and B of each layer, and the parts that were trained whole.
 
-    Its header names rank and alpha, the step, and the hash of the weights that they were learned on.
+    Its header has rank, alpha, the step, and the hash of the base weights.
     """
     header = {
         "format": FORMAT,
@@ -173,10 +168,10 @@ def save_adapter(
 
 
 def with_adapter(folder: Path, file: Path) -> Model:
-    """The model of the run that an adapter began with, and the adapter merged in: to the bit what its own run has.
+    """The model of the run that an adapter began with, with the adapter merged in, bit-equal to the adapter's run.
 
-    Only where both are models of one shape; else start from the run with `init_from`. Raises AttendoError where the
-    file is none, is damaged, or was learned on other weights.
+    Both models must have one shape. Raises AttendoError where the file is no adapter, is damaged, or has other base
+    weights.
     """
     model = load_model(folder, load_bundle(folder))
     try:
@@ -203,6 +198,6 @@ def with_adapter(folder: Path, file: Path) -> Model:
 def kept_weights(folder: Path, checkpoint: Path) -> dict[str, Tensor]:
     """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
     config = folder / "config.toml"
-    tables = read_toml(config) if config.is_file() else {}  # a look at loose checkpoints needs none
+    tables = read_toml(config) if config.is_file() else {}  # checkpoints alone have none
     lora = section(LoraConfig, tables, "lora", str(config))
     return merged_tensors(Stored(checkpoint, WEIGHTS), lora.scale)

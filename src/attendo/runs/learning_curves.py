@@ -1,10 +1,11 @@
-"""What the logs of one or several runs show: curves over steps or minutes, what happened when, and a table of facts."""
+"""The logs of runs for a report: curves over steps or minutes, events, and a table of facts."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
@@ -34,7 +35,6 @@ FACTS = {
     "end": Localized("end", "終了"),
     "versions": Localized("made with", "使用したもの"),
 }
-_COMPARED = ("model", "tokenizer", "training")
 _SETTINGS = (
     ("steps", Localized("{} steps", "{} ステップ")),
     ("epochs", Localized("{} epochs", "{} エポック")),
@@ -49,8 +49,10 @@ _SETTINGS = (
 
 
 def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
-    """Texts by the keys of FACTS; what the run's files don't say is left out."""
-    card, model, last = run.card, run.config.get("model", {}), run.entries[-1]
+    """Texts by the keys of FACTS, as far as the run's files have them."""
+    card = run.card
+    model = run.config.get("model", {})
+    last = run.entries[-1]
     kind = run.config.get("tokenizer", {}).get("kind")
     size = model.get("vocab_size")
     found = {
@@ -71,9 +73,10 @@ def facts_of(run: RunRecord, language: Language = "en") -> dict[str, str]:
 
 
 def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
-    """The settings of model, tokenizer and training that are not alike in all runs, with the value of each run."""
+    """The settings of model, tokenizer and training that differ between the runs, with the value of each run."""
+    compared = ("model", "tokenizer", "training")
     keys = dict.fromkeys(
-        (table, key) for table in _COMPARED for run in runs for key in _table(run.config.get(table))
+        (table, key) for table in compared for run in runs for key in _table(run.config.get(table))
     )
     found = []
     for table, key in keys:
@@ -84,9 +87,7 @@ def differing_settings(runs: Sequence[RunRecord]) -> list[str]:
 
 
 def _model(model: Mapping[str, Any]) -> str:
-    layers = "+".join(
-        str(model[name]) for name in ("n_encoder_layers", "n_decoder_layers") if model.get(name)
-    )
+    layers = "+".join(str(model[n]) for n in ("n_encoder_layers", "n_decoder_layers") if model.get(n))
     shapes = [f"{name} {model[name]}" for name in ("d_model", "n_heads", "d_ff", "dropout") if name in model]
     return ", ".join([*([f"n_layers {layers}"] if layers else []), *shapes])
 
@@ -128,11 +129,10 @@ def _time(last: Mapping[str, Any], language: Language) -> str:
 
 
 def _best(run: RunRecord, language: Language) -> str:
-    best = next(
-        (e for e in reversed(run.entries) if e["kind"] == "evaluation" and e.get("best") is True), None
-    )
-    if best is None:
+    evaluations = [entry for entry in _of(run, "evaluation") if entry.get("best") is True]
+    if not evaluations:
         return ""
+    best = evaluations[-1]
     measures = {key: read_number(best.get(key)) for key in ("loss", *MEASURES)}
     names = {"loss": Localized("loss", "損失"), **MEASURES}
     parts = [
@@ -145,11 +145,9 @@ def _best(run: RunRecord, language: Language) -> str:
 
 
 def _shown(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return "" if value is None else str(value)
-    return (
-        f"{value:,}" if isinstance(value, int) else f"{value:g}" if isinstance(value, float) else str(value)
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return f"{value:g}" if isinstance(value, float) else "" if value is None else str(value)
 
 
 def _table(value: Any) -> dict[str, Any]:
@@ -175,7 +173,7 @@ MEASURES = {
     "exact": Localized("exact matches (%)", "完全一致（%）"),
     "ece": Localized("calibration error", "較正誤差"),
 }
-"""Measures of an evaluation in the order in which they are shown; others follow under their own names."""
+"""Measures of an evaluation in the order of the panels; others follow under their own names."""
 
 TRAINING, VALIDATION = Localized("training", "学習"), Localized("validation", "検証")
 GRADIENT = Localized("gradient norm, before clipping", "勾配のノルム（クリップ前）")
@@ -184,12 +182,12 @@ NOT_SHOWN = {"loss", "loss_uncalibrated", "ece_uncalibrated", "brier", "temperat
 _PLACES = {"kind", "step", "epoch", "best", "note", "cpu_seconds", "wall_seconds", "tokens"}
 MOST_POINTS = 800
 SMOOTHED = 50
-"""A smoothed curve takes a mean over one in so many of its points on either side."""
+"""A smoothed curve takes a mean over this fraction of its points on either side."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says of its training. word: about a log that was cut short, else ""."""
+    """The records of a run's training. word: a note on a log that was cut short, or ""."""
 
     name: str
     entries: list[dict[str, Any]]
@@ -200,7 +198,7 @@ class RunRecord:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """A curve of the run of that number, from 0: what it is, its points, and how it is drawn."""
+    """A curve of a run (its number from 0): title, points and style."""
 
     run: int
     what: Localized
@@ -211,7 +209,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on the same axes. logarithmic: upwards."""
+    """Curves on the same axes. logarithmic: the vertical axis."""
 
     name: str
     title: Localized
@@ -221,7 +219,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened in a run: where on the axis across, and a note."""
+    """An event in a run: its place on the horizontal axis, and a note."""
 
     run: int
     kind: EventKind
@@ -251,29 +249,31 @@ def read_run(folder: Path) -> RunRecord:
 
 def panels(runs: Sequence[RunRecord], across: Across = "step") -> list[Panel]:
     """The loss, each measure of the validation, and rate, gradient norm and speed, of all runs."""
-    found = [
-        Panel("loss", Localized("loss (nats)", "損失（nat）"), tuple(_losses(runs, across)), logarithmic=True)
-    ]
+
+    def each(curves: Callable[[RunRecord, int], Iterable[Curve]]) -> tuple[Curve, ...]:
+        return tuple(curve for i, run in enumerate(runs) for curve in curves(run, i))
+
+    def evaluated(run: RunRecord, i: int, key: str = "loss") -> Iterator[Curve]:
+        return _curve(run, i, "evaluation", key, across, VALIDATION, "dots")
+
+    losses = each(lambda run, i: (*_noisy(run, i, "loss", across), *evaluated(run, i)))
+    found = [Panel("loss", Localized("loss (nats)", "損失（nat）"), losses, logarithmic=True)]
     names = [key for run in runs for entry in _of(run, "evaluation") for key in entry]
-    known = [*MEASURES, *dict.fromkeys(names)]
-    for key in dict.fromkeys(known):
+    for key in dict.fromkeys([*MEASURES, *names]):
         if key in names and key not in NOT_SHOWN | _PLACES:
-            curves = [
-                _curve(run, i, "evaluation", key, across, VALIDATION, "dots") for i, run in enumerate(runs)
-            ]
-            title = MEASURES.get(key, Localized(key, key))
-            found.append(Panel(key, title, tuple(filter(None, curves)), key == "perplexity"))
-    rates = [_curve(run, i, "step", "rate", across, TRAINING, "line") for i, run in enumerate(runs)]
-    found.append(Panel("rate", Localized("learning rate", "学習率"), tuple(filter(None, rates))))
-    norms = [curve for i, run in enumerate(runs) for curve in _noisy(run, i, "gradient_norm", across)]
-    found.append(Panel("gradient_norm", GRADIENT, tuple(norms), logarithmic=True))
+            curves = each(partial(evaluated, key=key))
+            found.append(Panel(key, MEASURES.get(key, Localized(key, key)), curves, key == "perplexity"))
+    rates = each(lambda run, i: _curve(run, i, "step", "rate", across, TRAINING, "line"))
+    found.append(Panel("rate", Localized("learning rate", "学習率"), rates))
+    norms = each(lambda run, i: _noisy(run, i, "gradient_norm", across))
+    found.append(Panel("gradient_norm", GRADIENT, norms, logarithmic=True))
     speeds = [Curve(i, TRAINING, *_speed(run, across), "line") for i, run in enumerate(runs)]
     found.append(Panel("speed", SPEED, tuple(curve for curve in speeds if len(curve.xs))))
     return [panel for panel in found if panel.curves]
 
 
 def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
-    """The best evaluation, the start of the decay, checkpoints, updates left out, and advice, run by run."""
+    """The best evaluation, the start of the decay, checkpoints, skipped updates, and advice, run by run."""
     found = []
     for i, run in enumerate(runs):
         best = [entry for entry in _of(run, "evaluation") if entry.get("best") is True][-1:]
@@ -281,27 +281,27 @@ def events(runs: Sequence[RunRecord], across: Across = "step") -> list[Event]:
         if (start := decay_start(run)) is not None and (x := _x_at(run, start, across)) is not None:
             found.append(Event(i, "decay", x, start))
         for entry in run.entries:
-            if entry["kind"] in ("checkpoint", "skipped", "advice"):
-                found.append(
-                    Event(i, entry["kind"], _x(entry, across), entry["step"], str(entry.get("note") or ""))
-                )
+            if (kind := entry["kind"]) in ("checkpoint", "skipped", "advice"):
+                note = str(entry.get("note") or "")
+                found.append(Event(i, kind, _x(entry, across), entry["step"], note))
     return found
 
 
 def decay_start(run: RunRecord) -> int | None:
-    """The step at which the learning rate began to fall towards the end, once that is decided and has come."""
+    """The step at which the learning rate began to decay; None before."""
     starts = [entry["decay_start"] for entry in run.entries if type(entry.get("decay_start")) is int]
     reached = bool(starts) and 0 < starts[-1] <= run.entries[-1]["step"]
     return starts[-1] if reached and run.config.get("training", {}).get("schedule", "wsd") == "wsd" else None
 
 
 def smoothed(values: Float[ndarray, " points"], reach: int) -> Float[ndarray, " points"]:
-    """Each value's mean with its neighbors, as many on either side: `reach`, or fewer near the ends, so that none lags.
+    """Each value's mean with up to `reach` neighbors, equally many on either side.
 
     >>> smoothed(np.array([9.0, 3.0, 6.0, 3.0]), reach=5).tolist()
     [9.0, 6.0, 4.0, 3.0]
     """
-    n, places = len(values), np.arange(len(values))
+    n = len(values)
+    places = np.arange(len(values))
     half = np.minimum(reach, np.minimum(places, n - 1 - places))
     sums = np.append(0.0, np.cumsum(values))
     return (sums[places + half + 1] - sums[places - half]) / (2 * half + 1)
@@ -310,7 +310,7 @@ def smoothed(values: Float[ndarray, " points"], reach: int) -> Float[ndarray, " 
 def thinned(
     xs: Float[ndarray, " points"], ys: Float[ndarray, " points"], most: int = MOST_POINTS
 ) -> tuple[Float[ndarray, " fewer"], Float[ndarray, " fewer"]]:
-    """As many points as can be seen: means over neighbors where there are more.
+    """At most `most` points: means over neighbors where there are more.
 
     >>> [values.tolist() for values in thinned(np.arange(6.0), np.array([0.0, 2, 0, 4, 1, 1]), most=3)]
     [[0.5, 2.5, 4.5], [1.0, 2.0, 1.0]]
@@ -322,35 +322,31 @@ def thinned(
     return np.bincount(places, xs) / sizes, np.bincount(places, ys) / sizes
 
 
-def _losses(runs: Sequence[RunRecord], across: Across) -> Iterator[Curve]:
-    """Of training, and of the validation."""
-    for i, run in enumerate(runs):
-        yield from _noisy(run, i, "loss", across)
-        if (loss := _curve(run, i, "evaluation", "loss", across, VALIDATION, "dots")) is not None:
-            yield loss
-
-
 def _noisy(run: RunRecord, number: int, key: str, across: Across) -> Iterator[Curve]:
-    """A curve of training as it was, faint, and smoothed."""
-    if (curve := _curve(run, number, "step", key, across, TRAINING, "faint")) is not None:
-        yield curve
+    """A curve of training, faint, and the smoothed curve."""
+    for curve in _curve(run, number, "step", key, across, TRAINING, "faint"):
         smooth = smoothed(curve.ys, len(curve.ys) // SMOOTHED)
-        yield Curve(number, TRAINING, curve.xs, smooth, "line")
+        yield from (curve, Curve(number, TRAINING, curve.xs, smooth, "line"))
 
 
 def _curve(
     run: RunRecord, number: int, kind: str, key: str, across: Across, what: Localized, style: Style
-) -> Curve | None:
+) -> Iterator[Curve]:
+    """The curve of a number in the entries of a kind, if any entry has it."""
     points = [(_x(entry, across), entry[key]) for entry in _of(run, kind) if _is_number(entry.get(key))]
-    if not points:
-        return None
-    xs, ys = np.array(points, np.float64).T
-    return Curve(number, what, *(thinned(xs, ys) if style != "dots" else (xs, ys)), style)
+    if points:
+        xs, ys = np.array(points, np.float64).T
+        if style != "dots":
+            xs, ys = thinned(xs, ys)
+        yield Curve(number, what, xs, ys, style)
 
 
 def _speed(run: RunRecord, across: Across) -> tuple[Float[ndarray, " points"], Float[ndarray, " points"]]:
-    """Tokens over seconds between the lines of training; where an evaluation stands between two, there is no point."""
-    points, tokens, seconds, step = [], None, 0.0, -1
+    """Tokens per second between the lines of training without an evaluation between them."""
+    points = []
+    tokens = None
+    seconds = 0.0
+    step = -1
     for entry in run.entries:
         now, so_far = entry.get("wall_seconds"), entry.get("tokens")
         if entry["kind"] == "step" and _is_number(now) and _is_number(so_far):
@@ -358,7 +354,7 @@ def _speed(run: RunRecord, across: Across) -> tuple[Float[ndarray, " points"], F
                 points.append((_x(entry, across), (so_far - tokens) / (now - seconds)))
             tokens, seconds, step = so_far, now, entry["step"]
         elif entry["kind"] == "evaluation":
-            seconds = now if _is_number(now) else seconds  # the next stretch begins behind it
+            seconds = now if _is_number(now) else seconds  # the next interval begins after it
             tokens = tokens if entry["step"] == step else None
     xs, ys = np.array(points, np.float64).reshape(-1, 2).T
     xs, ys = thinned(xs, ys)
@@ -377,22 +373,20 @@ def _x(entry: Mapping[str, Any], across: Across) -> float:
 
 
 def _x_at(run: RunRecord, step: int, across: Across) -> float | None:
-    """Where a step lies, by the first line that has come to it."""
+    """The place of a step, by the first line that reaches it."""
     if across == "step":
         return float(step)
     return next((_x(entry, across) for entry in run.entries if entry["step"] >= step), None)
 
 
 def read_number(value: Any) -> float | None:
-    """A finite number, or None for anything else that a log may hold.
+    """A finite number, or None for any other value of a log.
 
     >>> read_number(3), read_number(float("inf")), read_number(True), read_number("3")
     (3.0, None, None, None)
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < 1e300:
-        return None
-    return float(value)
+    return float(value) if _is_number(value) else None
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return read_number(value) is not None
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

@@ -1,7 +1,7 @@
-"""What a run would take, before it begins: size, memory, operations, pace and time here, and, on paper, on many.
+"""The plan of a run: size, memory, operations, pace and time on this machine, and estimated on many accelerators.
 
-Measured are the pace and the matrix peak; all else follows from the modules of the model and the lengths of the data.
-Nothing is written but the token store, which training then finds in the cache.
+The pace and the matrix peak are measured; the rest is calculated from the modules of the model and the lengths of the
+data. Only the token store is written, which training then finds in the cache.
 """
 
 from __future__ import annotations
@@ -21,60 +21,33 @@ from attendo.data.batches import Batch
 from attendo.display.formats import Say
 from attendo.models import Model, ModelConfig, parameter_count
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
-from attendo.runs.auto_config import (
-    UPDATING_SHARE,
-    measured_pace,
-)
+from attendo.runs.auto_config import UPDATING_SHARE, measured_pace
 from attendo.runs.init_from import trained_on_paper
 from attendo.runs.settings import Tables
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.training_run import chosen
+from attendo.training import costs, scaling
 from attendo.training.acceleration import FORMATS, Precision, Products, onednn_product
-from attendo.training.costs import (
-    FLOAT,
-    Cells,
-    Formats,
-    Load,
-    Memory,
-    cells_of,
-    load_of,
-    mean_load,
-    on_paper,
-    parameter_groups,
-    times,
-    training_flops,
-    training_memory,
-    training_multiplications,
-)
+from attendo.training.costs import Cells, Formats, Load, Memory
 from attendo.training.lora import LoraConfig
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.scaling import (
-    MFU,
-    Accelerator,
-    Job,
-    Sharding,
-    UpdateTime,
-    hidden_from,
-    sharded_bytes,
-    update_time,
-    with_rows,
-)
+from attendo.training.scaling import MFU, Accelerator, Job, Sharding, UpdateTime
 from attendo.training.stopping import Clock
 
 PROBE_SECONDS = 5.0
 LONGEST_UPDATE = 30.0
-"""Seconds above which an update is not tried: the plan is to be quick."""
+"""Seconds above which an update is not tried: the plan must be quick."""
 ASSUMED_SHARE = 0.5
-"""Of the matrix peak, where no update was tried."""
+"""The assumed share of the matrix peak where no update was tried."""
 MOST_BATCHES = 100
-"""Batches of an epoch whose lengths are looked at, spread evenly."""
+"""The most batches of an epoch whose lengths are read, spread evenly."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast updates are. seconds: of one, on `clock` ("CPU", of all threads, or "wall"). peak: FLOP/s of a product
-    of 2048³ in the format of training, on that clock. measured: whether updates were tried; if not, `seconds` is at
-    ASSUMED_SHARE of the peak, and `why` says so.
+    """The speed of updates. seconds: of an update, on `clock` ("CPU", of all threads, or "wall"). peak: FLOP/s of a
+    product of 2048³ in the format of training. measured: whether updates were tried; otherwise `seconds` assumes
+    ASSUMED_SHARE of the peak, and `why` has the reason.
     """
 
     seconds: float
@@ -86,10 +59,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Plan:
-    """What training would do. load: the mean of its batches; cells: of the largest; flops: of an update.
+    """A planned run. load: the mean of its batches; cells: of the largest batch; flops: of an update.
 
-    parameters: the model's own, by part; trained: of those and of its adapters, the ones that are trained.
-    preparation: seconds that reading, the tokenizer and the choice took, on the clock of the budget.
+    parameters: of the model, by part; trained: the trained ones, adapters included. preparation: seconds for reading,
+    tokenizer and choice, on the clock of the budget.
     """
 
     task: str
@@ -114,17 +87,17 @@ class Plan:
 
     @property
     def n_parameters(self) -> int:
-        """All of the model's own."""
+        """All parameters of the model, without adapters."""
         return sum(self.parameters.values())
 
     @property
     def updates_per_epoch(self) -> float:
-        """Of the optimizer."""
+        """Updates of the optimizer in an epoch."""
         return self.batches_per_epoch / self.training.accumulation
 
     @property
     def updates(self) -> int:
-        """Until the end that was asked for; of a budget of time, as many as the pace makes of what is left for them."""
+        """Updates until the configured end; with a time budget, those that the pace allows in the remaining time."""
         if self.training.steps is not None:
             return self.training.steps
         if self.training.seconds is not None:
@@ -139,17 +112,17 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """Of the updates, on the pace's clock, without reading, evaluating and saving."""
+        """Seconds of the updates, on the pace's clock, without reading, evaluating and saving."""
         return self.updates * self.pace.seconds
 
     @property
     def tokens_per_update(self) -> float:
-        """Tokens that the pace is counted in: those of the target side, or all where there is one side."""
+        """Target tokens in an update, or all tokens where there is one side."""
         return self.training.accumulation * (self.load.target or self.load.source)
 
     @property
     def share_of_peak(self) -> float:
-        """FLOPs of an update over what the peak would do in its time."""
+        """FLOP/s of an update over the matrix peak."""
         return self.flops / self.pace.seconds / self.pace.peak
 
 
@@ -161,46 +134,49 @@ def plan_run(
     probe_seconds: float = PROBE_SECONDS,
     init_from: Path | None = None,
 ) -> Plan:
-    """Reads the data, learns the tokenizer and chooses what is open, as training does, then counts and tries.
+    """Reads the data, learns the tokenizer and chooses the open settings, as training does; counts and tries updates.
 
     Raises AttendoError for wrong settings and unusable data.
     """
     clock = Clock()
-    found = chosen(family, tables, say, _quiet, device, init_from)
+    found = chosen(family, tables, say, lambda line: None, device, init_from)
     cpu, wall = clock.elapsed()
-    config, material, where = found.config, found.material, found.device
-    training, model = config.training, trained_on_paper(config.model, config.training, config.lora)
-    batches = material.batches(training.batch_tokens, training.seed, 0)
+    config, where = found.config, found.device
+    training = config.training
+    model = trained_on_paper(config.model, training, config.lora)
+    batches = found.material.batches(training.batch_tokens, training.seed, 0)
     load, cells = sampled(batches)
-    flops = training.accumulation * training_flops(training_multiplications(model), load)
-    formats = Formats(training.precision in FORMATS, where.type == "cuda")
-    memory, there = update_memory(model, cells, formats, training), machine_memory(where)
+    flops = training.accumulation * costs.training_flops(costs.training_multiplications(model), load)
+    memory = update_memory(
+        model, cells, Formats(training.precision in FORMATS, where.type == "cuda"), training
+    )
+    there = machine_memory(where)
     return Plan(
-        family.name,
-        material.n_rows,
-        material.n_tokens,
-        f"{found.tokenizer.kind}, {found.tokenizer.vocab_size:,} entries",
-        config.model,
-        training,
-        config.lora,
-        parameter_groups(on_paper(config.model)),
-        parameter_count(model),
-        len(batches),
-        load,
-        cells,
-        flops,
-        memory,
-        there,
-        torch.get_num_threads(),
-        where.type,
-        cpu if training.minutes is None else wall,
-        tried_pace(config.tables(), batches, where, flops, memory.peak < there, probe_seconds),
+        task=family.name,
+        n_rows=found.material.n_rows,
+        n_tokens=found.material.n_tokens,
+        tokenizer=f"{found.tokenizer.kind}, {found.tokenizer.vocab_size:,} entries",
+        model=config.model,
+        training=training,
+        lora=config.lora,
+        parameters=costs.parameter_groups(costs.on_paper(config.model)),
+        trained=parameter_count(model),
+        batches_per_epoch=len(batches),
+        load=load,
+        cells=cells,
+        flops=flops,
+        memory=memory,
+        machine_memory=there,
+        threads=torch.get_num_threads(),
+        device=where.type,
+        preparation=cpu if training.minutes is None else wall,
+        pace=tried_pace(config.tables(), batches, where, flops, memory.peak < there, probe_seconds),
     )
 
 
 def update_memory(model: Model, cells: Cells, formats: Formats, training: TrainingConfig) -> Memory:
     """The memory of an update with the settings of training."""
-    return training_memory(
+    return costs.training_memory(
         model,
         cells,
         formats,
@@ -210,16 +186,12 @@ def update_memory(model: Model, cells: Cells, formats: Formats, training: Traini
     )
 
 
-def _quiet(line: str) -> None:
-    pass
-
-
 def sampled(batches: Sequence[Batch]) -> tuple[Load, Cells]:
     """The mean load of batches spread evenly over an epoch, and the cells of the largest of them."""
     places = np.unique(np.linspace(0, len(batches) - 1, MOST_BATCHES).astype(int))
     seen = [batches[int(place)] for place in places]
-    largest = max(map(cells_of, seen), key=lambda cells: cells.source + cells.target)
-    return mean_load(map(load_of, seen)), largest
+    largest = max(map(costs.cells_of, seen), key=lambda cells: cells.source + cells.target)
+    return costs.mean_load(map(costs.load_of, seen)), largest
 
 
 def tried_pace(
@@ -230,7 +202,7 @@ def tried_pace(
     fits: bool,
     seconds: float = PROBE_SECONDS,
 ) -> Pace:
-    """The pace of updates tried for so many seconds; estimated from the matrix peak where that would take too long."""
+    """The pace of updates tried for some seconds; estimated from the matrix peak where that would take too long."""
     model, training = dict(tables["model"]), dict(tables["training"])
     clock = "wall" if device.type == "cuda" or training.get("minutes") is not None else "CPU"
     peak = matrix_peak(training["precision"], training.get("products", "torch"), device, clock)
@@ -261,7 +233,7 @@ def matrix_peak(
 
 
 def machine_memory(device: torch.device) -> float:
-    """Bytes that this machine has for a process: of the GPU, or what the system, or its control group, allows."""
+    """Bytes of memory for a process: of the GPU, or of the machine up to the limit of the control group."""
     if device.type == "cuda":
         return float(torch.cuda.get_device_properties(device).total_memory)
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -270,13 +242,13 @@ def machine_memory(device: torch.device) -> float:
     return float(min(total, int(allowed)) if allowed.isdigit() else total)
 
 
-# ---- on paper
+# ---- estimates for many accelerators
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A run on many accelerators, on paper. memory: bytes on each. hidden_from: how many times the rows of an update
-    hide the traffic. seconds: of all updates.
+    """An estimated run on many accelerators. memory: bytes on each. hidden_from: the factor on the rows of an update
+    from which the products hide the traffic. seconds: of all updates.
     """
 
     sharding: Sharding
@@ -289,7 +261,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PaperPlan:
-    """A plan carried to `world` accelerators. tokens: of an update, over all of them; updates: for the same epochs."""
+    """A plan for `world` accelerators. tokens: of an update, over all of them; updates: for the same epochs."""
 
     accelerator: Accelerator
     world: int
@@ -304,27 +276,27 @@ def carried(
 ) -> PaperPlan:
     """The run on `world` accelerators, in bfloat16, each with an equal share of every update's rows.
 
-    tokens: of an update, the plan's own unless given. The same number of tokens is read in all.
+    tokens: of an update (default: the plan's). The number of tokens in all stays the same.
     """
     factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
     model = trained_on_paper(plan.model, plan.training, plan.lora)
-    job = with_rows(job_of(model, plan.flops), factor)
+    job = job_of(model, factor * plan.flops)
     updates = max(1, math.ceil(plan.updates / factor))
-    share = times(plan.cells, factor * plan.training.accumulation / world)
+    share = costs.times(plan.cells, factor * plan.training.accumulation / world)
     memory = update_memory(model, share, Formats(half=True, on_gpu=True), plan.training)
     states = memory.weights + memory.gradients + memory.states
     outcomes = []
     for sharding in ("ddp", "fsdp2"):
-        n_bytes = sharded_bytes(job, world, states, memory.activations + memory.loss, sharding)
-        taken = update_time(job, world, accelerator, sharding, mfu)
-        needed = hidden_from(job, world, accelerator, sharding, mfu)
+        n_bytes = scaling.sharded_bytes(job, world, states, memory.activations + memory.loss, sharding)
+        taken = scaling.update_time(job, world, accelerator, sharding, mfu)
+        needed = scaling.hidden_from(job, world, accelerator, sharding, mfu)
         fits = n_bytes < accelerator.memory
         outcomes.append(Outcome(sharding, n_bytes, fits, taken, needed, updates * taken.total))
     return PaperPlan(accelerator, world, mfu, factor * plan.tokens_per_update, updates, tuple(outcomes))
 
 
 def job_of(model: Model, flops: float) -> Job:
-    """The model as many accelerators share it: FSDP2 gathers block by block, and what is outside of them at once."""
+    """The units that FSDP2 gathers: each block, and the rest at once."""
     parameters, trained = sum(p.numel() for p in model.parameters()), parameter_count(model)
     blocks = [
         sum(p.numel() for p in module.parameters())
@@ -332,17 +304,11 @@ def job_of(model: Model, flops: float) -> Job:
         if isinstance(module, EncoderBlock | DecoderBlock)
     ]
     largest = max(*blocks, parameters - sum(blocks))
-    return Job(parameters, len(blocks) + 1, largest, flops, reduced=FLOAT * trained / parameters)
+    return Job(parameters, len(blocks) + 1, largest, flops, reduced=costs.FLOAT * trained / parameters)
 
 
 def plain(plan: Plan, paper: PaperPlan | None = None) -> dict[str, Any]:
-    """The plan as plain values, which JSON can hold."""
-    own = asdict(plan) | {
-        "n_parameters": plan.n_parameters,
-        "updates": plan.updates,
-        "seconds": plan.seconds,
-        "tokens_per_update": plan.tokens_per_update,
-        "share_of_peak": plan.share_of_peak,
-        "peak_memory": plan.memory.peak,
-    }
+    """The plan as plain values for JSON."""
+    names = ("n_parameters", "updates", "seconds", "tokens_per_update", "share_of_peak")
+    own = asdict(plan) | {name: getattr(plan, name) for name in names} | {"peak_memory": plan.memory.peak}
     return own if paper is None else own | {"on_paper": asdict(paper)}

@@ -11,36 +11,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from attendo.bundle import Bundle, load_bundle, save_description
+from attendo.bundle import Bundle, load_bundle, pick_device, save_description
 from attendo.custom_modules import RESUME, VERIFY, CustomModules
 from attendo.data.batches import TokenDataset
 from attendo.data.trained_rows import TrainedRows, trained_rows
-from attendo.devices import pick_device
 from attendo.display.formats import Say, plural
 from attendo.errors import AttendoError
-from attendo.files import locked
+from attendo.files import locked, manifest_files, mend_folder
 from attendo.runs.settings import RunConfig
 from attendo.runs.task_specs import DataSource, TaskSpec, family_of
 from attendo.runs.tracking import LOG_NAME, read_log
 from attendo.runs.training_run import LOCK, TrainingRun, loop_run, new_model, refuse_second
-from attendo.training.checkpoints import (
-    OPTIMIZER,
-    RANDOM,
-    WEIGHTS,
-    Progress,
-    Saver,
-    file_hashes,
-    load_checkpoint,
-    newest_checkpoint,
-    read_progress,
-    snapshot,
-    sound_checkpoints,
-    sweep,
-    write_checkpoint,
-)
+from attendo.training import checkpoints
+from attendo.training.checkpoints import Progress, load_checkpoint, newest_checkpoint, read_progress
 from attendo.training.distributed import ALONE, Ranks, Stored
 from attendo.training.loop import steps
-from attendo.training.optimizer import Horizon
+from attendo.training.optimizer import BUDGETS, Horizon
 from attendo.training.run import Run
 from attendo.training.stopping import Clock, more_time, standing, total_steps
 
@@ -55,11 +41,11 @@ def resumed_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """The run of a folder, where its newest sound checkpoint left it, with as many threads.
+    """The run of a folder at its newest sound checkpoint, with as many threads.
 
-    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: those that go on with it, as
-    many as before or others. own_parts: those that it was trained with. Raises AttendoError where there is nothing to
-    resume from, or where the data have changed.
+    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: any number of processes.
+    own_parts: the function that it was trained with. Raises AttendoError where there is nothing to resume from, or
+    where the data have changed.
     """
     folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
@@ -71,9 +57,9 @@ def resumed_run(
         raise AttendoError(
             f"{folder} has no sound checkpoint to resume from; train again into another folder"
         )
-    path, config = folder / "checkpoints" / name, config_of(folder, bundle)
-    clock = Clock() if clock is None else clock
-    run = restored(folder, bundle, config, path, say, device, clock, ranks)
+    path = folder / "checkpoints" / name
+    config = config_of(folder, bundle)
+    run = restored(folder, bundle, config, path, say, device, clock or Clock(), ranks)
     set_threads(threads, run.progress.threads, say)
     say_other_torch(bundle.card, say)
     if (before := run.progress.planned_end) not in ("", run.training.planned_end):  # the end was moved since
@@ -96,15 +82,8 @@ def resumed_run(
     return trained
 
 
-def goes_on(folder: Path, ranks: Ranks) -> bool:
-    """Whether torchrun has started these processes anew after one was lost, and the run in the folder has begun."""
-    # on a machine that took another's place they count anew
-    restarted = any(ranks.gathered(ranks.restarts > 0))
-    return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
-
-
 def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) -> TrainingRun:
-    """The run that the first of the ranks has just described in a folder, at its beginning, for one of the others."""
+    """The new run that the first rank has described in a folder, at its beginning, for another rank."""
     with ranks.in_turn("description", everywhere=True):
         bundle = load_bundle(folder)
     run = restored(folder, bundle, config_of(folder, bundle), None, say, device, clock, ranks)
@@ -112,12 +91,13 @@ def joined_run(folder: Path, say: Say, device: str, clock: Clock, ranks: Ranks) 
 
 
 def sound_checkpoint(folder: Path, say: Say) -> Path | None:
-    """The newest checkpoint that verifies, once what killed processes left is cleared up; damaged ones are named."""
+    """The newest checkpoint that verifies; removes the remains of killed processes, and names damaged checkpoints."""
     with locked(folder / LOCK) as free:
         if not free:
             refuse_second(folder)
         for place in (folder, folder / "checkpoints"):
-            sweep(place)
+            if place.is_dir():
+                mend_folder(place)
     path, damaged = newest_checkpoint(folder / "checkpoints")
     for line in damaged:
         say(line)
@@ -139,7 +119,7 @@ def restored(
     clock: Clock,
     ranks: Ranks = ALONE,
 ) -> Run:
-    """The loop's state as a checkpoint holds it, or at its very beginning, on the data of then."""
+    """The loop's state of a checkpoint, or at the beginning, on unchanged data."""
     config.data.check()
     family = config.family
     with ranks.in_turn("store"):
@@ -158,20 +138,21 @@ def restored(
 
 
 def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
-    """Raises AttendoError where parts of a user's own are of other shapes than in a checkpoint."""
+    """Raises AttendoError where custom modules have other shapes than in a checkpoint."""
     if bundle.own_parts is not None:
-        weights = Stored(path, WEIGHTS)
+        weights = Stored(path, checkpoints.WEIGHTS)
         bundle.require_shapes(path, {name: weights.shape(name) for name in weights}, model)
 
 
 def same_material(
     family: TaskSpec, config: RunConfig, corpus: DataSource, bundle: Bundle, say: Say
 ) -> TokenDataset:
-    """The training data as they were when the run began; their store is made anew where the cache holds another.
+    """The training data of the run's beginning; a different store in the cache is built again.
 
     Raises AttendoError with both hashes where the data have changed, or are no longer cut into the same tokens.
     """
-    before, files = bundle.card["data"], ", ".join(config.data.train)
+    before = bundle.card["data"]
+    files = ", ".join(config.data.train)
     remedy = "restore the files, or train again into another folder"
     material = family.material(corpus, bundle.tokenizer, bundle.tables)
     facts = material.facts
@@ -194,12 +175,11 @@ def same_material(
 
 
 def prolong(run: Run, changes: dict[str, Any]) -> None:
-    """Moves the end of a run; a decay that had begun is taken back."""
+    """Moves the end of a run, and undoes a decay that had begun."""
     if more := changes.pop("more_steps", None):
         changes["steps"] = run.progress.step + more
-    ends = {"steps": None, "epochs": None, "minutes": None, "cpu_minutes": None}
     try:
-        run.training = replace(run.training, **(ends | changes))
+        run.training = replace(run.training, **(dict.fromkeys(BUDGETS) | changes))
     except ValueError as error:
         raise AttendoError(str(error)) from None
     done, total = run.progress.step, total_steps(run)
@@ -212,12 +192,12 @@ def prolong(run: Run, changes: dict[str, Any]) -> None:
 
 
 def forget_end(run: Run) -> None:
-    """Takes back that a run has ended, and a decay towards its end; patience counts anew."""
+    """Undoes the end of a run, and a decay towards its end; patience counts from 0 again."""
     run.progress = replace(run.progress, ended=None, horizon=Horizon(), evaluations_since_best=0)
 
 
 def set_threads(wanted: int | None, before: int, say: Say) -> None:
-    """Goes on with as many threads as before, unless told otherwise: then the run is no longer bit-equal."""
+    """Uses as many threads as before, or as `wanted`: then the run is no longer bit-equal, which `say` is told."""
     if wanted is not None and wanted != before:
         say(
             f"{wanted} threads instead of {before}: the weights will differ in their last bits from an unbroken run's"
@@ -226,7 +206,7 @@ def set_threads(wanted: int | None, before: int, say: Say) -> None:
 
 
 def say_other_torch(card: Mapping[str, Any], say: Say) -> None:
-    """A word where the run began with another torch: then it is not surely bit-equal, either."""
+    """A note where the run began with another version of torch, with which it may not be bit-equal."""
     here, before = str(torch.__version__), card.get("versions", {}).get("torch")
     if before not in (None, here):
         say(
@@ -242,10 +222,10 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Verification:
-    """What came out. start, end: steps; differing: what was not equal, in words, "" if all was.
+    """The result of a replay of steps `start` to `end`. differing: what was not equal, in words, or "".
 
-    chains: places where the hash over steps, losses, gradient norms and rows could be compared. whole: whether the
-    replay reached a checkpoint, so that weights, optimizer and random states could be compared, too.
+    chains: how often the hash over steps, losses, gradient norms and rows was compared. whole: whether the replay
+    reached a checkpoint, so that weights, optimizer and random states were compared.
     """
 
     start: int
@@ -261,10 +241,10 @@ class Verification:
         if self.differing:
             lines.append(f"NOT the same: {self.differing}")
             lines.append("another torch, processor or number of threads than before? see card.json")
-            return "\n".join(lines)
-        lines.append("the same to the last bit: losses, gradient norms, rows")
-        if self.whole:
-            lines.append("the same to the last bit: weights, optimizer, random states")
+        else:
+            lines.append("the same to the last bit: losses, gradient norms, rows")
+            if self.whole:
+                lines.append("the same to the last bit: weights, optimizer, random states")
         return "\n".join(lines)
 
 
@@ -278,9 +258,8 @@ def verify_resume(
 ) -> Verification:
     """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
 
-    Where the log has no checkpoint among so few, it goes on to the next one there: other lines have nothing to compare
-    with. A run with one checkpoint is replayed from its beginning. own_parts: those that it was trained with. Raises
-    AttendoError where there is nothing to replay.
+    The replay continues to the next checkpoint of the log if there is none among these steps. A run with one checkpoint
+    is replayed from its beginning. Raises AttendoError where there is nothing to replay.
     """
     folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
@@ -293,7 +272,7 @@ def verify_resume(
     set_threads(threads, target.threads, say)
     first = run.progress.step
     last = target.step if n_steps is None else min(target.step, first + n_steps)
-    logged = logged_chains(folder / LOG_NAME)
+    logged = {entry["step"]: entry["chain"] for entry in read_log(folder / LOG_NAME)[0] if "chain" in entry}
     if last < target.step and not any(first < step <= last for step in logged):
         last = min((step for step in logged if first < step <= target.step), default=target.step)
         say(
@@ -317,7 +296,7 @@ def verify_resume(
 
 def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Path]:
     """The checkpoint to start from, None for the run's beginning, and the newest."""
-    sound, damaged = sound_checkpoints(folder / "checkpoints", 2)
+    sound, damaged = checkpoints.sound_checkpoints(folder / "checkpoints", 2)
     for line in damaged:
         say(line)
     if len(sound) == 2:
@@ -333,37 +312,26 @@ def ends(folder: Path, init_from: str | None, say: Say) -> tuple[Path | None, Pa
 
 def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]]:
     """Makes the steps up to `last` again, without evaluations; the chain after each."""
-    run.training = replace(
-        run.training,
-        steps=NEVER,
-        epochs=None,
-        minutes=None,
-        cpu_minutes=None,
-        evaluate_every=NEVER,
-        patience=0,
-    )
-    run.folder = None  # nothing is saved
-    run.progress.horizon = target.horizon
-    run.progress.ended = None
-    run.progress.evaluation_due = False
-    for report in steps(run, Saver(run)):
+    no_end = dict.fromkeys(BUDGETS) | {"steps": NEVER, "evaluate_every": NEVER, "patience": 0}
+    run.training = replace(run.training, **no_end)
+    run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)
+    run.folder = None
+    for report in steps(run, checkpoints.NoSaver()):
         if report.kind == "step":
             yield run.progress.step, run.progress.chain
         if run.progress.step >= last:
             return
 
 
-def logged_chains(path: Path) -> dict[int, str]:
-    """The chain, or the beginning of it, that the log has for some steps."""
-    entries, _ = read_log(path)
-    return {entry["step"]: entry["chain"] for entry in entries if "chain" in entry}
-
-
 def tensors_differing(run: Run, path: Path) -> str:
-    """Which file of a checkpoint the state of the run does not equal to the bit; "" if it equals them all."""
+    """The files of a checkpoint that differ from the state of the run in a bit, in words; "" if none does."""
     with tempfile.TemporaryDirectory() as folder:
-        mine = file_hashes(write_checkpoint(Path(folder), snapshot(run)))
-    theirs = file_hashes(path)
-    kinds = {WEIGHTS: "weights", OPTIMIZER: "state of the optimizer", RANDOM: "random states"}
+        mine = manifest_files(checkpoints.write_checkpoint(Path(folder), checkpoints.snapshot(run)))
+    theirs = manifest_files(path)
+    kinds = {
+        checkpoints.WEIGHTS: "weights",
+        checkpoints.OPTIMIZER: "state of the optimizer",
+        checkpoints.RANDOM: "random states",
+    }
     differing = [name for name in theirs if name.endswith(".safetensors") and mine.get(name) != theirs[name]]
     return " and ".join(words for stem, words in kinds.items() if any(n.startswith(stem) for n in differing))

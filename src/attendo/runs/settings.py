@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
-from importlib.resources import files
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,20 +14,20 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.checkpoints import CheckpointConfig
-from attendo.training.lora import LoraConfig
-from attendo.training.optimizer import TrainingConfig
+from attendo.training.lora import LoraConfig, nearest
+from attendo.training.optimizer import BUDGETS, TrainingConfig
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-BUDGETS = {"steps", "epochs", "minutes", "cpu_minutes"}
+
 EMBEDDED = ("forecasts", "stdlib")
-"""Names of corpora that need no file, where a file is expected."""
+"""Names of corpora that stand for a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """All sections of a run, complete; data is of the family's type, extra what only this family has."""
+    """All sections of a run, complete. extra: sections that only this kind of task has."""
 
     family: TaskSpec
     model: ModelConfig
@@ -48,7 +47,7 @@ class RunConfig:
         return cls(family=family, extra=extra, **found)
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """The sections as plain values, without [lora] where there is none; `from_tables` is the way back."""
+        """The sections as plain values for `from_tables`, without [lora] at rank 0."""
         values = {**vars(self), **self.extra}
         names = [name for name in sections(self.family) if name != "lora" or self.lora.rank]
         return {name: to_table(values[name]) for name in names}
@@ -95,15 +94,12 @@ def check_tables(family: TaskSpec, tables: Mapping[str, Any], where: str) -> Non
         raise AttendoError(
             f"{where} [model]: architecture={model['architecture']!r} is not for {family.name}; leave it out"
         )
-    # what is chosen later is stood in for, so that the values given are checked now
+    # placeholders for values that are chosen later, so that the given values are checked now
     stand_in = {"vocab_size": 1000} | ({"n_classes": 2} if family.architecture == "classifier" else {})
     build(ModelConfig, stand_in | model, f"{where} [model]")
     training = tables.get("training", {})
-    build(
-        TrainingConfig,
-        training if BUDGETS & training.keys() else {"epochs": 1, **training},
-        f"{where} [training]",
-    )
+    end = {} if training.keys() & BUDGETS else {"epochs": 1}
+    build(TrainingConfig, end | training, f"{where} [training]")
     kinds = sections(family)
     for name in kinds.keys() - {"model", "training", "data"}:
         section(kinds[name], tables, name, where)
@@ -121,24 +117,21 @@ def data_of(family: TaskSpec, folder: Path) -> Any:
 
 
 def with_absolute_files(tables: Tables) -> dict[str, dict[str, Any]]:
-    """The tables with every file of [data] named from the root, so that the run resumes from anywhere."""
+    """The tables with absolute paths in [data], so that the run resumes from anywhere."""
     result = {name: dict(table) for name, table in tables.items()}
     data = result.get("data", {})
     for name in ("train", "valid", "against"):
-        if isinstance(data.get(name), list | tuple) and tuple(data[name])[:1] not in [
-            (corpus,) for corpus in EMBEDDED
-        ]:
-            data[name] = [str(Path(file).absolute()) for file in data[name]]
+        files = data.get(name)
+        if isinstance(files, list | tuple) and not (files and files[0] in EMBEDDED):
+            data[name] = [str(Path(file).absolute()) for file in files]
     return result
 
 
 def preset_tables(name: str) -> dict[str, dict[str, Any]]:
-    """The tables of a preset that comes with attendo. Raises AttendoError naming those there are."""
+    """The tables of a preset that comes with attendo. Raises AttendoError naming the known presets."""
     known = preset_names()
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        remedy = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-        raise AttendoError(f"no preset is called {name!r}; {remedy}")
+        raise AttendoError(f"no preset is called {name!r}; {nearest(name, known)}")
     return read_toml(_presets() / f"{name}.toml")
 
 
@@ -152,13 +145,13 @@ def preset_names() -> list[str]:
 
 
 def _presets() -> Path:
-    return Path(str(files("attendo"))) / "presets"
+    return Path(str(resources.files("attendo"))) / "presets"
 
 
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
-    """Tables laid over one another, key by key; the later one wins.
+    """Tables merged key by key; the later value wins.
 
-    The four budgets of [training] are one setting: a later one takes the place of any earlier one.
+    The four budgets of [training] are one setting: a later budget replaces any earlier one.
 
     >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
     {'model': {'d_model': 128, 'n_heads': 2}}
@@ -169,7 +162,7 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
             if not isinstance(table, Mapping):
                 raise AttendoError(f"{name} is a value; it must be a table, [{name}]")
             before = result.get(name, {})
-            if name == "training" and BUDGETS & table.keys():
+            if name == "training" and table.keys() & BUDGETS:
                 before = {key: value for key, value in before.items() if key not in BUDGETS}
             result[name] = before | dict(table)
     return result

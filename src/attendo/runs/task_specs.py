@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol
 
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
@@ -24,8 +24,8 @@ from attendo.inference.embedder import Embedder
 from attendo.inference.generator import Generator
 from attendo.inference.translator import Translator
 from attendo.model_config import Architecture, ModelConfig
-from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, Model
 from attendo.runs.tasks import (
+    SHOWN_TOKENS,
     ClassificationTask,
     LanguageModelTask,
     MaskedDataset,
@@ -38,10 +38,7 @@ from attendo.training.run import Task
 
 
 class DataSource(Protocol):
-    """The files of a run, read in streams as often as needed, with every row accounted for.
-
-    trained: rows that the run's start was trained on, which therefore do not validate.
-    """
+    """The files of a run, read in streams as often as needed; `trained` rows of the run's start do not validate."""
 
     trained: TrainedRows
 
@@ -55,7 +52,7 @@ class DataSource(Protocol):
         ...
 
     def identifying_texts(self) -> Iterator[str]:
-        """The text of each training row by which it is known again in another run; none where nothing is compared."""
+        """The text by which each training row is recognized in another run; none where nothing is compared."""
         ...
 
     def facts(self) -> dict[str, Any]:
@@ -69,7 +66,7 @@ class DataSource(Protocol):
 
 @dataclass(frozen=True)
 class Size:
-    """One rung of the ladder of widths, and the rows that a corpus must have to be worth it."""
+    """A size of model, and the rows that a corpus must have for it."""
 
     d_model: int
     n_heads: int
@@ -91,12 +88,12 @@ class Size:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """One kind of task. The loop and the commands know nothing else of it.
+    """A kind of task: all that the loop and the commands know of it.
 
-    model, training, data_keys: keys of the sections that differ from the defaults; what a user sets wins. data: the
-    type of [data]; extra: those of sections that only this family has. sizes: largest first. default_epochs: without
-    a budget. open: the corpus that a [data] names; material: its training rows in ids, made once and cached, given
-    all tables so far. user: what uses a model; task: what the loop is told.
+    model, training, data_keys: settings that differ from the defaults. data: the type of [data]; extra: types of
+    sections that only this kind has. sizes: largest first. default_epochs: without a budget. open: the corpus that a
+    [data] names; material: its training rows in ids, made once and cached. user: the inference object around a model;
+    task: batches and evaluation for the loop.
     """
 
     name: TaskName
@@ -109,7 +106,7 @@ class TaskSpec:
     default_epochs: float
     open: Callable[[Any, Say], DataSource]
     material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], TokenDataset]
-    user: Callable[[Bundle, Model], Any]
+    user: Callable[[Bundle, Any], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]
     data_keys: Mapping[str, Any] = field(default_factory=dict)
 
@@ -119,23 +116,15 @@ class TaskSpec:
         return self.architecture in ("encoder-decoder", "decoder")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """The family's own settings, over which a user's are laid."""
+        """The settings of this kind, which a user's settings override."""
         model = {"architecture": self.architecture, **self.model}
         tables = {"model": model, "training": self.training, "data": self.data_keys}
         return {name: dict(table) for name, table in tables.items() if table}
 
 
-SAMPLE_TOKENS = 32
-"""Shown of a continuation at each evaluation."""
-
 _Tables = Mapping[str, Mapping[str, Any]]
 
 # ---- translation
-
-
-def _translator(bundle: Bundle, model: Model) -> Translator:
-    assert isinstance(model, EncoderDecoder)
-    return Translator.from_bundle(bundle, model)
 
 
 def _pairs(corpus: PairCorpus, tokenizer: Tokenizer, tables: _Tables) -> PairDataset:
@@ -170,7 +159,7 @@ TRANSLATION = TaskSpec(
     default_epochs=25,
     open=PairCorpus,
     material=_pairs,
-    user=_translator,
+    user=Translator.from_bundle,
     task=_translation_task,
     data_keys={"max_tokens": 1000},
 )
@@ -178,21 +167,13 @@ TRANSLATION = TaskSpec(
 # ---- classification
 
 
-def _classifier(bundle: Bundle, model: Model) -> Classifier:
-    assert isinstance(model, EncoderClassifier)
-    return Classifier.from_bundle(bundle, model)
-
-
-def _labelled(corpus: LabelledCorpus, tokenizer: Tokenizer, tables: _Tables) -> LabelledDataset:
-    return corpus.material(tokenizer)
-
-
 def _classification_task(
     corpus: LabelledCorpus, material: LabelledDataset, classifier: Classifier, training: TrainingConfig
 ) -> ClassificationTask:
     each, final = corpus.validation(training.evaluate_rows)
-    name = corpus.validation_name
-    task = ClassificationTask(material, classifier, each, training.batch_tokens, name, final)
+    task = ClassificationTask(
+        material, classifier, each, training.batch_tokens, corpus.validation_name, final
+    )
     corpus.say(task.what_to_beat)
     return task
 
@@ -207,8 +188,8 @@ CLASSIFICATION = TaskSpec(
     sizes=(Size(256, 4, 4, 100_000), Size(128, 4, 2, 0)),
     default_epochs=6,
     open=LabelledCorpus,
-    material=_labelled,
-    user=_classifier,
+    material=lambda corpus, tokenizer, tables: corpus.material(tokenizer),
+    user=Classifier.from_bundle,
     task=_classification_task,
     data_keys={"valid_share": 0.1},
 )
@@ -216,25 +197,15 @@ CLASSIFICATION = TaskSpec(
 # ---- language modelling
 
 
-def _generator(bundle: Bundle, model: Model) -> Generator:
-    assert isinstance(model, DecoderLM)
-    return Generator.from_bundle(bundle, model)
-
-
-def _windows(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> WindowDataset:
-    return corpus.windows(tokenizer, tables["model"]["max_len"])
-
-
 def _language_task(
     corpus: TextCorpus, material: WindowDataset, generator: Generator, training: TrainingConfig
 ) -> LanguageModelTask:
     task = LanguageModelTask(
-        material.stream,
+        material,
         corpus.stream(generator.tokenizer, "valid"),
         generator.tokenizer,
-        material.context,
         training.batch_tokens,
-        go_on=lambda prompt: generator.generate(prompt, max_tokens=SAMPLE_TOKENS, temperature=0.0).text,
+        go_on=lambda prompt: generator.generate(prompt, max_tokens=SHOWN_TOKENS, temperature=0.0).text,
     )
     n_scored, n_all = sum(d.n_targets for d in task.validation_documents), task.validation.n_positions
     if n_scored < n_all:
@@ -263,8 +234,8 @@ LANGUAGE_MODEL = TaskSpec(
     ),
     default_epochs=10,
     open=TextCorpus,
-    material=_windows,
-    user=_generator,
+    material=lambda corpus, tokenizer, tables: corpus.windows(tokenizer, tables["model"]["max_len"]),
+    user=Generator.from_bundle,
     task=_language_task,
 )
 
@@ -278,9 +249,10 @@ def _hidden(corpus: TextCorpus, tokenizer: Tokenizer, tables: _Tables) -> Masked
         raise AttendoError(
             "the tokenizer that the run starts with has no mask token; start from a masked model"
         )
-    size, own = tokenizer.vocab_size, tokenizer.kind != "imported"
-    others = None if own else tokenizer.text_ids
-    return MaskedDataset(stream, tables["model"]["max_len"], size, masking, tokenizer.specials, others)
+    text_ids = tokenizer.text_ids if tokenizer.kind == "imported" else None
+    return MaskedDataset(
+        stream, tables["model"]["max_len"], tokenizer.vocab_size, masking, tokenizer.specials, text_ids
+    )
 
 
 def _masked_task(
@@ -306,19 +278,16 @@ MASKED_LANGUAGE_MODEL = TaskSpec(
 )
 
 
+TASK_SPECS = {
+    spec.name: spec for spec in (TRANSLATION, CLASSIFICATION, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
+}
+
+
 def family_of(name: str) -> TaskSpec:
-    """The family of this name, as `attendo train NAME` and a run's card have it. Raises AttendoError for another."""
-    match name:
-        case "translation":
-            return TRANSLATION
-        case "classification":
-            return CLASSIFICATION
-        case "language-model":
-            return LANGUAGE_MODEL
-        case "masked-language-model":
-            return MASKED_LANGUAGE_MODEL
-        case _:
-            raise AttendoError(f"no task is called {name!r}; there are {', '.join(get_args(TaskName))}")
+    """The kind of task that `attendo train NAME` and a run's card name. Raises AttendoError for another name."""
+    if name not in TASK_SPECS:
+        raise AttendoError(f"no task is called {name!r}; there are {', '.join(TASK_SPECS)}")
+    return TASK_SPECS[name]
 
 
 def task_of(architecture: Architecture) -> TaskName:
@@ -327,5 +296,4 @@ def task_of(architecture: Architecture) -> TaskName:
     >>> task_of("decoder")
     'language-model'
     """
-    families = (TRANSLATION, CLASSIFICATION, LANGUAGE_MODEL, MASKED_LANGUAGE_MODEL)
-    return next(family.name for family in families if family.architecture == architecture)
+    return next(spec.name for spec in TASK_SPECS.values() if spec.architecture == architecture)

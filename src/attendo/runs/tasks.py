@@ -62,7 +62,7 @@ DatasetT = TypeVar("DatasetT", bound=TokenDataset)
 class TokenTask(Generic[DatasetT]):
     """The parts that all kinds of tasks share: batches of token ids, and which of two values is better.
 
-    all_validation: the validation rows that decide at the end, where they are more than `validation`.
+    validation: rows of each evaluation; all_validation: rows that decide at the end, where they are more.
     """
 
     material: DatasetT
@@ -98,8 +98,7 @@ TRANSLATION_SAMPLES = 32
 class TranslationTask(TokenTask[PairDataset]):
     """Batches from a token store; evaluation by translating validation pairs greedily.
 
-    validation: (source, target) texts; all_validation: those that decide at the end, if they are more. The deciding
-    measure is chrF, which needs no tokenizer and suits languages without spaces as well.
+    The deciding measure is chrF, which needs no tokenizer and suits languages without spaces as well.
     """
 
     material: PairDataset
@@ -141,21 +140,19 @@ BASELINE_MEASURES = tuple(
     for rival in ("always_commonest", "counting_words")
     for measure in ("accuracy", "macro_f1")
 )
-"""Of the baselines' measures, beside a model's in each evaluation."""
-
-
+"""The names of the baselines' measures."""
 MOST_WORD_COUNTS = 1 << 23
-"""Where there would be more of them, classes times words, words are not counted: 64 MiB."""
+"""Words are counted up to this many counts (classes times words): 64 MiB."""
 COUNTED_TOKENS = 1 << 20
-"""Tokens that are counted at a time, or those of one text."""
+"""Tokens that are counted at a time."""
+CLASSIFICATION_SAMPLES = 31
+"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label. It is a prime number, so
+steps at equal distances reach all of them."""
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """The accuracy and macro-F1, in [0, 1], of always saying the `commonest` class, and of counting words.
-
-    counting: None where there are too many counts to be held.
-    """
+    """Accuracy and macro-F1, in [0, 1], of the `commonest` class for all texts, and of counting words, if done."""
 
     commonest: int
     always: tuple[float, float]
@@ -173,10 +170,7 @@ def baselines(
     n_classes: int,
     n_ids: int,
 ) -> Baselines:
-    """The scores of both on `texts`, in token ids, of the classes `true`, by the rows of a store.
-
-    The store is read once, in streams.
-    """
+    """The scores of both on `texts` of token ids and their classes `true`, learned from a store that is read once."""
     sizes = np.bincount(store.labels, minlength=n_classes)
     commonest = int(sizes.argmax())
     counting = None
@@ -194,7 +188,7 @@ def naive_bayes(
     """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V); a text has the class of the largest sum.
 
     Multinomial naive Bayes with add-one smoothing (Manning et al. 2008, section 13.2). sizes: rows of each class;
-    counts: how often each word stands in them. V words stand anywhere; those that do not, tell nothing, and have 0.
+    counts: occurrences of each word in them. V words occur at all; the others have 0.
 
     >>> prior, words = naive_bayes(np.array([3, 1]), np.array([[5, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0]]))
     >>> [round(float(p), 4) for p in np.exp(prior + words[:, [0, 0, 0, 4, 5]].sum(1))]  # as in their example 13.1
@@ -223,18 +217,9 @@ def _scored(true: ndarray, found: ndarray, n_classes: int) -> tuple[float, float
     return accuracy(true, found), class_scores(confusion_matrix(true, found, n_classes)).macro_f1
 
 
-CLASSIFICATION_SAMPLES = 31
-"""Rows of an evaluation that are passed on, at equal distances: they may be sorted by label. A prime number, so that
-steps at equal distances come by all of them."""
-
-
 @dataclass(frozen=True, eq=False)
 class ClassificationTask(TokenTask[LabelledDataset]):
-    """Batches from a token store; evaluation by classifying validation texts.
-
-    name: where the validation rows come from, for messages. all_validation: those that decide at the end, if they are
-    more.
-    """
+    """Batches from a token store; evaluation by classifying validation texts, which `name` names in messages."""
 
     material: LabelledDataset
     classifier: Classifier
@@ -245,14 +230,10 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     def __post_init__(self) -> None:
         for rows in (self.validation, self.all_validation):
-            self.classifier.ids_of(rows, self.name)  # an unseen label is told before anything is trained
+            self.classifier.ids_of(rows, self.name)  # an unseen label is an error before anything is trained
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Fits the temperature and measures accuracy and macro-F1; loss (nats a text) and calibration error with it.
-
-        The measure "temperature" is that of the very weights, and belongs into the card with them. The baselines'
-        measures stand beside the model's.
-        """
+        """Fits the temperature; measures accuracy, macro-F1, loss (nats per text), calibration error, and baselines."""
         classifier = self.classifier
         assert model is classifier.model
         true = classifier.ids_of(self.validation, self.name)
@@ -286,7 +267,8 @@ class ClassificationTask(TokenTask[LabelledDataset]):
     @property
     def what_to_beat(self) -> str:
         """The baselines in a line for people, by accuracy and by the measure that decides."""
-        found, n = self.baselines, len(self.validation)
+        found = self.baselines
+        n = len(self.validation)
         label = shown(self.classifier.labels.names[found.commonest])
         line = f"to beat on {plural(n, 'validation text')}: always {label}, {self._scores(found.always)}"
         return line if found.counting is None else f"{line}; counting words, {self._scores(found.counting)}"
@@ -302,7 +284,8 @@ class ClassificationTask(TokenTask[LabelledDataset]):
 
     def describe(self) -> dict[str, Any]:
         """Rows, tokens, classes and padding of the training data."""
-        material, batches = self.material, self.batches(0, 0, 0).rows
+        material = self.material
+        batches = self.batches(0, 0, 0).rows
         return {
             "texts": material.n_rows,
             "tokens": material.n_tokens,
@@ -323,18 +306,16 @@ SHOWN_TOKENS = 32
 
 @dataclass(frozen=True, eq=False)
 class LanguageModelTask(TokenTask[WindowDataset]):
-    """Windows of `context` tokens from a stream of documents; evaluation on whole validation documents.
+    """Windows of tokens from a stream of documents; evaluation on whole validation documents.
 
-    evaluate_tokens: at most so many targets of the validation documents are scored, in windows of `context` side by
-    side (stride = context). go_on: continues a text, to have something to look at; None: no samples. name: of the
-    training text, for messages. Raises AttendoError if the stream doesn't fill one window, or there is no validation
-    document.
+    evaluate_tokens: the most targets of the validation documents that are scored, in windows side by side. go_on:
+    continues a text for the samples; None: no samples. name: of the training text, for messages. Raises AttendoError
+    if the stream doesn't fill one window, or there is no validation document.
     """
 
-    stream: TokenStream
+    material: WindowDataset
     validation: TokenStream
     tokenizer: Tokenizer
-    context: int
     batch_tokens: int
     evaluate_tokens: int = 100_000
     go_on: Callable[[str], str] | None = None
@@ -342,20 +323,20 @@ class LanguageModelTask(TokenTask[WindowDataset]):
     higher_is_better = False
 
     def __post_init__(self):
-        require_window(self.stream, self.context, self.name)
+        require_window(self.stream, self.material.context, self.name)
         if not len(self.validation):
             raise AttendoError("there is no validation document; give a file with at least one")
 
-    @cached_property
-    def material(self) -> WindowDataset:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The stream in windows."""
-        return WindowDataset(self.stream, self.context, self.tokenizer.specials)
+    @property
+    def stream(self) -> TokenStream:
+        """The training documents."""
+        return self.material.stream
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss in nats a token, perplexity and bits per byte, each with the ends of documents."""
+        """Loss in nats per token, perplexity and bits per byte, each with the ends of documents."""
         at_once = max(4096, self.batch_tokens)
         found = shared_text_loss(
-            model, self.validation_documents, self.context, at_once, ranks, self.tokenizer.specials
+            model, self.validation_documents, self.material.context, at_once, ranks, self.tokenizer.specials
         )
         measures = {
             "loss": found.nats_per_token,
@@ -372,7 +353,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
             "tokens": self.stream.n_tokens,
             "bytes": int(self.stream.n_bytes.sum()),
             "characters": int(self.stream.n_characters.sum()),
-            "context": self.context,
+            "context": self.material.context,
             "windows_per_epoch": sum(map(len, first.rows)),
             "batches_per_epoch": len(first),
             "validation_documents": len(self.validation),
@@ -382,7 +363,7 @@ class LanguageModelTask(TokenTask[WindowDataset]):
 
     @cached_property
     def validation_documents(self) -> list[Document]:
-        """What is scored: the same at every evaluation."""
+        """The scored documents, the same at every evaluation."""
         return self.validation.sample(self.evaluate_tokens, self.tokenizer)
 
     def _samples(self) -> list[tuple[str, str, str]]:
@@ -404,7 +385,7 @@ MASKED_VALIDATION_SEED = 0
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """What is hidden: `share` of the tokens, drawn anew in each epoch, by `rule` as in `hidden_tokens`."""
+    """The `share` of tokens that are hidden, drawn again in each epoch, by `rule` as in `hidden_tokens`."""
 
     share: float = 0.15
     rule: Rule = "mask"
@@ -416,10 +397,10 @@ class MaskingConfig:
 
 @dataclass(frozen=True, eq=False)
 class MaskedDataset(TokenDataset):
-    """A stream of documents as a masked model's training sees it: stretches of at most `context` tokens, bos first.
+    """A stream of documents cut into stretches of nearly equal length, at most `context` tokens, bos first.
 
-    A document of more is cut into stretches of equal length, up to one token. vocab_size: of the tokenizer;
-    specials, text_ids: of one that is not attendo's own. What is hidden is drawn from (seed, epoch, stretch).
+    vocab_size: of the tokenizer; specials, text_ids: of an imported tokenizer. The hidden tokens are drawn from (seed,
+    epoch, stretch).
     """
 
     stream: TokenStream
@@ -457,21 +438,14 @@ class MaskedDataset(TokenDataset):
     def _collate(self, seed: int, epoch: int, rows: Rows) -> Batch:
         texts: list[list[int]] = []
         wanted: list[list[int]] = []
-        own, masking = self.specials, self.masking
+        own = self.specials
+        masking = self.masking
         nothing = own.no_target
         for row, start, end in zip(rows.tolist(), *self.stretches.edges(rows), strict=True):
             ids = np.array(own.text(self.stream.ids[start:end].tolist()), np.int64)
             rng = np.random.default_rng((seed, epoch, row))
-            inputs, targets = hidden_tokens(
-                ids,
-                masking.share,
-                masking.rule,
-                self.vocab_size,
-                rng,
-                nothing,
-                mask_id=own.mask_id,
-                text_ids=self.text_ids,
-            )
+            hide = partial(hidden_tokens, mask_id=own.mask_id, text_ids=self.text_ids)
+            inputs, targets = hide(ids, masking.share, masking.rule, self.vocab_size, rng, nothing)
             texts.append(inputs.tolist())
             wanted.append(targets.tolist())
         src, lengths = pad_rows(texts, own.pad_id)
@@ -483,7 +457,7 @@ class MaskedDataset(TokenDataset):
 
 @dataclass(frozen=True, eq=False)
 class MaskedTask(TokenTask[MaskedDataset]):
-    """Batches with hidden tokens; evaluation by how well hidden tokens of validation texts are found again."""
+    """Batches with hidden tokens; evaluation on hidden tokens of validation texts."""
 
     material: MaskedDataset
     validation: MaskedDataset
@@ -491,31 +465,31 @@ class MaskedTask(TokenTask[MaskedDataset]):
     higher_is_better = False
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """Loss in nats a hidden token, and the share of them that is found; the same ones at every evaluation."""
+        """Loss in nats per hidden token, and the share predicted correctly; the same tokens at every evaluation."""
         model = cast(MaskedLM, model)
-        device = model.output_proj.weight.device
-        loss, right, n, seen = 0.0, 0, 0, 0
-        for number, batch in enumerate(
-            self.validation.batches(max(4096, self.batch_tokens), MASKED_VALIDATION_SEED, 0)
-        ):
+        sums = torch.zeros(3, dtype=torch.float64)  # loss, correct, tokens
+        seen = 0
+        batches = self.validation.batches(max(4096, self.batch_tokens), MASKED_VALIDATION_SEED, 0)
+        for number, batch in enumerate(batches):
             seen += batch.targets.numel()
             if number % ranks.world == ranks.rank:
-                batch = batch.to(device)
+                batch = batch.to(model.output_proj.weight.device)
                 asked = batch.targets != batch.pad_id
                 logits = model.output(model.hidden(**batch.inputs)[asked]).float()
                 targets = batch.targets[asked]
-                loss += float(token_losses(logits, targets).sum(dtype=torch.float64))
-                right += int((logits.argmax(-1) == targets).sum())
-                n += len(targets)
+                loss = float(token_losses(logits, targets).sum(dtype=torch.float64))
+                right = int((logits.argmax(-1) == targets).sum())
+                sums += torch.tensor([loss, right, len(targets)], dtype=torch.float64)
             if seen >= MASKED_EVALUATION_TOKENS:
                 break
-        loss, right, n = ranks.total(torch.tensor([loss, right, n], dtype=torch.float64)).tolist()
+        loss, right, n = ranks.total(sums).tolist()
         measures = {"loss": loss / n, "perplexity": float(np.exp(loss / n)), "accuracy": right / n}
         return Evaluation(measures, "loss")
 
     def describe(self) -> dict[str, Any]:
         """Documents and tokens of the training data."""
-        material, batches = self.material, self.batches(0, 0, 0)
+        material = self.material
+        batches = self.batches(0, 0, 0)
         return {
             "documents": len(material.stream),
             "tokens": material.n_tokens,

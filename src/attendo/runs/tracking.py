@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, which a cut and resumed run leaves as an unbroken one does, and TensorBoard."""
+"""The log of a run: metrics.jsonl, equal for a resumed and an unbroken run, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from attendo.bundle import load_bundle
 from attendo.config import build, to_table
@@ -23,87 +23,64 @@ if TYPE_CHECKING:
 
 LOG_EVERY = 20
 """Steps whose mean loss makes one line of metrics.jsonl."""
-
 LOG_NAME, EVENTS_NAME = "metrics.jsonl", "tensorboard"
-"""The log in a run's folder, and the folder beside it for TensorBoard's files."""
-
+"""The log in a run's folder, and the folder of TensorBoard's files."""
 NOTE = "log"
-"""The name under which the log keeps its state in a run's progress, and so in its checkpoints."""
-
-
-class Events(Protocol):
-    """What is used of torch's SummaryWriter."""
-
-    def add_scalar(self, tag: str, scalar_value: float, global_step: int) -> None:
-        """One point of one curve."""
-        ...
-
-    def add_text(self, tag: str, text_string: str, global_step: int) -> None:
-        """A remark at a step."""
-        ...
-
-    def flush(self) -> None:
-        """To the file with all that was added."""
-        ...
-
-    def close(self) -> None:
-        """Ends the file."""
-        ...
+"""The name of the log's state in a run's progress, and so in its checkpoints."""
 
 
 class MetricsLog:
-    """Writes what a run reports to metrics.jsonl in its folder, a JSON object a line, and to TensorBoard if asked to.
+    """Writes the reports of a run to metrics.jsonl in its folder, one JSON object per line, and to TensorBoard.
 
-    Each line has `kind`, `step` and `epoch`. A "step" line stands for LOG_EVERY steps: `loss` is their mean (nats a
-    target), `rate` and `gradient_norm` are the last one's, `tokens` those seen so far. An "evaluation" has its
-    measures, `best` and a `note`; other kinds have their note, and advice the `rule` that gave it. Numbers that are not
-    finite are null. Each line is in the file before `add` returns.
+    Each line has `kind`, `step` and `epoch`. A "step" line stands for LOG_EVERY steps: `loss` is their mean (nats per
+    target), `rate` and `gradient_norm` are those of the last step, `tokens` all seen so far. An "evaluation" has its
+    measures, `best` and a `note`; other kinds have their note, and advice its `rule`. Non-finite numbers are null. Each
+    line is in the file before `add` returns.
 
-    How many lines there are, and the sums of steps that have no line yet, are kept in the progress that is reported,
-    under `notes["log"]`: whatever checkpoint a run goes on from, `resume` then makes the log as it was there.
-    Raises AttendoError where TensorBoard is asked for and not installed.
+    The number of lines, and the sums of steps without a line yet, are in the reported progress under `notes["log"]`:
+    `resume` restores the log of any checkpoint. Raises AttendoError where TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path, tensorboard: bool = False) -> None:
         self.path = folder / LOG_NAME
         self._events_folder = folder / EVENTS_NAME if tensorboard else None
-        self._events: Events | None = None
+        self._events: Any = None  # torch's SummaryWriter
         self._whole = False  # whether the last line is known to be
-        self._lines, self._loss, self._steps = 0, 0.0, 0
+        self._lines = self._steps = 0
+        self._loss = 0.0
         self._last_step: dict[str, Any] = {}
         self._clock: tuple[int, float] | None = None  # tokens and seconds at the last line
         if tensorboard:
             _summary_writer()
 
     def clear(self) -> None:
-        """Begins anew: what an earlier run in the folder left, which never came to a checkpoint, is taken away."""
+        """Removes the log of an earlier run in the folder, which has no checkpoint."""
         self.close()
-        self._lines, self._loss, self._steps = 0, 0.0, 0
+        self._lines = self._steps = 0
+        self._loss = 0.0
         self.path.unlink(missing_ok=True)
         if self._events_folder is not None and self._events_folder.is_dir():
             for file in self._events_folder.glob("events.out.tfevents.*"):
                 file.unlink()
 
     def resume(self, progress: Progress, checkpoint: str) -> None:
-        """Goes on from a checkpoint: takes out what was logged after it, which will be done and logged again.
-
-        Of a checkpoint that was saved and not logged any more, the line is added, with its name as the note.
-        """
+        """Continues from a checkpoint: removes the lines after it; adds its own line, if that was not written."""
         self.close()
         state: Mapping[str, Any] = progress.notes.get(NOTE, {})
         kept = list(_lines_until(self.path, progress.step, state.get("lines")))
         write_atomic(self.path, b"".join(line for _, line in kept))
         self._lines = sum(entry["kind"] != "checkpoint" for entry, _ in kept)
-        self._loss, self._steps = state.get("loss", 0.0), state.get("steps", 0)
+        self._loss = state.get("loss", 0.0)
+        self._steps = state.get("steps", 0)
         self._last_step = state.get("last_step", {})
         self._clock = None
-        if self._events_folder is not None:  # what is there of later steps is hidden by TensorBoard
+        if self._events_folder is not None:  # TensorBoard hides points of later steps
             self._events = _summary_writer()(str(self._events_folder), purge_step=progress.step + 1)
         if not any(entry["kind"] == "checkpoint" and entry["step"] == progress.step for entry, _ in kept):
             self._write(_checkpoint(progress, checkpoint))
 
     def add(self, report: Report, rule: str | None = None) -> None:
-        """Takes in what the run has just done; rule: that of the coach by which a piece of advice is given."""
+        """Logs a report; rule: the coach's, for advice."""
         progress = report.progress
         line = _place(report.kind, progress)
         match report.kind:
@@ -111,7 +88,7 @@ class MetricsLog:
                 self._step(report, line)
             case "evaluation":
                 assert report.evaluation is not None
-                # a state that is chosen at the end, of an earlier step, has its own line
+                # the state of an earlier step that is chosen at the end has its own line
                 best = report.is_best and not 0 < progress.best_step < progress.step
                 found = report.evaluation.measures | {"best": best, "note": report.note}
                 self._write(line | found | _clock(progress))
@@ -137,21 +114,20 @@ class MetricsLog:
 
     def _step(self, report: Report, line: dict[str, Any]) -> None:
         progress = report.progress
-        self._loss, self._steps = self._loss + report.loss, self._steps + 1
-        self._last_step = {
-            "rate": report.rate,
-            "gradient_norm": report.gradient_norm,
-            "tokens": progress.tokens,
-        }
+        self._loss += report.loss
+        self._steps += 1
+        norm = report.gradient_norm
+        self._last_step = {"rate": report.rate, "gradient_norm": norm, "tokens": progress.tokens}
         if progress.step % LOG_EVERY == 0:
             self._write_mean(line, progress)
 
     def _write_mean(self, line: dict[str, Any], progress: Progress) -> None:
         self._write(line | {"loss": self._loss / self._steps} | self._last_step | _clock(progress))
-        self._loss, self._steps = 0.0, 0
+        self._loss = 0.0
+        self._steps = 0
 
     def _end(self, report: Report, line: dict[str, Any]) -> None:
-        """The last steps' mean too; a run that has ended and is started again has no second end."""
+        """Logs the mean of the last steps, and the end, unless it is there already."""
         if self._last_step and self._steps:
             self._write_mean(_place("step", report.progress), report.progress)
         if last_entry(self.path).get("kind") != "end":
@@ -169,9 +145,8 @@ class MetricsLog:
             self._show(entry)
 
     def _show(self, entry: dict[str, Any]) -> None:
-        """A line's numbers as points of TensorBoard's curves, its note as a remark."""
-        events: Events = self._events or _summary_writer()(str(self._events_folder))
-        self._events = events
+        """A line's numbers as points of TensorBoard's curves, its note as text."""
+        events = self._events = self._events or _summary_writer()(str(self._events_folder))
         kind, step = entry["kind"], entry["step"]
         values = {key: value for key, value in entry.items() if _is_number(value) and key not in _NOT_SHOWN}
         if kind == "step":
@@ -192,7 +167,7 @@ _NOT_SHOWN = {"step", "epoch", "tokens", "cpu_seconds", "wall_seconds"}
 
 
 def read_log(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """The entries of metrics.jsonl, and a word where its last line was cut short, which is passed over; else "".
+    """The entries of metrics.jsonl, and a note where its last line was cut short, otherwise "".
 
     Raises AttendoError where there is no log, and naming the first line that is no entry.
     """
@@ -230,10 +205,7 @@ def last_entry(path: Path) -> dict[str, Any]:
 
 
 def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The lines there were at a checkpoint: so many, and those of the checkpoints up to it.
-
-    n_lines: None where the checkpoint doesn't say; then it is what was logged up to its step.
-    """
+    """The first `n_lines` lines (None: those up to the step), and the lines of checkpoints up to the step."""
     count = 0
     for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
         entry = _entry(line) if line.endswith(b"\n") else None
@@ -247,13 +219,13 @@ def _lines_until(path: Path, step: int, n_lines: int | None) -> Iterator[tuple[d
 
 
 def _cut_half_a_line(path: Path) -> None:
-    """Takes off what a killed process left behind the last line break."""
+    """Removes what a killed process wrote after the last line break."""
     if path.exists() and len(data := path.read_bytes()) > (whole := data.rfind(b"\n") + 1):
         os.truncate(path, whole)
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """A line as an object with its kind and step; None where it is none."""
+    """A line as an object with kind and step; None for anything else."""
     try:
         entry = json.loads(line)
     except (ValueError, RecursionError):

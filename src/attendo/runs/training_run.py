@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import platform
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
@@ -18,19 +18,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from attendo.bundle import (
-    Bundle,
-    save_card,
-    save_description,
-    save_weights,
-    weights_hash,
-)
+from attendo.bundle import Bundle, pick_device, save_card, save_description, save_weights, weights_hash
 from attendo.config import read_toml
 from attendo.custom_modules import RESUME, CustomModules, custom_buffers, name_of_custom_modules, python_line
 from attendo.data.batches import Batch, TokenDataset
 from attendo.data.tokenizers import Tokenizer
 from attendo.data.trained_rows import TrainedRows, save_trained_rows
-from attendo.devices import pick_device
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import locked
@@ -58,19 +51,20 @@ from attendo.training.loop import train
 from attendo.training.run import Evaluation, Report, Run, Task, report_lines
 from attendo.training.stopping import Clock, stopping
 
-SAMPLE_TEXTS, MUCH_UNKNOWN = 1000, 0.1
-"""Texts looked at, and the share of unknown words above which there is a word about them."""
-
-
+SAMPLE_TEXTS = 1000
+MUCH_UNKNOWN = 0.1
+"""The share of unknown words in the sample texts above which there is a warning."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
-"""Numbers of the system's errors where there is no room left."""
+"""The system's errors where a disk is full."""
 LOCK = "checkpoints/.lock"
-"""A file in the run folder that the process which trains there holds."""
+"""The file in the run folder that a training process locks."""
+COACH = "coach"
+"""The name of the coach's memory in a run's progress, and so in its checkpoints."""
 
 
 @dataclass
 class TrainingRun:
-    """A run folder at work: its loop, its bundle, and its log."""
+    """A run folder in training: its loop, its bundle, its log and its coach."""
 
     folder: Path
     run: Run
@@ -78,14 +72,15 @@ class TrainingRun:
 
     def __post_init__(self) -> None:
         self.log = MetricsLog(self.folder, self.run.training.tensorboard and self.run.ranks.is_first)
-        dropout, fresh = self.bundle.tables["model"]["dropout"], "init_from" not in self.bundle.card
-        self.coaching = Coaching.of(self.run, dropout, fresh)
+        dropout = self.bundle.tables["model"]["dropout"]
+        fresh = "init_from" not in self.bundle.card
+        self.coach = RunCoach(self.run, dropout, fresh)
 
     def reports(self) -> Iterator[Report]:
-        """Trains to the end; keeps model.safetensors at the best evaluation, metrics.jsonl and the card.
+        """Trains to the end; keeps model.safetensors of the best evaluation, metrics.jsonl and the card.
 
-        Of a run that has ended there is nothing to report. Raises AttendoError where another process trains in the
-        folder, and where nothing can be written.
+        A run that has ended reports nothing. Raises AttendoError where another process trains in the folder, and where
+        nothing can be written.
         """
         if self.has_ended:
             return
@@ -97,17 +92,17 @@ class TrainingRun:
                 refuse_second(self.folder)
             try:
                 for report in self._completed(train(self.run)):
-                    advice = self.coaching.hear(report)
+                    advice = self.coach.advise(report)
                     if report.is_best:
                         self._save_best(report)
-                    said = [
-                        (Report("advice", report.progress, note=a.note, done=report.done), a.rule)
-                        for a in advice
-                    ]
-                    for each, rule in [(report, None), *said]:
+                    if first:
+                        self.log.add(report)
+                    yield report
+                    for each in advice:
+                        said = Report("advice", report.progress, note=each.note, done=report.done)
                         if first:
-                            self.log.add(each, rule)
-                        yield each
+                            self.log.add(said, each.rule)
+                        yield said
             except OSError as error:
                 raise AttendoError(self._refused(error)) from error
             finally:
@@ -115,13 +110,13 @@ class TrainingRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do: it came to its end, and a line of the log says so."""
+        """Whether the run is at its end, and the log says so."""
         return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
 
     def to_end(self, say: Say = lambda line: None) -> None:
-        """Trains to the end, and says what the command prints but for its progress.
+        """Trains to the end; `say` takes the lines that the command prints, without its progress.
 
-        In the main thread Ctrl-C and SIGTERM save before they go on, as KeyboardInterrupt and SystemExit(143).
+        In the main thread Ctrl-C and SIGTERM save the run, and then raise KeyboardInterrupt and SystemExit(143).
         """
         with stopping(self.stop, ends_process=False) as stopped:
             for report in self.reports():
@@ -133,7 +128,7 @@ class TrainingRun:
 
     @property
     def saved(self) -> str:
-        """What to say where it was stopped: how far it is, and what goes on with it."""
+        """The message after a stop: the step, and the command that continues."""
         return f"stopped and saved at step {self.run.progress.step:,}; go on with: {self._resume()}"
 
     def _resume(self) -> str:
@@ -146,7 +141,7 @@ class TrainingRun:
         self.run.stop()
 
     def _completed(self, reports: Iterator[Report]) -> Iterator[Report]:
-        """The reports, that of the end with the measures of the state that was kept."""
+        """The reports; that of the end has the measures of the state that was kept."""
         deciding = ""
         for report in reports:
             if report.evaluation is not None:
@@ -157,12 +152,14 @@ class TrainingRun:
             yield report
 
     def _refused(self, error: OSError) -> str:
-        """What the system refused, what is intact, and what to do."""
+        """The message on an error of the system: what failed, what is intact, and what to do."""
         place, words = error.filename or self.folder, error.strerror or str(error)
-        said, first = f"{place}: {words}", "mend that"
+        said = f"{place}: {words}"
+        first = "mend that"
         if error.errno in FULL:
             who = f" ({words})" if self.run.ranks.world > 1 else ""
-            said, first = f"the disk is full: {place} could not be written{who}", "make room"
+            said = f"the disk is full: {place} could not be written{who}"
+            first = "make room"
         kept, _ = newest_checkpoint(self.folder / "checkpoints")
         if kept is None:
             return f"{said}; no checkpoint was saved: {first}, remove {self.folder}, and train again"
@@ -186,6 +183,13 @@ def refuse_second(folder: Path) -> NoReturn:
     raise AttendoError(f"another process trains in {folder}; wait for its end, or stop it")
 
 
+def is_restarted(folder: Path, ranks: Ranks) -> bool:
+    """Whether torchrun has restarted these processes after one was lost, and the run in the folder has a checkpoint."""
+    # a machine that replaces another counts its restarts from 0
+    restarted = any(ranks.gathered(ranks.restarts > 0))
+    return restarted and ranks.broadcast(newest_checkpoint(folder / "checkpoints")[0] is not None)
+
+
 def new_run(
     family: TaskSpec,
     tables: Tables,
@@ -197,15 +201,14 @@ def new_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Prepares a run in a new folder: reads the data, learns the tokenizer, chooses what the tables leave open.
+    """Prepares a run in a new folder: reads the data, learns the tokenizer, and chooses the open settings.
 
-    init_from: a run whose tokenizer, shape and weights this one starts from, as far as the models have parts in
-    common. ranks: those that train it; the first does this, and all others read what it has written. own_parts: puts
-    modules of its user's own into the fresh model. Raises AttendoError for a folder that holds a run already, for wrong
-    settings, and for unusable data.
+    init_from: a run that gives tokenizer, shape and the weights of common parts. ranks: the first prepares the run, and
+    the others read what it has written. own_parts: puts custom modules into the fresh model. Raises AttendoError for a
+    folder that holds a run already, for wrong settings, and for unusable data.
     """
-    clock = Clock() if clock is None else clock
-    # torchrun starts a run anew that began in vain
+    clock = clock or Clock()  # the preparation counts
+    # torchrun starts a run again that has no checkpoint yet
     if not ranks.restarts or checkpoints(folder / "checkpoints"):
         require_no_run(folder)
     found = chosen(family, tables, say, say, device, init_from, ranks)
@@ -213,7 +216,11 @@ def new_run(
     kept = with_absolute_files(config.tables())
     bundle = Bundle(kept, found.tokenizer, new_card(config) | corpus.facts(), own_parts)
     if own_parts is not None:
-        require_whole(config)
+        if config.lora.rank or config.training.frozen:
+            raise AttendoError(
+                "lora.rank and training.frozen know attendo's parts only; leave them out with own_parts, and freeze"
+                " there (parameter.requires_grad = False)"
+            )
         bundle.card["own_parts"] = name_of_custom_modules(own_parts)
     if init_from is not None:
         bundle.card |= {"init_from": str(init_from.absolute()), "init_from_weights": weights_hash(init_from)}
@@ -221,20 +228,15 @@ def new_run(
     if own_parts is not None:
         bundle.card["own_buffers"] = custom_buffers(model)
     task = config.family.task(corpus, material, config.family.user(bundle, model), config.training)
-    facts, n_trained = task.describe(), count_trained(config)
+    facts = task.describe()
+    n_trained = count_trained(config)
     bundle.card |= {
         "parameters": parameter_count(model),
         **({} if n_trained is None else {"trained_parameters": n_trained}),
         "data": facts | {"store": material.facts.key, "content": material.facts.content},
     }
-    own = TrainedRows.of(corpus.identifying_texts())
     with ranks.in_turn("description", everywhere=True):
-        with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
-            if not free:  # the description and the log of the other process stay
-                refuse_second(folder)
-        save_description(folder, bundle)
-        if len(own):
-            save_trained_rows(folder, corpus.trained, own)
+        describe(folder, bundle, corpus)
     padding = f", {facts['padding_share']:.1%} padding" if "padding_share" in facts else ""
     learning = "" if n_trained is None else f", {n_trained:,} trained"
     say(
@@ -246,12 +248,22 @@ def new_run(
     return trained
 
 
+def describe(folder: Path, bundle: Bundle, corpus: DataSource) -> None:
+    """Writes the description of a new run, and the list of its training rows."""
+    own = TrainedRows.of(corpus.identifying_texts())
+    with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
+        if not free:  # the description and the log of the other process stay
+            refuse_second(folder)
+    save_description(folder, bundle)
+    if len(own):
+        save_trained_rows(folder, corpus.trained, own)
+
+
 @dataclass(frozen=True)
 class Chosen:
-    """All that a run is made of, once what the settings leave open is chosen; tables: the settings then."""
+    """The parts of a run after the automatic choice of the open settings."""
 
     config: RunConfig
-    tables: Tables
     tokenizer: Tokenizer
     corpus: DataSource
     material: TokenDataset
@@ -267,21 +279,25 @@ def chosen(
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Chosen:
-    """Reads the data, learns the tokenizer or takes that of `init_from`, and chooses what the tables leave open.
+    """Reads the data, learns the tokenizer or takes that of `init_from`, and chooses the open settings.
 
-    say_choice: hears what is chosen. Raises AttendoError for wrong settings and for unusable data.
+    say_choice: takes the lines about the choice. Raises AttendoError for wrong settings and for unusable data.
     """
     check_tables(family, tables, "the settings")
-    given, tables = tables, joined(family.defaults(), tables)
-    require_start(tables, init_from)
+    given = tables
+    tables = joined(family.defaults(), tables)
+    if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
+        raise AttendoError(
+            f"lora.rank={rank} adapts a model that was trained before; give it with `init_from` DIR"
+        )
     data = section(family.data, tables, "data", "the settings")
     data.check()
-    where, corpus = pick_device(device, ranks.local if ranks.world > 1 else None), family.open(data, say)
-    if init_from is not None:
-        corpus.trained = rows_before(init_from, family, say)
+    where = pick_device(device, ranks.local if ranks.world > 1 else None)
+    corpus = family.open(data, say)
     if init_from is None:
         tables, tokenizer = choose_tokenizer(tables, family, corpus, say_choice)
     else:
+        corpus.trained = rows_before(init_from, family, say)
         _ = corpus.size  # its account is said, and sides in the wrong order are refused
         tables, tokenizer = shape_of(init_from, family, given)
         tables = joined(tables, {"model": corpus.model_facts()})
@@ -293,12 +309,12 @@ def chosen(
     if init_from is not None and config.lora.rank and "trained" not in tables["lora"]:
         tables["lora"]["trained"] = new_parts(init_from, config.model)
         config = RunConfig.from_tables(family, tables, "the settings")
-    count_trained(config)  # which refuses what the model has not
-    return Chosen(config, tables, tokenizer, corpus, material, where)
+    count_trained(config)  # raises for parts that the model has not
+    return Chosen(config, tokenizer, corpus, material, where)
 
 
 def count_trained(config: RunConfig) -> int | None:
-    """The numbers that a run trains, its adapters' among them; None where it trains all of the model.
+    """The number of trained parameters, adapters included; None where all of the model is trained.
 
     Raises AttendoError for a part or a layer that the model has not.
     """
@@ -307,25 +323,8 @@ def count_trained(config: RunConfig) -> int | None:
     return parameter_count(trained_on_paper(config.model, config.training, config.lora))
 
 
-def require_whole(config: RunConfig) -> None:
-    """Raises AttendoError where only some parts of a model with parts of one's own are to be trained."""
-    if config.lora.rank or config.training.frozen:
-        raise AttendoError(
-            "lora.rank and training.frozen know attendo's parts only; leave them out with own_parts, and freeze there"
-            " (parameter.requires_grad = False)"
-        )
-
-
-def require_start(tables: Tables, init_from: Path | None) -> None:
-    """Raises AttendoError where adapters are wanted of a model that was not trained before."""
-    if (rank := tables.get("lora", {}).get("rank")) and init_from is None:
-        raise AttendoError(
-            f"lora.rank={rank} adapts a model that was trained before; give it with `init_from` DIR"
-        )
-
-
 def new_model(bundle: Bundle, config: RunConfig, device: torch.device, say: Say) -> Model:
-    """A run's model at step 0: its weights drawn from the seed, or those it starts from."""
+    """A run's model at step 0: with weights drawn from the seed, or of the run that it starts from."""
     seed_all(config.training.seed)
     model = bundle.new_model().to(device)
     if "init_from" in bundle.card:
@@ -339,12 +338,14 @@ def loop_run(
     """The loop's state at step 0; each rank draws its own random numbers from here on."""
     if ranks.rank:
         seed_rank(config.training.seed, 0, ranks.rank)
-    places = (config.training, config.checkpoint, folder / "checkpoints")
-    return Run(model, task, *places, clock=clock, ranks=ranks, lora=config.lora)
+    place = folder / "checkpoints"
+    return Run(
+        model, task, config.training, config.checkpoint, place, clock=clock, ranks=ranks, lora=config.lora
+    )
 
 
 def say_unknown_words(tokenizer: Tokenizer, corpus: DataSource, say: Say) -> None:
-    """A word where many words of the texts are not in a tokenizer that was learned from others."""
+    """A note where many words of the texts are not in a tokenizer that was learned from other texts."""
     ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
     share = ids.count(tokenizer.unk_id) / max(1, len(ids))
     if share > MUCH_UNKNOWN:
@@ -371,7 +372,7 @@ def require_no_run(folder: Path) -> None:
 
 
 def versions() -> dict[str, str]:
-    """What a card says that a model was made with."""
+    """The versions of the programs that train a model, for its card."""
     return {
         "attendo": version("attendo"),
         "python": platform.python_version(),
@@ -381,31 +382,47 @@ def versions() -> dict[str, str]:
 
 
 def new_card(config: RunConfig) -> dict[str, Any]:
-    """What the model is, before it has learned anything."""
-    tables = config.tables()
-    return {
-        "task": config.family.name,
-        **({"decoding": tables["decoding"]} if "decoding" in tables else {}),
-        "versions": versions(),
-    }
+    """The card of a model before training."""
+    decoding = {name: table for name, table in config.tables().items() if name == "decoding"}
+    return {"task": config.family.name, **decoding, "versions": versions()}
 
 
-# ---- the coach: it hears each report, and sees the heads at each evaluation
+# ---- attention heads, for the coach
 
 
 MOST_ROWS, LEAST_ROWS, MOST_POSITIONS = 16, 4, 128
-"""Of the inputs that heads are measured on."""
+"""The size of the inputs that heads are measured on."""
 
 
-RESIDUAL = "_residual"
-"""What the name of a sub-layer's residual has behind that of the sub-layer."""
+class RunCoach(Coach):
+    """The coach of a run: it measures the attention heads, and its memory is in the run's progress."""
+
+    def __init__(self, run: Run, dropout: float, fresh: bool):
+        super().__init__(run.training, dropout, run.progress.notes.get(COACH), fresh)
+        self.run = run
+
+    def advise(self, report: Report) -> list[Advice]:
+        """The advice on a report; all ranks call it together."""
+        heads: list[HeadMeasure] = []
+        if self.judges_outputs(report):
+            with self.run.executor.whole():
+                if self.run.ranks.is_first:
+                    heads = measured_heads(cast(Model, self.run.model), self._inputs)
+        advice = self.hear(report, heads)
+        self.run.progress.notes[COACH] = self.as_json()
+        return advice
+
+    @cached_property
+    def _inputs(self) -> dict[str, Tensor]:
+        """Some rows of a training batch, the same at each evaluation."""
+        batches = self.run.task.batches(self.run.training.seed, 0, 0)
+        return even_inputs(batches[len(batches) // 2].to(self.run.device))
 
 
 def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]:
-    """Each head on rows of equal length, none of them padded (`even_inputs`), in the order of the model.
+    """Each head on rows of equal length without padding (`even_inputs`), in the order of the model.
 
-    The model is not touched: it runs once, without dropout, on a view. Nothing can be told from fewer than LEAST_ROWS:
-    the list is then empty.
+    The model runs once on a view, without dropout. With fewer rows than LEAST_ROWS the list is empty.
 
     >>> from attendo.models import DecoderLM, ModelConfig
     >>> sizes = dict(vocab_size=9, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1)
@@ -421,17 +438,14 @@ def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]
         record.model.eval()
         for path, module in record.model.named_modules():
             if isinstance(module, Residual):
-                module.register_forward_hook(partial(_note, streams, path.removesuffix(RESIDUAL)))
+                name = path.removesuffix("_residual")
+                module.register_forward_hook(lambda _, given, __, name=name: streams.update({name: given[0]}))
         record.model.hidden(**inputs)
     return [
         measure
         for path in record
         for measure in _layer(path, model.get_submodule(path), record[path], streams[path])
     ]
-
-
-def _note(streams: dict[str, Tensor], path: str, module: nn.Module, given: Any, output: Any) -> None:
-    streams[path] = given[0]
 
 
 def _layer(
@@ -451,7 +465,7 @@ def _layer(
 
 
 def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
-    """The mean square norm of what differs between the rows of `x` [batch ... d], over these axes.
+    """The mean square norm of the differences between the rows of `x` [batch ... d], over these axes.
 
     >>> differing(torch.tensor([[[1.0, 7.0]], [[3.0, 7.0]]]), (0, 1))
     tensor(1.)
@@ -460,10 +474,7 @@ def differing(x: Tensor, over: tuple[int, ...]) -> Tensor:
 
 
 def even_inputs(batch: Batch) -> dict[str, Tensor]:
-    """The inputs of some rows of a batch, cut to one length, so that none is padded.
-
-    They are rows no shorter than the median, on the source's side and on the target's.
-    """
+    """The inputs of some rows of a batch, at least as long as the median on each side, cut to one length."""
     inputs = batch.inputs
     if "token_ids" in inputs:
         return {name: tensor[:MOST_ROWS, :MOST_POSITIONS] for name, tensor in inputs.items()}
@@ -477,40 +488,3 @@ def even_inputs(batch: Batch) -> dict[str, Tensor]:
         name: inputs[name][rows, : min(MOST_POSITIONS, int(length[rows].min()))]
         for name, length in lengths.items()
     }
-
-
-NOTE = "coach"
-"""The name under which the coach's memory stands in a run's progress, and so in its checkpoints."""
-
-
-@dataclass
-class Coaching:
-    """A run and its coach."""
-
-    run: Run
-    coach: Coach
-
-    @classmethod
-    def of(cls, run: Run, dropout: float, fresh: bool) -> Coaching:
-        """The coach of a run, with what it remembers if the run was resumed; the rest as for `Coach`."""
-        return cls(run, Coach(run.training, dropout, run.progress.notes.get(NOTE), fresh))
-
-    def hear(self, report: Report) -> list[Advice]:
-        """What there is to say now; the progress then holds what the coach remembers. All ranks call it together."""
-        advice = self.coach.hear(report, self._heads(report))
-        self.run.progress.notes[NOTE] = self.coach.as_json()
-        return advice
-
-    def _heads(self, report: Report) -> Sequence[HeadMeasure]:
-        if report.kind != "evaluation" or report.note:
-            return ()
-        with self.run.executor.whole():
-            return (
-                measured_heads(cast(Model, self.run.model), self._inputs) if self.run.ranks.is_first else ()
-            )
-
-    @cached_property
-    def _inputs(self) -> dict[str, Tensor]:
-        """Some rows of a training batch, the same at each evaluation."""
-        batches = self.run.task.batches(self.run.training.seed, 0, 0)
-        return even_inputs(batches[len(batches) // 2].to(self.run.device))

@@ -1,1 +1,30 @@
-"""Training: losses, schedules, the one loop, and the state that a checkpoint holds."""
+"""Training: losses, schedules, the one loop, and the state that a checkpoint holds.
+
+The names are imported when they are first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from attendo.training.checkpoints import CheckpointConfig
+    from attendo.training.loop import train
+    from attendo.training.lora import LoraConfig
+    from attendo.training.optimizer import TrainingConfig
+    from attendo.training.run import Evaluation, Report, Run, Task
+
+__all__ = ["CheckpointConfig", "Evaluation", "LoraConfig", "Report", "Run", "Task", "TrainingConfig", "train"]
+
+_MODULES = {
+    "CheckpointConfig": "checkpoints",
+    "LoraConfig": "lora",
+    "TrainingConfig": "optimizer",
+    "train": "loop",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """The public object of this name."""
+    if name not in __all__:
+        raise AttributeError(f"module 'attendo.training' has no attribute {name!r}")
+    return getattr(import_module(f"attendo.training.{_MODULES.get(name, 'run')}"), name)

@@ -32,23 +32,18 @@ TIMED_SHAPES = ((512, 256, 1024), (128, 256, 8192))
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager[object]:
-    """Within it, matrix products run in the given format; weights, norms and sums stay float32."""
+    """Within it, matrix products use the given format; weights, norms and sums stay float32."""
     return torch.autocast(device.type, FORMATS[precision]) if precision in FORMATS else nullcontext()
 
 
 def set_tf32(precision: Precision, device: torch.device) -> None:
-    """Products of float32 on a GPU with 10 bits of the mantissa ("tf32": some 8 times as fast) or with all 23.
-
-    Holds for the whole process, backward passes included. On a CPU it changes nothing.
-    """
+    """Sets float32 products on a GPU, in the whole process, to 10 bits of mantissa ("tf32", 8 times as fast) or 23."""
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
 
 
 def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradScaler | None:
-    """For float16, whose least number is 6e-8: what scales the loss so that gradients don't vanish; else None.
-
-    Micikevicius et al. 2018. Its `state_dict()` is plain numbers.
+    """The scaler of the loss for float16, whose least number is 6e-8 (Micikevicius et al. 2018); otherwise None.
 
     >>> build_scaler("bfloat16", torch.device("cpu")) is None
     True
@@ -59,27 +54,23 @@ def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSc
 
 
 def fastest_precision(device: torch.device) -> Precision:
-    """bfloat16 where a product takes at most 2/3 of the time of float32 on this device, else float32.
+    """bfloat16 where a product takes at most 2/3 of the time of float32 on this device, otherwise float32.
 
-    Measured, not looked up: without instructions for it, it is emulated, slowly. Takes some 50 milliseconds.
+    It is measured in some 50 milliseconds: processors without its instructions emulate it slowly.
     """
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
-    if device.type != "cpu":
-        return "float32"
-    a = torch.ones(TIMED_SIZE, TIMED_SIZE)
-    half = a.bfloat16()
-    return (
-        "bfloat16"
-        if _product_seconds(F.linear, half, half) < _product_seconds(F.linear, a, a) * 2 / 3
-        else "float32"
-    )
+    if device.type == "cpu":
+        a = torch.ones(TIMED_SIZE, TIMED_SIZE)
+        half = a.bfloat16()
+        pays = _product_seconds(F.linear, half, half) < _product_seconds(F.linear, a, a) * 2 / 3
+    else:
+        pays = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bfloat16" if pays else "float32"
 
 
 def fastest_products(device: torch.device) -> Products:
-    """oneDNN where products as training has them take it at most 9/10 of the time of torch's own library, else that.
+    """oneDNN where typical products take at most 9/10 of the time of torch's own library, otherwise that.
 
-    It keeps memory for each shape, so less is no gain. Takes some 100 milliseconds.
+    oneDNN keeps memory for each shape, so a smaller gain does not pay. Takes some 100 milliseconds.
     """
     if device.type != "cpu" or not has_onednn():
         return "torch"
@@ -90,7 +81,7 @@ def fastest_products(device: torch.device) -> Products:
 
 
 def _product_seconds(product: Callable[..., torch.Tensor], left: torch.Tensor, right: torch.Tensor) -> float:
-    """The shortest of some products left · rightᵀ: other load on the machine only ever makes one longer."""
+    """The shortest of some products left · rightᵀ: other load on the machine makes a product longer, never shorter."""
     product(left, right)
     times = []
     for _ in range(TIMED_PRODUCTS):
@@ -109,10 +100,9 @@ TIMED_STEPS = 5
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Has torch compile each block when it is first called; names and parameters stay.
+    """Compiles each block at its first call; names and parameters stay.
 
-    Block by block, since all blocks of a stack are the same code: it is compiled once, not once a layer. Lengths that
-    change make it compile once more, for any length.
+    All blocks of a stack share their code, which is compiled once, and once more for changing lengths.
     """
     for module in model.modules():
         if isinstance(module, EncoderBlock | DecoderBlock):
@@ -120,10 +110,10 @@ def compile_blocks(model: nn.Module) -> None:
 
 
 def compiling_pays(model: nn.Module, step: Step) -> bool:
-    """Whether a step takes at most 19/20 of its time once the blocks are compiled; leaves the model as it was.
+    """Whether a step takes at most 19/20 of its time with compiled blocks; the model is restored.
 
-    step: forward and backward pass of the model on a batch. Always False on a CPU, where it was measured to lose,
-    after most of a minute of compiling.
+    step: forward and backward pass of the model on a batch. Always False on a CPU, where compiling takes most of a
+    minute and the step is slower.
     """
     if not _on_gpu(model):
         return False
@@ -135,18 +125,18 @@ def compiling_pays(model: nn.Module, step: Step) -> bool:
         forget_compiled(model)
 
 
+def _on_gpu(model: nn.Module) -> bool:
+    return next(model.parameters()).device.type == "cuda"
+
+
 def forget_compiled(model: nn.Module) -> None:
     """Undoes `compile_blocks`."""
     for module in model.modules():
         module._compiled_call_impl = None
 
 
-def _on_gpu(model: nn.Module) -> bool:
-    return next(model.parameters()).device.type == "cuda"
-
-
 def _step_seconds(step: Step) -> float:
-    """The median wall time of a step, after those that warm up (or compile)."""
+    """The median wall time of a step, after those that warm up or compile."""
     times: list[float] = []
     for _ in range(WARM_UP_STEPS + TIMED_STEPS):
         start = time.perf_counter()
@@ -157,10 +147,9 @@ def _step_seconds(step: Step) -> float:
 
 
 def recompute_blocks(model: nn.Module) -> None:
-    """Changes the blocks of a model in place; names and parameters stay, and so do all gradients.
+    """Changes the blocks of a model in place to `recomputed` blocks; names, parameters and gradients stay.
 
-    Chen et al. 2016: the memory of a block's inner values for one more forward pass, about a third of a step's time.
-    Random numbers are drawn again as they were.
+    Chen et al. 2016: saves the memory of a block's inner values for one more forward pass, about a third of a step.
     """
     for module in model.modules():
         if type(module) in (EncoderBlock, DecoderBlock):
@@ -169,7 +158,7 @@ def recompute_blocks(model: nn.Module) -> None:
 
 @cache
 def recomputed(kind: type[BlockT]) -> type[BlockT]:
-    """A kind of block that is another one but for this: while gradients are wanted, only its inputs are kept.
+    """A subclass of a block that keeps only its inputs for the backward pass.
 
     >>> issubclass(recomputed(EncoderBlock), EncoderBlock), recomputed(EncoderBlock) is recomputed(EncoderBlock)
     (True, True)
@@ -192,7 +181,7 @@ def recomputed(kind: type[BlockT]) -> type[BlockT]:
 
 Products = Literal["torch", "onednn"]
 FEWEST_ROWS = 16
-"""Below this many rows a product is too small to be worth oneDNN's preparations."""
+"""The fewest rows of a product that is worth oneDNN's preparations."""
 
 
 def onednn_product(
@@ -212,7 +201,7 @@ def has_onednn() -> bool:
 def weight_gradient(
     grad: Float[Tensor, "n d_out"], x: Float[Tensor, "n d_in"]
 ) -> Float[Tensor, "d_out d_in"]:
-    """dW = Gᵀ X by oneDNN, which copies its first factor where that is transposed: here the narrower of the two."""
+    """dW = Gᵀ X by oneDNN, which copies a transposed first factor: here the narrower of the two."""
     if x.shape[1] < grad.shape[1]:
         return onednn_product(x.mT, grad.mT).mT.contiguous()
     return onednn_product(grad.mT, x.mT)
@@ -237,7 +226,7 @@ class _OneDnn(torch.autograd.Function):
 
 
 class OneDnnLinear(nn.Linear):
-    """A linear layer whose products oneDNN computes, where they are large enough; the parameters of another one."""
+    """A linear layer with the parameters of another, whose products oneDNN computes where they are large enough."""
 
     def __init__(self, plain: nn.Linear):
         nn.Module.__init__(self)

@@ -20,24 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from attendo.errors import AttendoError
-from attendo.files import (
-    manifest_files,
-    mend_folder,
-    remove_folder,
-    verify_manifest,
-    write_manifest,
-)
-from attendo.training.distributed import (
-    ALONE,
-    Ranks,
-    Rows,
-    Stored,
-    local,
-    rows_of,
-    save_rows,
-    shard_name,
-    write_together,
-)
+from attendo.files import remove_folder, verify_manifest, write_manifest
+from attendo.training import distributed
+from attendo.training.distributed import ALONE, Ranks, Rows, Stored, shard_name
 from attendo.training.optimizer import Horizon
 
 if TYPE_CHECKING:
@@ -46,10 +31,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When to save all state, and how many to keep.
+    """When to save all state, and how many checkpoints to keep.
 
-    every_steps: 0 = at each evaluation. keep_last: older ones are removed, but not the best one. background: written by
-    a thread from a copy, while training goes on.
+    every_steps: 0 = at each evaluation. keep_last: older checkpoints are removed, except the best. background: a thread
+    writes a copy, while training continues.
     """
 
     every_steps: int = 0
@@ -67,16 +52,14 @@ class CheckpointConfig:
 
 @dataclass
 class Progress:
-    """Where a run stands: the cursor into its data, its clock, its decisions and its best evaluation.
+    """The state of a run besides its tensors: the position in its data, its clock, its decisions, its best evaluation.
 
-    step: updates done. epoch, batch: the next batch is number `batch` of epoch `epoch`. tokens: those seen.
-    cpu_seconds, wall_seconds: spent so far, earlier sittings included. best: the value of the deciding metric.
-    evaluation_due: the run stopped before the evaluation of this step. threads, world: of the processor, and
-    processes, at the last checkpoint; sums are bit-equal only with as many. planned_end: what was to end the run when
-    `horizon` and `ended` were decided. skipped, skipped_in_a_row: updates left out, since they were not finite.
+    step: updates done. epoch, batch: of the next batch. tokens: seen so far. cpu_seconds, wall_seconds: spent so far.
+    best: the value of the deciding metric. evaluation_due: the run stopped before the evaluation of this step. threads,
+    world: threads and processes at the last checkpoint; sums are bit-equal only with the same numbers. planned_end: the
+    setting by which `horizon` and `ended` were decided. skipped, skipped_in_a_row: updates that were not finite.
     too_large: positions of a batch that did not fit into memory; 0 = all did. order: a hash over the numbers of all
-    rows seen, in their order. chain: one over the steps, bits of losses and gradient norms, and rows. notes: what
-    others remember of the run by name, JSON.
+    rows in their order; chain: over steps, losses, gradient norms and rows. notes: JSON of others by name.
     """
 
     step: int = 0
@@ -111,17 +94,17 @@ class Progress:
         return cls(**{**values, "horizon": Horizon(**values["horizon"])})
 
     def saw(self, rows: Iterable[Any]) -> None:
-        """Takes the numbers of rows, an array for each batch, into `order`."""
+        """Adds the numbers of rows, an array for each batch, to `order`."""
         self.order = linked(self.order, *(np.ascontiguousarray(ids, "<i8").tobytes() for ids in rows))
 
     def link(self, loss: float, gradient_norm: float) -> None:
-        """Takes the update that was just made, and the rows up to it, into `chain`."""
+        """Adds the last update, and the rows up to it, to `chain`."""
         numbers = struct.pack("<qdd", self.step, loss, gradient_norm)
         self.chain = linked(self.chain, numbers, self.order.encode())
 
 
 def linked(chain: str, *parts: bytes) -> str:
-    """The next SHA-256 of a chain, as hexadecimal digits: each vouches for all before it.
+    """The next SHA-256 of a chain, in hexadecimal digits.
 
     >>> linked(linked("", b"a"), b"b") == linked(linked("", b"b"), b"a")
     False
@@ -148,7 +131,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 def load_optimizer(
     model: nn.Module, optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], where: str
 ) -> None:
-    """Puts back what `optimizer_tensors` gave. Raises AttendoError where it belongs to another model."""
+    """Restores the state of `optimizer_tensors`. Raises AttendoError where it belongs to another model."""
     names = _ordered_names(model, optimizer)
     found: dict[str, dict[str, Tensor]] = {name: {} for name in names}
     for path, tensor in tensors.items():
@@ -170,21 +153,21 @@ def torch_states() -> dict[str, Tensor]:
 
 
 def set_torch_states(states: Mapping[str, Tensor]) -> None:
-    """Puts back what `torch_states` gave."""
+    """Restores the states of `torch_states`."""
     torch.set_rng_state(states["random/cpu"])
     if "random/cuda" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["random/cuda"])
 
 
 def seed_all(seed: int) -> None:
-    """Starts all random number generators of the process: torch's, numpy's and Python's."""
+    """Seeds all random number generators of the process: torch's, numpy's and Python's."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:
-    """The same for one of several processes: each draws its own numbers, from each step on others."""
+    """Seeds the generators of one of several processes, with a different seed for each rank and step."""
     seed_all(int(linked("", struct.pack("<qqq", seed, step, rank))[:12], 16))
 
 
@@ -201,7 +184,7 @@ def random_states() -> dict[str, Tensor]:
 
 
 def set_random_states(states: Mapping[str, Tensor]) -> None:
-    """Puts back what `random_states` gave."""
+    """Restores the states of `random_states`."""
     set_torch_states(states)
     version, *python = states["random/python"].tolist()
     spare = states["random/python_spare"].tolist()
@@ -212,9 +195,9 @@ def set_random_states(states: Mapping[str, Tensor]) -> None:
 
 
 def require_finite(model: nn.Module, step: int) -> None:
-    """Raises AttendoError if a weight is not a finite number: it must reach no file."""
+    """Raises AttendoError if a weight is not finite: it must reach no file."""
     for name, parameter in model.named_parameters():
-        if not local(parameter.detach()).isfinite().all():
+        if not distributed.local(parameter.detach()).isfinite().all():
             raise AttendoError(
                 f"{name} is not finite at step {step}, so nothing is saved; resume from the last checkpoint with a"
                 " lower training.learning_rate"
@@ -242,20 +225,17 @@ def _ordered_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[s
 
 
 WEIGHTS, OPTIMIZER, AVERAGE, RANDOM = "model", "optimizer", "average", "random"
-"""Stems of the files of tensors: one file each, or one of each rank."""
+"""Stems of the files of tensors: one file each, or one per rank."""
 SCALER = "scaler"
-"""The note in the progress that holds what scales the loss."""
+"""The note in the progress that holds the state of the gradient scaler."""
 PROGRESS, CLOCK = "progress.json", "clock.json"
 TIMES = ("cpu_seconds", "wall_seconds")
-"""Kept in a file of their own: they differ between runs that are otherwise the same to the bit."""
+"""Times have their own file: they differ between runs that are otherwise bit-equal."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of all state of a run that this rank is to write, which the run itself no longer touches.
-
-    tensors: by stem, then by name. is_sharded: of weights and optimizer each rank has its own rows.
-    """
+    """A copy of all state that this rank writes. tensors: by stem, then by name; is_sharded: of each rank its rows."""
 
     tensors: Mapping[str, Mapping[str, Rows]]
     progress: Mapping[str, Any]
@@ -268,11 +248,12 @@ class Snapshot:
 
 
 def snapshot(run: Run) -> Snapshot:
-    """Copies of weights, optimizer, random states and progress, in main memory; of shards, this rank's.
+    """Copies weights, optimizer, random states and progress to main memory; of shards, this rank's.
 
-    Raises AttendoError if a weight is not a finite number: nothing good could be resumed from that.
+    Raises AttendoError if a weight is not finite.
     """
-    model, ranks = run.executor.trained_model, run.ranks
+    model = run.executor.trained_model
+    ranks = run.ranks
     require_finite(model, run.progress.step)
     tensors = {RANDOM: random_states()}
     if ranks.is_first or run.executor.is_sharded:
@@ -286,14 +267,14 @@ def snapshot(run: Run) -> Snapshot:
 
 
 def _copy(tensor: Tensor) -> Rows:
-    rows = rows_of(tensor.detach())
+    rows = distributed.rows_of(tensor.detach())
     return replace(rows, tensor=rows.tensor.to("cpu", copy=True).contiguous())
 
 
 def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Path:
     """Writes `folder/step-N/` whole or not at all: weights, optimizer, random states and progress, with a manifest.
 
-    ranks: those of the snapshot, on a channel of their own where training goes on meanwhile.
+    ranks: those of the snapshot, with their own channel where training continues meanwhile.
     """
     path = folder / f"step-{taken.step}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -301,7 +282,7 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
     def write(temporary: Path) -> None:
         for stem, tensors in taken.tensors.items():
             of_each = taken.is_sharded or stem == RANDOM
-            save_rows(tensors, temporary / shard_name(stem, ranks if of_each else ALONE))
+            distributed.save_rows(tensors, temporary / shard_name(stem, ranks if of_each else ALONE))
 
     def finish(temporary: Path) -> None:
         progress = dict(taken.progress)
@@ -310,15 +291,15 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
         (temporary / CLOCK).write_text(json.dumps(clock))
         write_manifest(temporary, {"format": 1, "step": taken.step})
 
-    # it replaces one of that step: the same again, after an end was prolonged
-    write_together(path, write, finish, ranks)
+    # it replaces a checkpoint of the same step, after an end was prolonged
+    distributed.write_together(path, write, finish, ranks)
     return path
 
 
 def load_checkpoint(path: Path, run: Run) -> str:
-    """Puts model, optimizer, random states and progress back in place; gives a word where that is not exact, else "".
+    """Restores model, optimizer, random states and progress; returns a note where that is not exact, otherwise "".
 
-    Any number of ranks reads what any number has written; random numbers go on where they were at the same number.
+    Any number of ranks reads the files of any number; only for the same number the random states are restored.
     """
     model = run.executor.trained_model
     load_state(path, run)
@@ -326,7 +307,8 @@ def load_checkpoint(path: Path, run: Run) -> str:
     run.progress = read_progress(path)
     if run.scaler is not None:
         run.scaler.load_state_dict(run.progress.notes[SCALER])
-    before, ranks = run.progress.world, run.ranks
+    before = run.progress.world
+    ranks = run.ranks
     run.progress.world = ranks.world
     if ranks.world == before:
         set_random_states(load_file(path / shard_name(RANDOM, ranks)))
@@ -336,7 +318,7 @@ def load_checkpoint(path: Path, run: Run) -> str:
 
 
 def load_state(path: Path, run: Run) -> None:
-    """Puts the weights of a checkpoint, and their average, in place; nothing else."""
+    """Restores the weights of a checkpoint, and their average, only."""
     like = weights_of(run.executor.trained_model)
     load_weights(run.executor.trained_model, Stored(path, WEIGHTS, like), str(path))
     if run.average is not None:
@@ -350,11 +332,6 @@ def read_progress(path: Path) -> Progress:
     )
 
 
-def file_hashes(path: Path) -> dict[str, str]:
-    """The SHA-256 of each file of a checkpoint, as its manifest has it."""
-    return {name: entry["sha256"] for name, entry in manifest_files(path).items()}
-
-
 def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
     """The latest checkpoint that verifies, and a line for each damaged one that was passed over."""
     sound, damaged = sound_checkpoints(folder, 1)
@@ -362,7 +339,7 @@ def newest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
 
 
 def sound_checkpoints(folder: Path, most: int) -> tuple[list[Path], list[str]]:
-    """The latest `most` checkpoints that verify, the newest first; the others are not read. Lines as above."""
+    """The latest `most` checkpoints that verify, the newest first, and a line for each damaged one."""
     sound: list[Path] = []
     damaged: list[str] = []
     for path in reversed(checkpoints(folder)):
@@ -383,13 +360,13 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def regular_checkpoints(folder: Path, every: int) -> list[Path]:
-    """Those where one was due, every so many steps, and the newest: the same whether a run was stopped or not."""
+    """The checkpoints of every `every` steps, and the newest: the same whether a run was stopped or not."""
     found = checkpoints(folder)
     return [path for path in found[:-1] if int(path.name.removeprefix("step-")) % every == 0] + found[-1:]
 
 
 def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 1) -> None:
-    """Removes all but that of the best evaluation and `keep` others: the newest regular ones first, see above."""
+    """Removes all checkpoints but that of the best evaluation and `keep` others, first the newest regular ones."""
     kept = regular_checkpoints(folder, every)[-keep:]
     others = [path for path in checkpoints(folder) if path not in kept]
     for path in others[: len(others) - (keep - len(kept))]:
@@ -400,7 +377,7 @@ def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 
 def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64.
 
-    like: weights that it is for; of those that are sharded it has this rank's rows.
+    like: the weights of a model; of sharded ones the mean has this rank's rows.
     """
     total: dict[str, Tensor] = {}
     for folder in folders:
@@ -409,51 +386,59 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
 
-def sweep(folder: Path) -> None:
-    """Removes what killed processes left half written, and puts back a checkpoint that one was about to replace."""
-    if folder.is_dir():
-        mend_folder(folder)
+class NoSaver:
+    """The saver of a run that keeps no checkpoints."""
 
+    def save(self, run: Run) -> bool:
+        """Hands all state over to be written; whether a checkpoint is kept."""
+        return False
 
-def place_of(progress: Progress) -> tuple[int, int, bool]:
-    """What is to be done next: its epoch, its batch, and whether an evaluation comes before."""
-    return progress.epoch, progress.batch, progress.evaluation_due
-
-
-class Saver:
-    """Writes a run's checkpoints and removes old ones, beside the training or before it goes on.
-
-    What goes wrong in the background is raised by the next call, so that no run goes on without being saved. folder:
-    None for a run that keeps no checkpoints. last: the place in the run of what was handed over last.
-    """
-
-    def __init__(self, run: Run):
-        self.folder = run.folder
-        self.background = run.checkpoint.background
-        self.keep = max(run.checkpoint.keep_last, run.training.average_last)
-        self.every = run.save_every
-        self.ranks = run.ranks if run.folder is None else run.ranks.beside()
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self.last: tuple[int, int, bool] | None = None
-
-    def save(self, taken: Snapshot) -> None:
-        """Writes one; in the background it is there after the next `wait`."""
-        self.wait()
-        self.last = place_of(Progress.from_json(taken.progress))
-        if not self.background:
-            self._write(taken)
-            return
-        self._thread = threading.Thread(target=self._write_noting, args=[taken], name="checkpoint")
-        self._thread.start()
+    def is_saved(self, progress: Progress) -> bool:
+        """Whether a checkpoint holds this place in the run, or none is kept."""
+        return True
 
     def check(self) -> None:
         """Raises the error of a save that has failed; does not wait."""
+
+    def wait(self) -> None:
+        """Returns when nothing is being written any more. Raises the error of a save that has failed."""
+
+
+class Saver(NoSaver):
+    """Writes a run's checkpoints into a folder and removes old ones, in a thread or before training continues.
+
+    An error in the thread is raised by the next call, so no run continues without being saved.
+    """
+
+    def __init__(self, run: Run, folder: Path):
+        self.folder = folder
+        self.background = run.checkpoint.background
+        self.keep = max(run.checkpoint.keep_last, run.training.average_last)
+        self.every = run.save_every
+        self.ranks = run.ranks.beside()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self._last: tuple[int, int, bool] | None = None
+
+    def save(self, run: Run) -> bool:
+        taken = snapshot(run)
+        self.wait()
+        self._last = _place(run.progress)
+        if self.background:
+            self._thread = threading.Thread(target=self._write_noting, args=[taken], name="checkpoint")
+            self._thread.start()
+        else:
+            self._write(taken)
+        return True
+
+    def is_saved(self, progress: Progress) -> bool:
+        return self._last == _place(progress)
+
+    def check(self) -> None:
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
-        """Returns when nothing is being written any more. Raises the error of a save that has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -462,7 +447,6 @@ class Saver:
             raise error
 
     def _write(self, taken: Snapshot) -> None:
-        assert self.folder is not None
         write_checkpoint(self.folder, taken, self.ranks)
         if self.ranks.is_first:
             prune_checkpoints(self.folder, self.keep, taken.progress["best_step"], self.every)
@@ -472,3 +456,13 @@ class Saver:
             self._write(taken)
         except BaseException as error:  # noqa: BLE001 - raised in the training's own thread
             self._error = error
+
+
+def saver_of(run: Run) -> NoSaver:
+    """The saver of a run: a `Saver` where the run has a folder."""
+    return NoSaver() if run.folder is None else Saver(run, run.folder)
+
+
+def _place(progress: Progress) -> tuple[int, int, bool]:
+    """The next epoch and batch of a run, and whether an evaluation comes before."""
+    return progress.epoch, progress.batch, progress.evaluation_due

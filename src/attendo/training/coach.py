@@ -1,7 +1,6 @@
-"""The coach: looks on while a model is trained, and says once what goes wrong, and what to do about it.
+"""The coach: rules that detect what goes wrong in training, with a remedy; each rule speaks once in a run.
 
-Its rules are in `coach_rules` and `coach_collapse`. Here is what it remembers of a run for them, which is little, and
-stands in every checkpoint: a resumed run hears what the unbroken one would have heard.
+The coach's small memory of a run is in every checkpoint, so a resumed run gets the advice of an unbroken one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field
 from math import hypot, log2
 from statistics import fmean, median
 from textwrap import wrap
@@ -19,23 +19,23 @@ from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Report
 
 MANY = 8
-"""Outputs, or words of one, from which on there is anything to say of how alike they are."""
+"""The fewest outputs, or words of an output, whose likeness is judged."""
 ALIKE, VARIED = 0.9, 0.7
-"""The share of outputs that are alike, and of what is wanted at most."""
+"""The least share of equal outputs, and the most of equal references."""
 FEW_KINDS, MANY_KINDS = 0.4, 0.8
-"""Different texts a row: of outputs at most, of what is wanted at least."""
+"""Different texts per row: the most of outputs, the least of references."""
 DEAD = 0.005
-"""Of the measures of a head: nothing."""
+"""A head's measure below which it does nothing."""
 
 # ---- outputs
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """How alike the outputs for some validation rows are: counts out of `n`, for what was given and what was wanted.
+    """How alike the outputs for some validation rows, and the wanted texts, are: counts out of `n`.
 
-    empty: without text. alike: with the most frequent text. kinds: different texts. repeating: that are mostly one word
-    (or sign) over and over. copied: the same as their input.
+    empty: without text. alike: with the most frequent text. kinds: different texts. repeating: mostly one word (or
+    sign) over and over. copied: equal to their input.
     """
 
     n: int
@@ -56,7 +56,7 @@ def outputs(samples: Sequence[tuple[str, str, str]]) -> Outputs:
     >>> outputs([("a b", "x", "y"), ("c d", "z", "y"), ("e", "w", "e")])  # doctest: +ELLIPSIS
     Outputs(n=3, empty=0, alike=2, wanted_alike=1, kinds=2, wanted_kinds=3, repeating=0, ...)
     """
-    given, wanted = Counter(s[2] for s in samples), Counter(s[1] for s in samples)
+    given, wanted = (Counter(sample[i] for sample in samples) for i in (2, 1))
     return Outputs(
         n=len(samples),
         empty=given[""],
@@ -83,7 +83,7 @@ def is_repeating(text: str) -> bool:
 
 
 def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice | None:
-    """Outputs that are all the same or of few kinds, one word over and over, or copies, where what is wanted is not.
+    """Outputs that are equal, of few kinds, one word over and over, or copies, where the wanted texts are not.
 
     history: of the evaluations after the warm-up, oldest first; the last EVALUATIONS must agree.
 
@@ -98,9 +98,8 @@ def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice 
     lower = f"take a lower rate: {much_lower(learning_rate)}"
     check = "see whether sources and targets belong together, or"
     if all(o.alike >= ALIKE * o.n and o.wanted_alike <= VARIED * o.n for o in last):
-        seen = (
-            f"{now.alike} of {now.n} sample outputs are {'empty' if now.empty == now.alike else 'the same'}"
-        )
+        equal = "empty" if now.empty == now.alike else "the same"
+        seen = f"{now.alike} of {now.n} sample outputs are {equal}"
         return Advice("output_collapse", seen, f"the input is not used: {check} {lower}")
     if all(o.kinds <= FEW_KINDS * o.n and o.wanted_kinds >= MANY_KINDS * o.n for o in last):
         seen = f"{now.n} sample outputs are only {now.kinds} different texts"
@@ -120,11 +119,10 @@ def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice 
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """What one attention head does on some inputs.
+    """The effect of an attention head on some inputs.
 
-    layer: its path. spread: mean total-variation distance of its weights from their mean over the inputs, 0 where it
-    looks the same way at all of them. share: of what differs between inputs, how much it adds to the residual stream: a
-    root mean square over that of the stream.
+    layer: its path. spread: mean total-variation distance of its weights from their mean over the inputs. share: the
+    root mean square of its contribution's differences between inputs, over that of the residual stream.
     """
 
     layer: str
@@ -139,11 +137,10 @@ class HeadMeasure:
 
 
 def names_of_dead(heads: Sequence[HeadMeasure]) -> list[str]:
-    """The heads that do nothing.
+    """The heads that do nothing: alone, or all heads of a layer together.
 
-    Those whose weights are the same for all inputs and which add next to nothing: either alone can be sound, since
-    heads may look at fixed positions (Voita et al. 2019) or rest on a delimiter (Clark et al. 2019). And all those of a
-    layer that together add next to nothing.
+    A head alone must have equal weights for all inputs and add next to nothing: either can be sound, since heads may
+    look at fixed positions (Voita et al. 2019) or at a delimiter (Clark et al. 2019).
 
     >>> names_of_dead([HeadMeasure("a", 0, 0.0, 0.0), HeadMeasure("a", 1, 0.0, 0.5), HeadMeasure("b", 0, 0.5, 0.001)])
     ['a[0]', 'b[0]']
@@ -151,15 +148,13 @@ def names_of_dead(heads: Sequence[HeadMeasure]) -> list[str]:
     shares: dict[str, float] = {}
     for head in heads:
         shares[head.layer] = hypot(shares.get(head.layer, 0.0), head.share)
-    return [
-        head.name for head in heads if shares[head.layer] < DEAD or (head.spread < DEAD and head.share < DEAD)
-    ]
+    return [h.name for h in heads if shares[h.layer] < DEAD or (h.spread < DEAD and h.share < DEAD)]
 
 
 def dead_heads(
     dead: Sequence[str], before: Sequence[str], n_heads: int, learning_rate: float, warmup: int
 ) -> Advice | None:
-    """Heads that did nothing (`names_of_dead`) at this evaluation and at the one before, of n_heads.
+    """Heads that did nothing (`names_of_dead`) at this evaluation and the one before.
 
     >>> dead_heads(["a[0]", "b[1]"], ["b[1]"], 8, 0.002, 400).seen
     '1 of 8 heads does nothing: b[1]'
@@ -177,23 +172,24 @@ def dead_heads(
 
 
 BLOCK = 10
-"""Steps whose losses are averaged before a rule looks at them."""
-EARLY_BLOCKS, RECENT_BLOCKS, LONG_BLOCKS = 5, 10, 60
-"""Of the start that a loss must have left behind, of what it is now, and of a standstill at few tokens."""
-JUMP_BLOCKS = 20
-"""Before a leap."""
+"""Steps whose mean loss the rules see."""
+EARLY_BLOCKS, RECENT_BLOCKS, LONG_BLOCKS, JUMP_BLOCKS = 5, 10, 60, 20
+"""Blocks of the start, of the present loss, of a standstill at few tokens, and before a leap."""
 PATIENCE, AFTER_WARMUP = 400, 200
 """Steps before a loss must have fallen at all."""
 JUMP, JUMP_SPREADS, JUMP_NATS, UNTRAINED = 1.3, 6.0, 0.1, 1.25
 """A leap: times the median, robust standard deviations and nats above it; and times an untrained model's loss."""
 FALL, STILL_UNTRAINED, RISE, HIGH_RATE = 0.02, 0.95, 1.01, 0.02
-"""The share of a loss that must be gone where it is near the untrained model's or the rate this high; a rise."""
+"""The share by which a loss near the untrained model's, or at this high rate, must have fallen; a rise."""
 FEW_TOKENS, STANDSTILL, STILL_HIGH = 256, 0.025, 0.6
-"""Tokens in an update; the share of a loss that must be gone within 300 steps; the share of the early loss left."""
+"""Tokens in an update; the share by which a loss must fall within 300 steps; the share of the early loss left."""
 OVER_BEST, FAR_OVER_BEST, OVER_NATS = 1.05, 1.25, 0.02
 """Times the lowest validation loss, with and without the deciding measure's agreement, and nats above it."""
 EVALUATIONS = 3
-"""In a row that must say the same before the coach does."""
+"""Evaluations in a row that must agree."""
+SETTLED = 0.25
+"""The share of a run before which outputs and heads are not judged: at first all are alike."""
+KEPT_EVALUATIONS = 8
 WIDTH, INDENT = 79, "    "
 
 
@@ -244,9 +240,9 @@ def loss_jump(
 ) -> Advice | None:
     """A loss that leaps up, or is above that of the untrained model.
 
-    blocks: mean losses (nats) of BLOCK steps each, oldest first, the last being what is looked at. untrained: the first
-    of the run, if its weights were drawn. A leap is to JUMP times the median, and out of the spread: JUMP_SPREADS
-    robust standard deviations (1.4826 times the median distance from it), after Marian's --throw-on-divergence.
+    blocks: mean losses (nats) of BLOCK steps each, oldest first. untrained: the first of the run, if its weights were
+    drawn. A leap is to JUMP times the median, and by JUMP_SPREADS robust standard deviations (1.4826 times the median
+    distance from the median), after Marian's --throw-on-divergence.
 
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 6.0], 8.0, 500, 0.002).seen
     'the loss leapt from 2.00 to 6.00 before step 500'
@@ -277,9 +273,8 @@ def no_fall(
 ) -> Advice | None:
     """A loss that is no lower than at the start, long after the warm-up.
 
-    blocks, untrained: as in `loss_jump`. early: mean loss of steps 51 to 100. peak: the highest rate so far. A loss
-    that has left the untrained model's behind may stand still for long at a sound rate, as masked models' do before
-    they attend to anything; then only a rise counts.
+    blocks, untrained: as in `loss_jump`. early: mean loss of steps 51 to 100. peak: the highest rate so far. Below the
+    untrained model's loss only a rise counts: masked models stand still for long before they attend to anything.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
     'after 800 steps the loss is 6.90, and was 6.95 by step 100'
@@ -322,9 +317,8 @@ def small_batch(
 ) -> Advice | None:
     """A loss that stays high at an unchanged rate, where an update sees very few tokens.
 
-    blocks, early: as in `no_fall`, all at the peak of the rate. tokens: read in one update. On the corpora of
-    docs/log.md a trained model's gradient has as much noise as signal at some 10,000 tokens or more (the simple noise
-    scale of McCandlish et al. 2018, eq. 2.9); at FEW_TOKENS the noise rules.
+    blocks, early: as in `no_fall`, all at the peak of the rate. tokens: read in one update. A trained model's gradient
+    has as much noise as signal at some 10,000 tokens (docs/log.md; McCandlish et al. 2018, eq. 2.9).
 
     >>> small_batch([4.1] * 60, 5.4, 58.2, 64, 1).seen
     'the loss has been about 4.10 for 600 steps, and an update sees 58 tokens'
@@ -350,10 +344,7 @@ def small_batch(
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation: its step, the mean training loss since the last one, the validation loss, both in nats.
-
-    is_best: whether the deciding measure was the best so far.
-    """
+    """An evaluation: mean training loss since the last one, validation loss (nats); whether it was the best so far."""
 
     step: int
     training_loss: float
@@ -391,19 +382,14 @@ def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | No
     )
 
 
-SETTLED = 0.25
-"""The share of a run that must be done before outputs and heads are judged: at first all are alike."""
-KEPT_EVALUATIONS = 8
-
-
 @dataclass
 class Memory:
-    """What the coach keeps of a run, in plain values.
+    """The coach's memory of a run, in plain values.
 
-    said: rules that have spoken. losses: of the block under way. blocks: means of the last LONG_BLOCKS whole ones.
+    said: rules that have spoken. losses: of the block under way. blocks: means of the last LONG_BLOCKS whole blocks.
     untrained, early: means of steps 1 to 10 and 51 to 100, nats. total, count: training losses since the last
-    evaluation. evaluations: the one of the lowest validation loss, and those after it. outputs: of the last ones. dead:
-    heads that did nothing at the last one. peak: the highest rate so far. at_peak: whole blocks since it was reached.
+    evaluation. evaluations: from the lowest validation loss on. outputs: of the last evaluations. dead: heads that did
+    nothing at the last evaluation. peak: the highest rate so far. at_peak: whole blocks since it was reached.
     """
 
     said: list[str] = field(default_factory=list)
@@ -422,17 +408,17 @@ class Memory:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Memory:
         """The memory that `Coach.as_json` described."""
-        plain = {name: list(value) if isinstance(value, list) else value for name, value in values.items()}
-        evaluations = [Evaluated(**each) for each in values.get("evaluations", [])]
-        outputs = [Outputs(**each) for each in values.get("outputs", [])]
-        return cls(**{**plain, "evaluations": evaluations, "outputs": outputs})
+        memory = cls(**deepcopy(dict(values)))
+        memory.evaluations = [Evaluated(**each) for each in values.get("evaluations", [])]
+        memory.outputs = [Outputs(**each) for each in values.get("outputs", [])]
+        return memory
 
 
 class Coach:
-    """Told each Report of a run, it gives the advice that this one calls for; each rule speaks once in a run.
+    """Gives advice on the reports of a run; each rule speaks once.
 
-    dropout: of the model. memory: what `as_json` gave, to go on from a checkpoint. fresh: whether the weights were
-    drawn, rather than taken from another run, whose loss need not fall far.
+    dropout: of the model. memory: the value of `as_json` in a checkpoint. fresh: whether the weights were drawn at
+    random; the loss of weights from another run need not fall far.
 
     >>> coach = Coach(TrainingConfig(steps=9, warmup_steps=20), dropout=0.1)
     >>> from attendo.training.optimizer import Horizon
@@ -456,36 +442,37 @@ class Coach:
         self.memory = Memory.from_json(memory or {})
 
     def as_json(self) -> dict[str, Any]:
-        """All that the coach remembers, a few kilobytes; cheap enough for every step."""
-        memory = self.memory
-        nested = {
-            "evaluations": [vars(each) for each in memory.evaluations],
-            "outputs": [vars(each) for each in memory.outputs],
-        }
-        return {
-            name: list(value) if isinstance(value, list) else value for name, value in vars(memory).items()
-        } | nested
+        """The memory, a few kilobytes; cheap enough for every step."""
+        return asdict(self.memory)
+
+    def judges_outputs(self, report: Report) -> bool:
+        """Whether the rules on outputs and heads look at this report."""
+        is_evaluation = (
+            report.kind == "evaluation" and not report.note
+        )  # a note: of other weights than the run's
+        return is_evaluation and report.done >= SETTLED and report.progress.step > self.training.warmup_steps
 
     def hear(self, report: Report, heads: Sequence[HeadMeasure] = ()) -> list[Advice]:
-        """What there is to say now. heads: measured at this evaluation, if they were."""
-        match report.kind:
-            case "step":
-                found = self._step(report)
-            case "evaluation" if not report.note:  # a note: of other weights than the run's
-                found = self._evaluation(report, heads)
-            case _:
-                found = []
+        """The new advice on a report. heads: measured at this evaluation, if they were."""
+        found: list[Advice | None] = []
+        if report.kind == "step":
+            found = self._step(report)
+        elif report.kind == "evaluation" and not report.note:
+            found = self._evaluation(report, heads)
         new = [advice for advice in found if advice is not None and advice.rule not in self.memory.said]
         self.memory.said += [advice.rule for advice in new]
         return new
 
     def _step(self, report: Report) -> list[Advice | None]:
-        memory, config, step = self.memory, self.training, report.progress.step
+        memory = self.memory
+        config = self.training
+        step = report.progress.step
         memory.total += report.loss
         memory.count += 1
         memory.losses.append(report.loss)
         if report.rate > memory.peak:
-            memory.peak, memory.at_peak = report.rate, 0
+            memory.peak = report.rate
+            memory.at_peak = 0
         found = [long_warmup(config.warmup_steps, report.progress.horizon.end, config.learning_rate)]
         if len(memory.losses) < BLOCK:
             return found
@@ -500,14 +487,17 @@ class Coach:
         return found + self._losses(report)
 
     def _losses(self, report: Report) -> list[Advice | None]:
-        memory, config, progress = self.memory, self.training, report.progress
+        memory = self.memory
+        config = self.training
+        progress = report.progress
         untrained = memory.untrained if self.fresh else None
         found = [loss_jump(memory.blocks, untrained, progress.step, config.learning_rate)]
         if len(memory.early) < EARLY_BLOCKS:
             return found
         early = fmean(memory.early)
         if untrained is not None:
-            warmup, peak = config.warmup_steps, memory.peak
+            warmup = config.warmup_steps
+            peak = memory.peak
             found.append(no_fall(memory.blocks, early, untrained, progress.step, warmup, peak))
         if self.fresh and memory.at_peak >= LONG_BLOCKS:
             tokens = progress.tokens / progress.step
@@ -515,31 +505,29 @@ class Coach:
         return found
 
     def _evaluation(self, report: Report, heads: Sequence[HeadMeasure]) -> list[Advice | None]:
-        memory, config, evaluation = self.memory, self.training, report.evaluation
+        memory = self.memory
+        config = self.training
+        evaluation = report.evaluation
         assert evaluation is not None
         found: list[Advice | None] = []
         if "loss" in evaluation.measures and memory.count >= BLOCK:
-            self._keep(
-                Evaluated(
-                    report.progress.step,
-                    memory.total / memory.count,
-                    evaluation.measures["loss"],
-                    report.is_best,
-                )
-            )
+            mean, loss = memory.total / memory.count, evaluation.measures["loss"]
+            self._keep(Evaluated(report.progress.step, mean, loss, report.is_best))
             found.append(overfitting(memory.evaluations, self.dropout))
-            memory.total, memory.count = 0.0, 0
-        if report.done >= SETTLED and report.progress.step > config.warmup_steps:
+            memory.total = 0.0
+            memory.count = 0
+        if self.judges_outputs(report):
             memory.outputs = [*memory.outputs, outputs(evaluation.samples)][-EVALUATIONS:]
             found.append(output_collapse(memory.outputs, config.learning_rate))
             if heads:
                 before, memory.dead = memory.dead, names_of_dead(heads)
-                rate, warmup = config.learning_rate, config.warmup_steps
+                rate = config.learning_rate
+                warmup = config.warmup_steps
                 found.append(dead_heads(memory.dead, before, len(heads), rate, warmup))
         return found
 
     def _keep(self, evaluated: Evaluated) -> None:
-        """The best so far, and the latest after it."""
+        """Keeps the evaluation of the lowest loss, and the latest after it."""
         memory = self.memory
         if not memory.evaluations or evaluated.validation_loss < memory.evaluations[0].validation_loss:
             memory.evaluations = [evaluated]

@@ -1,7 +1,6 @@
 """The cost of an update, calculated: parameters, operations and bytes of memory, from modules and batch lengths.
 
-Nothing here is measured and no weight is held: a model is built on torch's meta device. `scaling.py` has many
-accelerators. docs/en/scale.md has all formulas, and how far they are from measurements.
+Models are built on torch's meta device, without weights. docs/en/scale.md has all formulas and their errors.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from attendo.training.lora import Adapter
 from attendo.training.losses import CHUNK_VALUES
 from attendo.training.optimizer import hidden_matrices
 
-BESIDE = {"q_proj", "k_proj", "v_proj", "in_proj", "gate_proj"}
-"""Layers that stand side by side: what one of them gives, another does not read."""
+PARALLEL = {"q_proj", "k_proj", "v_proj", "in_proj", "gate_proj"}
+"""Layers that read the same input."""
 
 
 def on_paper(config: ModelConfig) -> Model:
-    """The model without memory for its weights, on torch's meta device: the very modules that training builds.
+    """The model on torch's meta device, without memory for its weights.
 
     >>> config = ModelConfig(vocab_size=37_000, d_model=1024, d_ff=4096, n_heads=16, attention_bias=False,
     ...                      n_encoder_layers=6, n_decoder_layers=6)
@@ -39,23 +38,14 @@ def on_paper(config: ModelConfig) -> Model:
 
 
 def parameter_groups(model: nn.Module) -> dict[str, int]:
-    """Trained numbers of the embeddings, encoder, decoder and output; a matrix that two share counts at the first."""
+    """Trained parameters of the embeddings, encoder, decoder and output; a shared matrix counts at the first."""
     groups: dict[str, int] = {"embeddings": 0, "encoder": 0, "decoder": 0, "output": 0}
     for path, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups[_part(path)] += parameter.numel()
+            first = path.partition(".")[0]
+            part = "embeddings" if first.endswith("embedding") else first
+            groups[part if part in groups else "output"] += parameter.numel()
     return {name: count for name, count in groups.items() if count}
-
-
-def _part(path: str) -> str:
-    first = path.partition(".")[0]
-    return (
-        "embeddings"
-        if first.endswith("embedding")
-        else first
-        if first in ("encoder", "decoder")
-        else "output"
-    )
 
 
 # ---- operations
@@ -63,11 +53,10 @@ def _part(path: str) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """What goes through a model: sums over the rows of a batch, real tokens without padding.
+    """The work of a batch: sums over its rows, without padding.
 
-    source, target: tokens that encoder and decoder read. output: rows of the output layer. source_pairs,
-    target_pairs, cross_pairs: of query and key, Σ src², ½ Σ tgt² (a causal query sees half of the keys on average)
-    and Σ tgt · src.
+    source, target: tokens of encoder and decoder. output: rows of the output layer. source_pairs, target_pairs,
+    cross_pairs: of query and key, Σ src², ½ Σ tgt² (a causal query sees half of the keys on average) and Σ tgt · src.
     """
 
     source: float = 0.0
@@ -108,22 +97,12 @@ def mean_load(loads: Iterable[Load]) -> Load:
     return Load(*(sum(column) / len(rows) for column in zip(*rows, strict=True)))
 
 
-def multiplications(model: nn.Module) -> Load:
-    """How many numbers each unit of a load is multiplied by in one forward pass: weights a token passes, widths a pair.
-
-    A weight of a projection of the memory (the keys and values of cross-attention) is passed by source tokens; a pair
-    of query and key takes head_dim multiplications for its score and value_dim for its value, in each head. Embeddings
-    are looked up, not multiplied, and cost nothing here.
-    """
-    found = {field.name: 0.0 for field in fields(Load)}
-    for path, module in model.named_modules():
-        for name, count in fields_of(module, path).items():
-            found[name] += count
-    return Load(**found)
-
-
 def fields_of(module: nn.Module, path: str) -> dict[str, int]:
-    """The multiplications of one module by the field of Load that they belong to; none for most.
+    """The multiplications of one module in a forward pass, per unit of the field of Load that they belong to.
+
+    The weights of a linear layer count per token; source tokens pass the keys and values of cross-attention. A pair of
+    query and key takes head_dim multiplications for its score and value_dim for its value, in each head. Embeddings
+    are looked up, not multiplied.
 
     >>> fields_of(nn.Linear(2, 3), "decoder.blocks.0.cross_attention.k_proj")
     {'source': 6}
@@ -142,7 +121,7 @@ def fields_of(module: nn.Module, path: str) -> dict[str, int]:
 
 
 def reached(model: nn.Module) -> set[str]:
-    """The paths of the modules to whose input a gradient goes back, since something before them is trained.
+    """The paths of the modules whose input gets a gradient, since something before them is trained.
 
     >>> model = on_paper(ModelConfig(architecture="decoder", vocab_size=11, n_encoder_layers=0, n_decoder_layers=2))
     >>> _ = model.embedding.requires_grad_(False)
@@ -162,9 +141,9 @@ def reached(model: nn.Module) -> set[str]:
         if isinstance(residual, Residual) and residual.norm_first:
             comes[side] = comes[side] or learns(residual.norm)
         before[path] = dict(comes)
-        # layers side by side read what came before the first of them, and so does A of an adapter; B reads what A gives
+        # parallel layers and A of an adapter read the input of the first of them; B reads the output of A
         gives = path.endswith("lora.up")
-        at = before[parent] if name in BESIDE and not gives else comes
+        at = before[parent] if name in PARALLEL and not gives else comes
         if at["source" if memory and not gives else side]:
             found.add(path)
         comes[side] = comes[side] or learns(module, recurse=False) or (memory and comes["source"])
@@ -177,15 +156,16 @@ def learns(module: nn.Module, recurse: bool = True) -> bool:
 
 
 def _side(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """Whether a module works on what the encoder or on what the decoder reads."""
+    """Whether a module works on the encoder's or on the decoder's input."""
     if "encoder" not in modules or path.startswith(("decoder", "target_")):
         return "target"
     return "target" if path.startswith("output") and "decoder" in modules else "source"
 
 
 def training_multiplications(model: nn.Module) -> Load:
-    """As `multiplications`, a third for each of the passes that training makes: forward, and, as far as something is
-    trained there or before, towards the inputs and towards the weights. Equal to them where nothing is frozen.
+    """The multiplications per unit of a load, times the passes / 3: forward, to the inputs, and to the weights.
+
+    Where nothing is frozen, these are the multiplications of one forward pass.
     """
     found = {field.name: 0.0 for field in fields(Load)}
     gets = reached(model)
@@ -200,11 +180,11 @@ def training_multiplications(model: nn.Module) -> Load:
 
 
 def training_flops(passed: Load, load: Load) -> float:
-    """Floating-point operations of an update's products: 6 for each multiplication of the forward pass.
+    """Floating-point operations of an update's products: 6 per multiplication of the forward pass.
 
-    2 forward, 4 backward (towards the inputs and towards the weights), Kaplan et al. 2020, section 2.1. With the
-    usual widths that is 6 x weights x tokens + 12 x q_len x k_len x d_model per attention layer, half if causal.
-    Norms, activations, dropout, softmax and the optimizer are not counted, nor is what is computed twice.
+    2 forward, 4 backward (to the inputs and to the weights), Kaplan et al. 2020, section 2.1. With the usual widths
+    that is 6 x weights x tokens + 12 x q_len x k_len x d_model per attention layer, half if causal. Norms, activations,
+    dropout, softmax, recomputation and the optimizer are not counted.
 
     >>> training_flops(Load(source=100.0), Load(source=7.0))
     4200.0
@@ -212,19 +192,19 @@ def training_flops(passed: Load, load: Load) -> float:
     return 6.0 * sum(a * b for a, b in zip(astuple(passed), astuple(load), strict=True))
 
 
-# ---- memory: the terms follow what autograd keeps for these layers; tests compare them with what torch keeps
+# ---- memory: tests compare the terms with the tensors that autograd keeps
 
 
 FLOAT, HALF, BOOL = 4, 2, 1
-"""Bytes of a number in float32 (weights, gradients, states, the residual stream) and in 16 bits, and of a truth."""
+"""Bytes of a float32 (weights, gradients, states, the residual stream), of a 16-bit number, and of a boolean."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Positions of a batch with its padding, which takes memory as the real tokens do.
+    """Positions of a batch, padding included.
 
-    source, target: what encoder and decoder read; output: rows of the output layer. source_mask, target_mask,
-    cross_mask: entries of the matrix that masks attention, 0 where it needs none.
+    source, target: of encoder and decoder; output: rows of the output layer. source_mask, target_mask, cross_mask:
+    entries of the attention mask, 0 without a mask.
     """
 
     source: float = 0.0
@@ -259,16 +239,16 @@ def cells_of(batch: Batch) -> Cells:
 
 
 def times(cells: Cells, factor: float) -> Cells:
-    """So many times as many rows of the same lengths."""
+    """The cells of `factor` times as many rows of the same lengths."""
     return Cells(*(factor * value for value in astuple(cells)))
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training holds at once. weights: with the copies that autocast keeps. states: of the optimizer.
+    """Bytes that training holds at once. weights: with the copies of autocast. states: of the optimizer.
 
-    activations: kept by the forward pass for the backward pass. loss: of the output layer and its gradients.
-    spare: of the largest matrix, whose gradient may arrive in parts.
+    activations: kept for the backward pass. loss: of the output layer and its gradients. spare: of the largest
+    matrix, whose gradient may arrive in parts.
     """
 
     weights: float
@@ -280,33 +260,29 @@ class Memory:
 
     @property
     def peak(self) -> float:
-        """The largest sum of what stands at one time.
-
-        Gradients come as activations go, layer by layer, so the peak is at one end of the backward pass: all
-        activations and the loss, or all gradients.
-        """
+        """The most bytes at one time: at the start of the backward pass (activations, loss) or its end (gradients)."""
         return self.weights + self.states + max(self.activations + self.loss, self.gradients + self.spare)
 
 
 @dataclass(frozen=True)
 class Formats:
-    """What decides how many bytes a number takes: products of 16 bits under autocast or not, and where."""
+    """The number formats: products of 16 bits under autocast or not, on a GPU or a CPU."""
 
     half: bool = False
     on_gpu: bool = False
 
     @property
     def product(self) -> int:
-        """Of what a linear layer gives."""
+        """Bytes of a linear layer's output."""
         return HALF if self.half else FLOAT
 
     @property
     def heads(self) -> int:
-        """Of queries, keys and values: the fused kernel works in float32 on a CPU."""
+        """Bytes of queries, keys and values: the fused kernel works in float32 on a CPU."""
         return HALF if self.half and self.on_gpu else FLOAT
 
     def mask(self, size: int) -> int:
-        """What dropout keeps of a value of that size: a number like it on a CPU, a truth on a GPU."""
+        """Bytes of dropout's mask for a value of this size: an equal number on a CPU, a boolean on a GPU."""
         return BOOL if self.on_gpu else size
 
 
@@ -321,21 +297,20 @@ def training_memory(
 ) -> Memory:
     """The memory of an update whose largest batch has these cells.
 
-    A parameter takes 4 bytes, and if it is trained its gradient 4 and AdamW's two moments 8; muon: one moment (4) of
-    the hidden layers' matrices; averaged: 4 more, of a moving average. Autocast keeps a copy (2) of each matrix that
-    it multiplies with.
+    A parameter takes 4 bytes, a trained one 4 for its gradient and 8 for AdamW's two moments; muon: one moment (4) of
+    the hidden layers' matrices; averaged: 4 for a moving average. Autocast keeps a copy (2) of each linear matrix.
     """
     learned = [p.numel() for p in model.parameters() if p.requires_grad]
     n = sum(learned)
-    hidden = sum(p.numel() for p in hidden_matrices(model))
-    linear = {
-        module.weight: module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear)
-    }
+    hidden = sum(p.numel() for p in hidden_matrices(model)) if muon else 0
+    linear = (
+        {module.weight for module in model.modules() if isinstance(module, nn.Linear)} if formats.half else ()
+    )
+    copies = HALF * sum(weight.numel() for weight in linear)
     return Memory(
-        weights=FLOAT * sum(p.numel() for p in model.parameters())
-        + (HALF * sum(linear.values()) if formats.half else 0),
+        weights=FLOAT * sum(p.numel() for p in model.parameters()) + copies,
         gradients=FLOAT * n,
-        states=2 * FLOAT * n + (FLOAT * n if averaged else 0) - (FLOAT * hidden if muon else 0),
+        states=FLOAT * ((3 if averaged else 2) * n - hidden),
         activations=activation_bytes(model, cells, formats, checkpointing=checkpointing),
         loss=loss_bytes(model.get_submodule("output_proj"), cells.output, formats),
         spare=FLOAT * max(learned),
@@ -343,9 +318,8 @@ def training_memory(
 
 
 def loss_bytes(output: nn.Module, rows: float, formats: Formats = Formats()) -> float:
-    """The output layer and the loss in one pass over chunks: hidden states and their gradient, ∂W twice, and one chunk.
-
-    A chunk has logits, probabilities and what is between them, about three numbers each.
+    """The output layer and the loss over chunks: hidden states and their gradient, ∂W twice, and one chunk of logits,
+    probabilities and intermediate values, about three numbers each.
     """
     assert isinstance(output, nn.Linear)
     vocab, width = output.weight.shape
@@ -358,13 +332,15 @@ def activation_bytes(
 ) -> float:
     """Bytes that the forward pass keeps for the backward pass, padding included, without the loss.
 
-    In float32 with LayerNorm, ReLU and dropout a block of self-attention keeps 10d + d_ff numbers a position: two
+    In float32 with LayerNorm, ReLU and dropout a block of self-attention keeps 10d + d_ff numbers per position: two
     inputs of norms, the input, query, key, value and result of attention, the inputs of the feed-forward net's layers
     and two masks. checkpointing: only the input of each block is kept, and one block at a time is computed again (Chen
-    et al. 2016). What is frozen, with all before it, keeps nothing. What is frozen behind something trained is counted
-    like the trained: right within 5 % with adapters on all layers, up to a third too much with them on few.
+    et al. 2016). Frozen parts keep nothing, unless something before them is trained; these count fully, which is right
+    within 5 % with adapters on all layers, and up to a third too much with adapters on few.
     """
-    blocks, inputs, rest = [0.0], 0.0, 0.0
+    blocks = [0.0]
+    inputs = 0.0
+    rest = 0.0
     gets = reached(model)
     for path, module in model.named_modules():
         if not learns(module) and not any(f"{place}.".startswith(f"{path}.") for place in gets):
@@ -388,7 +364,7 @@ def activation_bytes(
 
 
 def _block_bytes(block: nn.Module, place: str, cells: Cells, formats: Formats) -> float:
-    """What one block keeps."""
+    """Bytes that a block keeps."""
     decodes = place.startswith("decoder")
     n, mask = (cells.target, cells.target_mask) if decodes else (cells.source, cells.source_mask)
     total = 0.0
@@ -423,34 +399,34 @@ def _attention_bytes(
     biased = isinstance(attention.positions, DistanceBias)
     # the logarithm of each row's sum, and the mask, or a bias of each head in its place
     kept += FLOAT * heads * queries + FLOAT * mask * (heads if biased else 1)
-    if formats.half:  # each projection has a copy of its own of what it reads
+    if formats.half:  # each projection has its own copy of its input
         kept += HALF * (queries * width + 2 * keys * memory)
         return kept + (0 if formats.on_gpu and not mask else HALF * given)
-    copied = mask or isinstance(attention.positions, Rotary)  # what the kernel gives, for the projection
+    copied = mask or isinstance(attention.positions, Rotary)  # the kernel's output, for the projection
     return kept + FLOAT * queries * width + (FLOAT * given if copied else 0)
 
 
 def _feed_forward_bytes(net: FeedForward, formats: Formats) -> float:
-    """A position. ReLU's result is all that its gradient needs; other activations keep what they read, too."""
+    """Bytes per position. ReLU keeps its output, other activations their input as well."""
     width, inner = net.in_proj.in_features, net.in_proj.out_features
     inputs = formats.product * width * (2 if formats.half and net.gate_proj is not None else 1)
     is_relu, is_gated = net.activation is nn.functional.relu, net.gate_proj is not None
     numbers = (1 if is_relu else 2) + (2 if is_gated else 0)
     kept = inputs + numbers * inner * formats.product
-    if net.dropout.p:  # its mask; what it gives takes the place of what it reads, but for ReLU's result
+    if net.dropout.p:  # its mask, and its output beside ReLU's
         kept += inner * (formats.mask(formats.product) + (formats.product if is_relu and not is_gated else 0))
     return kept
 
 
 def _adapter_bytes(adapter: Adapter, formats: Formats) -> float:
-    """A position: what B reads, and with dropout what A reads, and the mask."""
+    """Bytes per position: the input of B, and with dropout the input of A and the mask."""
     width, rank = adapter.down.in_features, adapter.down.out_features
     dropped = width * (formats.product + formats.mask(FLOAT)) if adapter.dropout.p else 0
     return rank * formats.product + dropped
 
 
 def _norm_bytes(norm: nn.Module) -> float:
-    """A position: what the norm reads, and its mean and deviation; an RMSNorm keeps the quotient, too."""
+    """Bytes per position: the norm's input, its mean and deviation, and the quotient of an RMSNorm."""
     return FLOAT * _width(norm) * (1 if isinstance(norm, nn.LayerNorm) else 2) + 2 * FLOAT
 
 

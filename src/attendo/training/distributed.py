@@ -1,4 +1,4 @@
-"""The processes of a training job: the numbers and JSON that they exchange, and tensors of which each has some rows."""
+"""The processes of a training job: their exchange of numbers and JSON, and tensors sharded by rows."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from attendo.files import atomic_folder
 
 Row = TypeVar("Row")
 PREPARING = timedelta(days=7)
-"""For how long the ranks of a machine wait for the one that prepares their data; if it dies, torchrun ends them."""
+"""The longest wait for the rank that prepares the data; if it dies, torchrun ends the others."""
 LOST = ("gloo", "nccl", "connection", "timed out")
 """Words in the errors of a rank whose peers are gone."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ranks:
-    """One process among those that train one model together. Each method is called by all of them, in the same order.
+    """One of the processes that train a model together. All of them call each method, in the same order.
 
-    rank: this one's number, of `world`. local: its number on its machine, hence its GPU; machine: that one's number.
-    restarts: how often torchrun has started anew. One thread at a time may use a group: `beside` is for another.
+    rank: its number, of `world`. local: its number on its machine, and of its GPU; machine: the machine's number.
+    restarts: of torchrun. Only one thread at a time may use a group: `beside` is for another thread.
 
     >>> alone = Ranks()
     >>> alone.gathered({"a": 1}), alone.total(torch.ones(2)).tolist(), alone.shared("ab", list)
@@ -56,11 +56,11 @@ class Ranks:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes and says."""
+        """Whether this is the rank that writes and prints."""
         return self.rank == 0
 
     def total(self, values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """The sums over the ranks, the same on all of them: of a few numbers, in main memory."""
+        """The sums over the ranks, equal on all of them: of a few numbers, in main memory."""
         if self.world == 1:
             return values
         sums = values.detach().to("cpu", torch.float64, copy=True)
@@ -80,15 +80,11 @@ class Ranks:
         return [json.loads(part[: int(n)].numpy().tobytes()) for part, n in zip(parts, sizes, strict=True)]
 
     def broadcast(self, value: Any) -> Any:
-        """The first rank's JSON value; what the others give does not count."""
+        """The first rank's JSON value."""
         return self.gathered(value if self.is_first else None)[0]
 
-    def wait(self) -> None:
-        """Returns when all ranks have called it."""
-        self.total(torch.zeros(1))
-
     def shared(self, rows: Sequence[Row], work: Callable[[Sequence[Row]], Sequence[Any]]) -> list[Any]:
-        """work(rows), one JSON value a row: each rank does every world-th row, and all get all, in the rows' order."""
+        """work(rows), one JSON value per row, in their order: each rank does every world-th row, and all get all."""
         if self.world == 1:
             return list(work(rows))
         own = rows[self.rank :: self.world]
@@ -97,9 +93,9 @@ class Ranks:
 
     @contextmanager
     def in_turn(self, name: str, everywhere: bool = False) -> Iterator[None]:
-        """Around work whose result stays on a machine's disk: its local rank 0 does it first, then all others.
+        """Around work whose result is on a machine's disk: its local rank 0 does it first, then the others.
 
-        name: of the work; each has its own. everywhere: rank 0 of all does it first, for a disk that all share.
+        name: unique for the work. everywhere: rank 0 of all machines does it first, for a shared disk.
         """
         key = f"done/{name}/{'all' if everywhere else self.machine}"
         number = self.rank if everywhere else self.local
@@ -110,7 +106,7 @@ class Ranks:
             self.store.set(key, "1")
 
     def beside(self) -> Ranks:
-        """The same ranks with a channel of their own, for another thread."""
+        """The same ranks with their own group, for another thread."""
         return self if self.world == 1 else replace(self, group=dist.new_group(backend="gloo"))
 
 
@@ -121,26 +117,24 @@ ALONE = Ranks()
 def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
     """Within it, this process is one of those that torchrun has started; without torchrun it is ALONE.
 
-    device: "cpu" or "cuda", whose collectives are NCCL's. timeout_seconds: after which a rank that does not answer is
-    given up. Raises AttendoError where one is lost or hangs; torchrun then ends the others, or starts all anew.
+    device: "cpu" or "cuda", with NCCL's collectives. timeout_seconds: the longest wait for a rank. Raises AttendoError
+    where a rank is lost or hangs; torchrun then ends the others, or restarts all.
     """
-    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    rank, world = _from_environment("RANK"), _from_environment("WORLD_SIZE", 1)
     if world == 1:
         yield ALONE
         return
     timeout = timedelta(seconds=timeout_seconds)
-    local = int(os.environ.get("LOCAL_RANK", "0"))
+    local = _from_environment("LOCAL_RANK")
     try:
         store = _store(rank, world, timeout)
         if device == "cuda":
             torch.cuda.set_device(local)
         backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
-        machine, restarts = (
-            int(os.environ.get(name, "0")) for name in ("GROUP_RANK", "TORCHELASTIC_RESTART_COUNT")
-        )
-        yield Ranks(rank, world, local, machine, restarts, store=store)
-        dist.destroy_process_group()  # not after an error: it would wait for the lost
+        restarts = _from_environment("TORCHELASTIC_RESTART_COUNT")
+        yield Ranks(rank, world, local, _from_environment("GROUP_RANK"), restarts, store=store)
+        dist.destroy_process_group()  # after an error it would wait for the lost rank
     except RuntimeError as error:
         if not isinstance(error, dist.DistError) and not any(word in str(error).lower() for word in LOST):
             raise
@@ -151,11 +145,12 @@ def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
         ) from error
 
 
-def _store(rank: int, world: int, timeout: timedelta) -> Store:
-    """The job's key-value store, under a name that only the processes living now know.
+def _from_environment(name: str, default: int = 0) -> int:
+    return int(os.environ.get(name, default))
 
-    torchrun keeps one store over all restarts, and what is read there under the old names are addresses of the dead.
-    """
+
+def _store(rank: int, world: int, timeout: timedelta) -> Store:
+    """The job's key-value store with a prefix of these processes: torchrun keeps one store, with old addresses."""
     store = TCPStore(
         os.environ["MASTER_ADDR"],
         int(os.environ["MASTER_PORT"]),
@@ -168,12 +163,12 @@ def _store(rank: int, world: int, timeout: timedelta) -> Store:
 
 
 def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str:
-    """A name that all ranks have settled on, and that nobody before them can have used.
+    """A new name that all ranks agree on: the hash of a random word of each.
 
-    Each writes a random word; rank 0 collects them, and goes on once each of the others has found its own word in the
-    collection; its name is the hash of that.
+    Rank 0 collects the words, and continues when each other rank has seen its own word in the collection.
     """
-    word, deadline = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
+    word = secrets.token_hex(8)
+    deadline = time.monotonic() + timeout.total_seconds()
     store.set(f"attendo/word/{rank}", word)
     others = range(1, world)
     while time.monotonic() < deadline:
@@ -200,12 +195,12 @@ def _agreed_name(store: Store, rank: int, world: int, timeout: timedelta) -> str
 
 
 FIRST_ROWS = "first_rows"
-"""In a file's header: where the rows of each of its tensors begin in the whole, and the whole's rows; JSON."""
+"""The key in a file's header for the first row of each tensor in the whole, and the number of all rows; JSON."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of a tensor that has `of` of them, from row `first` on; a whole tensor has its own number, from 0 on."""
+    """Rows of a tensor with `of` rows, from row `first` on."""
 
     tensor: Tensor
     first: int
@@ -213,26 +208,26 @@ class Rows:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Whether this rank holds rows of it only."""
+    """Whether this rank has only some rows of a tensor."""
     if type(tensor) in (Tensor, nn.Parameter):
         return False
-    from torch.distributed.tensor import DTensor  # half a second, for FSDP2 alone
+    from torch.distributed.tensor import DTensor  # takes half a second
 
     return isinstance(tensor, DTensor)
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor: its rows of a sharded one, else all."""
+    """The rows of a tensor on this rank: of a tensor that is not sharded, all."""
     return cast(Any, tensor).to_local() if is_sharded(tensor) else tensor
 
 
 def gathered(tensor: Tensor) -> Tensor:
-    """The whole of a tensor, sharded or not; of a sharded one, all ranks ask together."""
+    """The whole tensor, sharded or not; all ranks call it together."""
     return cast(Any, tensor).full_tensor() if is_sharded(tensor) else tensor
 
 
 def rows_of(tensor: Tensor) -> Rows:
-    """What this rank holds of a tensor, and where that belongs.
+    """The rows of a tensor on this rank, with their place.
 
     >>> rows_of(torch.zeros(3, 2)).of
     3
@@ -242,24 +237,28 @@ def rows_of(tensor: Tensor) -> Rows:
 
 
 def span(tensor: Tensor) -> tuple[int, int]:
-    """The first row that this rank holds of a tensor, and the row behind its last."""
+    """The first row of a tensor on this rank, and the row after its last."""
     n = tensor.shape[0] if tensor.ndim else 1
     if not is_sharded(tensor):
         return 0, n
     mesh = cast(Any, tensor).device_mesh
-    each = -(-n // mesh.size())  # FSDP2 cuts along the rows, the last pieces being shorter, or empty
+    each = -(-n // mesh.size())  # FSDP2 cuts along the rows; the last pieces are shorter, or empty
     first = min(n, each * mesh.get_local_rank())
     return first, min(n, first + each)
 
 
 def with_rows(tensor: Tensor, rows: Tensor) -> Tensor:
-    """A tensor sharded as another, of which these are this rank's rows."""
+    """A tensor that is sharded as another, with these rows on this rank."""
     from torch.distributed.tensor import DTensor
 
-    like, shape, stride = cast(DTensor, tensor), tensor.shape, tensor.stride()
-    rows = rows.to(like.device)
+    like = cast(DTensor, tensor)
     return DTensor.from_local(
-        rows, like.device_mesh, like.placements, run_check=False, shape=shape, stride=stride
+        rows.to(like.device),
+        like.device_mesh,
+        like.placements,
+        run_check=False,
+        shape=like.shape,
+        stride=like.stride(),
     )
 
 
@@ -269,24 +268,22 @@ def shard_name(stem: str, ranks: Ranks = ALONE) -> str:
     >>> shard_name("model", Ranks(1, 4))
     'model-2-of-4.safetensors'
     """
-    return (
-        f"{stem}.safetensors" if ranks.world == 1 else f"{stem}-{ranks.rank + 1}-of-{ranks.world}.safetensors"
-    )
+    part = "" if ranks.world == 1 else f"-{ranks.rank + 1}-of-{ranks.world}"
+    return f"{stem}{part}.safetensors"
 
 
 def save_rows(tensors: Mapping[str, Rows], path: Path) -> None:
-    """One file of this rank's rows. Raises OSError where the system refuses."""
+    """Writes one file of this rank's rows. Raises OSError where the system cannot."""
     places = {name: [rows.first, rows.of] for name, rows in sorted(tensors.items())}
+    values = {name: rows.tensor for name, rows in tensors.items()}
     try:
-        save_file(
-            {name: rows.tensor for name, rows in tensors.items()}, path, {FIRST_ROWS: json.dumps(places)}
-        )
+        save_file(values, path, {FIRST_ROWS: json.dumps(places)})
     except SafetensorError as error:  # a full disk, most often
         raise OSError(*refusal(error), str(path)) from error
 
 
 def refusal(error: Exception) -> tuple[int, str]:
-    """The number and the words of what the system refused, which safetensors' own words name at their end.
+    """The number and the text of the system's error, which are at the end of safetensors' message.
 
     >>> refusal(SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"))
     (28, 'No space left on device')
@@ -298,12 +295,10 @@ def refusal(error: Exception) -> tuple[int, str]:
 
 
 class Stored(Mapping[str, Tensor]):
-    """The tensors of all files of one stem in a folder, by name, whoever wrote them; nothing is read before its time.
+    """The tensors of all files of one stem in a folder, by name, written by any number of ranks; each is read lazily.
 
-    like: tensors that those are for: of a parameter that is sharded, and of what is kept of it ("PARAMETER/KEY"),
-    a rank reads its own rows only, and gets them as a tensor sharded in the same way.
-
-    Raises AttendoError where a shard is missing.
+    like: the tensors of a model: of a sharded parameter, and of its states ("PARAMETER/KEY"), a rank reads its own rows
+    only, as a tensor that is sharded in the same way. Raises AttendoError where a shard is missing.
     """
 
     def __init__(self, folder: Path, stem: str, like: Mapping[str, Tensor] | None = None):
@@ -332,7 +327,7 @@ class Stored(Mapping[str, Tensor]):
         return with_rows(target, self._read(name, *span(target)))
 
     def shape(self, name: str) -> list[int]:
-        """Of the whole tensor; it is not read for that."""
+        """The shape of the whole tensor, which is not read."""
         shape = self._parts[name][0][1].get_slice(name).get_shape()
         return [self._of[name], *shape[1:]] if shape else []
 
@@ -341,7 +336,8 @@ class Stored(Mapping[str, Tensor]):
         parts = self._parts[name]
         if not self.shape(name):
             return parts[0][1].get_tensor(name)
-        found, place = [parts[0][1].get_slice(name)[0:0]], first
+        found = [parts[0][1].get_slice(name)[0:0]]
+        place = first
         for begins, file in sorted(parts, key=lambda part: part[0]):
             rows = file.get_slice(name)
             if begins <= place < (high := min(end, begins + rows.get_shape()[0])):
@@ -373,10 +369,10 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
 def write_together(
     path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
 ) -> None:
-    """A folder that all ranks write their files into, whole or not at all; it replaces one of that name.
+    """Writes a folder with files of all ranks, whole or not at all; it replaces a folder of this name.
 
-    write: called by each rank with the hidden folder; finish: by the first, when all have written. Raises OSError on
-    all of them where one failed; nothing has changed then.
+    Each rank calls `write` with the hidden folder; then the first calls `finish`. Raises OSError on all ranks where one
+    failed.
     """
     if ranks.is_first:
         failed: list[tuple[int, str]] = []
@@ -402,7 +398,7 @@ def write_together(
 
 
 def _failures(folder: Path, write: Callable[[Path], None], ranks: Ranks) -> list[tuple[int, str]]:
-    """Lets each rank write; what went wrong on any of them, as `refusal` has it."""
+    """Calls `write` on each rank; the errors of all ranks, as in `refusal`."""
     error = None
     try:
         write(folder)

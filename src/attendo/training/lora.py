@@ -1,4 +1,4 @@
-"""Low-rank adapters (LoRA): beside each projection of a trained model a small product learns; its own weights rest."""
+"""Low-rank adapters (LoRA): a small trained product is added to each projection of a model with frozen weights."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from attendo.training.distributed import gathered
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
-    """The parameters of the parts, each a module's or a parameter's path, as often as a part holds them.
+    """The parameters of the parts, each the path of a module or a parameter; a shared matrix belongs to both parts.
 
-    A matrix that two parts share belongs to both. setting: where the parts stand, for the message. Raises AttendoError
-    for a part that the model has not, with the nearest that it has.
+    setting: the setting that names the parts, for the message. Raises AttendoError for an unknown part, with the
+    nearest known one.
 
     >>> model = nn.ModuleDict({"encoder": nn.Linear(2, 3), "output": nn.Linear(3, 2)})
     >>> [tuple(p.shape) for p in parameters_of(model, ["encoder", "output.bias"], "training.frozen")]
@@ -42,9 +42,9 @@ def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Keeps the parts of a model from being trained: they get no gradient and no state of the optimizer.
+    """Freezes the parts of a model: they get no gradient and no state of the optimizer.
 
-    Raises AttendoError for a part that the model has not, and where nothing is left to train.
+    Raises AttendoError for an unknown part, and where nothing is left to train.
     """
     for parameter in parameters_of(model, parts, "training.frozen"):
         parameter.requires_grad_(False)
@@ -53,7 +53,7 @@ def freeze(model: nn.Module, parts: Sequence[str]) -> None:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What to say of a name that is not among those known: the most like it, or the shortest ones.
+    """A hint for an unknown name: the most similar known name, or the shortest ones.
 
     >>> nearest("q_porj", ["q_proj", "v_proj"]), nearest("x", ["q_proj", "v_proj"])
     ('did you mean q_proj?', 'there are q_proj, v_proj')
@@ -65,18 +65,16 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 def _places(model: nn.Module) -> list[str]:
     """The paths of all modules that hold parameters, and of the parameters."""
-    places: dict[str, None] = {}
-    for path, _ in model.named_parameters(remove_duplicate=False):
-        steps = path.split(".")
-        places |= {".".join(steps[:depth]): None for depth in range(1, len(steps) + 1)}
-    return list(places)
+    paths = [path.split(".") for path, _ in model.named_parameters(remove_duplicate=False)]
+    places = (".".join(steps[: depth + 1]) for steps in paths for depth in range(len(steps)))
+    return list(dict.fromkeys(places))
 
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 OUTPUT = "output_proj"
-"""The layer that every model ends with. Its matrix may be the embedding's, so it has no adapter."""
+"""The last layer of every model. Its matrix may be the embedding's, so it has no adapter."""
 DOWN, UP = "lora.down.weight", "lora.up.weight"
-"""A and B, behind the path of their layer."""
+"""The names of A and B after the path of their layer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +113,7 @@ OFF = LoraConfig()
 
 
 class Adapter(nn.Module):
-    """(α / r) B A x: what is added to a linear layer's W x; A `[r, d_in]` is `down`, B `[d_out, r]`, 0 at first, `up`.
+    """(α / r) B A x, which is added to a layer's W x; A `[r, d_in]` is `down`, B `[d_out, r]` is `up`, at first 0.
 
     Hu et al. 2021, eq. 3. Raises ValueError for a rank below 1.
 
@@ -139,11 +137,11 @@ class Adapter(nn.Module):
         self.scale = alpha / rank
 
     def forward(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """What is added for each row."""
+        """The vector that is added for each row."""
         return self.up(self.down(self.dropout(x))) * self.scale
 
     def merged(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
-        """W + (α / r) B A, a matrix of its own; shards of A and B are gathered."""
+        """W + (α / r) B A, a new matrix; shards of A and B are gathered."""
         return merged(weight, gathered(self.down.weight), gathered(self.up.weight), self.scale)
 
 
@@ -153,7 +151,7 @@ def merged(
     up: Float[Tensor, "d_out r"],
     scale: float,
 ) -> Float[Tensor, "d_out d_in"]:
-    """W + scale · B A, added up in float64: the same on any device but for the last bit.
+    """W + scale · B A, summed in float64: equal on any device up to the last bit.
 
     >>> merged(torch.zeros(2, 2), torch.ones(1, 2), torch.tensor([[1.0], [2.0]]), 0.5)
     tensor([[0.5000, 0.5000],
@@ -164,7 +162,7 @@ def merged(
 
 @cache
 def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
-    """A kind of linear layer that is another one but for the sum: its own product, and that of its child `lora`.
+    """A subclass of a linear layer that adds the product of its child `lora`.
 
     >>> issubclass(adapted(nn.Linear), nn.Linear), adapted(nn.Linear) is adapted(nn.Linear)
     (True, True)
@@ -181,32 +179,30 @@ def adapted(kind: type[nn.Linear]) -> type[nn.Linear]:
 
 
 def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
-    """A twin of the model with an adapter at each target: a module tree of its own around the very same parameters.
+    """A copy of the model's modules around the same parameters, with an adapter at each target.
 
-    Of those, only the parts that are trained whole are still trained. Names stay, and the model itself has no line
-    about adapters; at rank 0 it is its own twin. What is frozen already has no adapter and is not trained.
-    Raises AttendoError for a target or a part that the model has not, and where no target is left.
+    Of the parameters, only those of `config.trained` are still trained. Frozen layers get no adapter. At rank 0 the
+    result is the model itself. Raises AttendoError for an unknown target or part, and where no target is left.
     """
     if not config.rank:
         return model
     whole = {id(p) for p in parameters_of(model, config.trained, "lora.trained") if p.requires_grad}
     paths = target_paths(model, config, whole)
-    twin = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
-    for parameter in twin.parameters():
+    result = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
+    for parameter in result.parameters():
         parameter.requires_grad_(id(parameter) in whole)
     for path in paths:
-        layer = twin.get_submodule(path)
-        assert isinstance(layer, nn.Linear)
+        layer = cast(nn.Linear, result.get_submodule(path))
         adapter = Adapter(layer, config.rank, config.alpha, config.dropout)
         layer.__class__ = adapted(type(layer))
         layer.add_module("lora", adapter)
-    return twin
+    return result
 
 
 def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[str]:
-    """The paths of the layers that get an adapter; whole: ids of parameters that are trained as they are, and get none.
+    """The paths of the layers that get an adapter; whole: ids of parameters that are trained themselves, and get none.
 
-    Raises AttendoError for a target that the model has not, or cannot have, and where none is left.
+    Raises AttendoError for an unknown or impossible target, and where none is left.
     """
     layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     layers.pop(OUTPUT, None)
@@ -235,23 +231,23 @@ def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[
 
 
 def _tails(path: str) -> list[str]:
-    """The ends of a path that name no block: "q_proj", "self_attention.q_proj"."""
+    """The ends of a path without the number of a block: "q_proj", "self_attention.q_proj"."""
     steps = path.split(".")
     return [".".join(steps[-depth:]) for depth in (1, 2) if not any(s.isdigit() for s in steps[-depth:])]
 
 
 def adapters(model: nn.Module) -> Iterator[tuple[str, Adapter]]:
-    """The adapters of a twin, and the paths of their layers."""
+    """The adapters of a model, and the paths of their layers."""
     for path, module in model.named_modules():
         if isinstance(module, Adapter):
             yield path.removesuffix(".lora"), module
 
 
 @torch.no_grad()
-def merge(model: nn.Module, twin: nn.Module) -> dict[str, Tensor]:
-    """Gives the targets of a model W + (α / r) B A, a matrix of their own, in place of W; those W by path."""
+def merge(model: nn.Module, adapted_model: nn.Module) -> dict[str, Tensor]:
+    """Replaces W by W + (α / r) B A in the targets of a model; returns each W by path."""
     before: dict[str, Tensor] = {}
-    for path, adapter in adapters(twin):
+    for path, adapter in adapters(adapted_model):
         parameter = cast(nn.Linear, model.get_submodule(path)).weight
         before[path] = parameter.data
         parameter.data = adapter.merged(parameter.data)
@@ -259,27 +255,22 @@ def merge(model: nn.Module, twin: nn.Module) -> dict[str, Tensor]:
 
 
 def unmerge(model: nn.Module, before: Mapping[str, Tensor]) -> None:
-    """Undoes `merge`: the model has the very tensors again that it gave."""
+    """Undoes `merge`: restores the tensors that it returned."""
     for path, weight in before.items():
         cast(nn.Linear, model.get_submodule(path)).weight.data = weight
 
 
 def merged_tensors(tensors: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Weights by name as an ordinary model has them: each A and B is merged into its W, all else stays.
+    """The weights of an ordinary model by name: each A and B is merged into its W.
 
     >>> rank_1 = {"q.lora.down.weight": torch.ones(1, 2), "q.lora.up.weight": torch.ones(2, 1)}
     >>> merged_tensors({"q.weight": torch.zeros(2, 2), **rank_1}, 3.0)
     {'q.weight': tensor([[3., 3.],
             [3., 3.]])}
     """
-    found: dict[str, Tensor] = {}
-    for name in tensors:
+    result = {name: tensors[name] for name in tensors if not name.endswith((DOWN, UP))}
+    for name, weight in result.items():
         layer = name.removesuffix("weight")
-        if name.endswith((DOWN, UP)):
-            continue
-        own = tensors[name]
-        has_adapter = name.endswith("weight") and f"{layer}{DOWN}" in tensors
-        found[name] = (
-            merged(own, tensors[f"{layer}{DOWN}"], tensors[f"{layer}{UP}"], scale) if has_adapter else own
-        )
-    return found
+        if name.endswith("weight") and f"{layer}{DOWN}" in tensors:
+            result[name] = merged(weight, tensors[f"{layer}{DOWN}"], tensors[f"{layer}{UP}"], scale)
+    return result

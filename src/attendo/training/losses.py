@@ -1,4 +1,4 @@
-"""Cross-entropy over a vocabulary: the readable form, and one that never holds all logits at once."""
+"""Cross-entropy over a vocabulary: a readable form, and a form that never holds all logits at once."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from attendo.training.acceleration import OneDnnLinear, onednn_product
 
 
 class Trainable(Protocol):
-    """A module with hidden states, and the layer that reads them."""
+    """A module with hidden states and an output layer."""
 
     output_proj: nn.Linear
 
     def hidden(self, **inputs: Tensor) -> Tensor:
         """States `[*targets, d_model]`, from which each target is predicted."""
         ...
-
-
-def width(model: nn.Module) -> int:
-    """d_model, as the output layer sees it."""
-    return cast(Trainable, model).output_proj.in_features
 
 
 def batch_loss(model: nn.Module, batch: Batch, label_smoothing: float, factor: float) -> Float[Tensor, ""]:
@@ -102,7 +97,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
                     _add_product(columns, h, grad, factor, onednn)
             grad_weight = None if columns is None else columns.mT.contiguous()
             if smoothing:
-                mean_row, hidden_sum = weight.mean(0), hidden.to(weight.dtype).sum(0)
+                mean_row = weight.mean(0)
+                hidden_sum = hidden.to(weight.dtype).sum(0)
                 total -= smoothing * (hidden_sum @ mean_row)
                 grad_hidden -= (smoothing * mean_row).to(grad_hidden.dtype)
                 if grad_weight is not None:

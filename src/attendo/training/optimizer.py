@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import Parameter
 
 from attendo.training.acceleration import Precision, Products
 
@@ -19,7 +18,7 @@ Schedule = Literal["wsd", "cosine", "noam"]
 
 @dataclass(frozen=True)
 class Horizon:
-    """When the decay starts and when the run ends, in steps; None while a clock has yet to decide it."""
+    """The start of the decay and the end of the run, in steps; None until the clock decides."""
 
     decay_start: int | None = None
     end: int | None = None
@@ -58,48 +57,22 @@ def cosine(step: int, peak: float, warmup: int, end: int) -> float:
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
-    """Two of torch's optimizers behind one list of groups and one state, saved and loaded as any optimizer's.
+    """Muon and AdamW with one list of groups and one state, saved and loaded as any optimizer's.
 
-    matrices: stepped by Muon (Jordan et al. 2024): the momentum of each gradient, made orthogonal by a Newton-Schulz
-    iteration, times 0.2 · √max(rows, columns), so that it is as large as a step of AdamW at the same rate (Liu et
-    al. 2025, eq. 4). decaying, plain: parameters that AdamW steps, with and without weight decay.
-    Raises ValueError for a matrix that has not two axes.
+    Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration, times
+    0.2 · √max(rows, columns), as large as a step of AdamW at the same rate (Liu et al. 2025, eq. 4).
 
     >>> matrix, norm = Parameter(torch.eye(2)), Parameter(torch.ones(2))
-    >>> optimizer = MuonWithAdamW([matrix], [], [norm], rate=0.1)
+    >>> optimizer = MuonWithAdamW(torch.optim.Muon([matrix]), torch.optim.AdamW([norm]))
     >>> (matrix.sum() + norm.sum()).backward()
     >>> optimizer.step()
     >>> sorted(optimizer.state[matrix]), sorted(optimizer.state[norm])
     (['momentum_buffer'], ['exp_avg', 'exp_avg_sq', 'step'])
     """
 
-    def __init__(
-        self,
-        matrices: list[Parameter],
-        decaying: list[Parameter],
-        plain: list[Parameter],
-        *,
-        rate: float,
-        betas: tuple[float, float] = (0.9, 0.98),
-        epsilon: float = 1e-9,
-        weight_decay: float = 0.0,
-    ):
-        self._muon = torch.optim.Muon(
-            [{"params": matrices}],
-            lr=rate,
-            momentum=0.95,
-            weight_decay=weight_decay,
-            adjust_lr_fn="match_rms_adamw",
-        )
-        self._adamw = torch.optim.AdamW(
-            [{"params": decaying}, {"params": plain, "weight_decay": 0.0}],
-            lr=rate,
-            betas=betas,
-            eps=epsilon,
-            weight_decay=weight_decay,
-            fused=True,
-        )
-        super().__init__([*self._muon.param_groups, *self._adamw.param_groups], {"lr": rate})
+    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW):
+        self._muon, self._adamw = muon, adamw
+        super().__init__([*muon.param_groups, *adamw.param_groups], {"lr": adamw.defaults["lr"]})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -108,7 +81,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # loading a state replaces groups and state: both parts look at what is there now
+        # loading a state replaces groups and state
         first, *rest = self.param_groups
         for part, groups in ((self._muon, [first]), (self._adamw, rest)):
             part.state, part.param_groups = self.state, groups
@@ -117,25 +90,27 @@ class MuonWithAdamW(torch.optim.Optimizer):
 
 
 OptimizerKind = Literal["adamw", "muon"]
+BUDGETS = ("steps", "epochs", "minutes", "cpu_minutes")
+"""Settings that end a run; each run has one of them."""
 RANK_TIMEOUT = 600.0
-"""Seconds, unless the settings say otherwise."""
+"""The default in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How a model is trained. One of steps, epochs, minutes (wall time) and cpu_minutes (all threads) ends it.
+    """The settings of training. One of steps, epochs, minutes (wall time) and cpu_minutes (all threads) ends it.
 
     batch_tokens: tokens in a batch, on its longer side. accumulation: batches in one update. learning_rate: the
     peak (with "noam", a factor on the formula). schedule: "wsd" = warm-up, constant, linear decay over the last
     `decay_share`. clip_norm: 0 = off. evaluate_every: steps between evaluations. patience: evaluations without a
-    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share: of
-    a time budget, kept for the last evaluation and saving. precision: of the products; "tf32" is for GPUs,
-    "float16" scales the loss. products: the library for those in float32 on a CPU. optimizer: "muon" for the hidden
-    layers' matrices, AdamW for the rest. ema_decay: of a moving average of the weights, which is evaluated and kept
-    in their place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks.
-    prefetch: batches that a thread makes ahead, 0 = none. tensorboard: the log goes there as well. parallel: several
-    processes hold the model each ("ddp"), or shards of it ("fsdp"). rank_timeout: seconds after which a process that
-    does not answer is given up. frozen: parts that stay as they are, by their paths: "encoder", "decoder.blocks.0".
+    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share: the
+    share of a time budget for the last evaluation and saving. precision: of the products; "tf32" is for GPUs,
+    "float16" scales the loss. products: the library for float32 on a CPU. optimizer: "muon" for the hidden layers'
+    matrices, AdamW for the rest. ema_decay: of a moving average of the weights, which is evaluated and kept in their
+    place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks. prefetch: batches
+    that a thread makes in advance. tensorboard: the log goes there as well. parallel: each process has the model
+    ("ddp"), or a shard of it ("fsdp"). rank_timeout: seconds to wait for a process. frozen: paths of parts that are
+    not trained: "encoder", "decoder.blocks.0".
     """
 
     steps: int | None = None
@@ -173,19 +148,13 @@ class TrainingConfig:
     frozen: tuple[str, ...] = ()
 
     def __post_init__(self):
-        budgets = [n for n in ("steps", "epochs", "minutes", "cpu_minutes") if getattr(self, n) is not None]
+        budgets = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(budgets) != 1:
             raise ValueError(
                 f"give exactly one of steps, epochs, minutes and cpu_minutes, not {budgets or 'none'}"
             )
-        for name in (
-            *budgets,
-            "batch_tokens",
-            "accumulation",
-            "learning_rate",
-            "evaluate_every",
-            "average_last",
-        ):
+        positive = ("batch_tokens", "accumulation", "learning_rate", "evaluate_every", "average_last")
+        for name in (*budgets, *positive):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name}={getattr(self, name)} must be above 0")
         for name in ("label_smoothing", "decay_share", "reserve_share", "beta1", "beta2", "ema_decay"):
@@ -209,13 +178,13 @@ class TrainingConfig:
 
     @property
     def planned_end(self) -> str:
-        """What is to end the run, in words: "steps 4000"."""
-        ends = {n: getattr(self, n) for n in ("steps", "epochs", "minutes", "cpu_minutes")}
-        return next(f"{name} {value:.12g}" for name, value in ends.items() if value is not None)
+        """The setting that ends the run: "steps 4000"."""
+        name = next(name for name in BUDGETS if getattr(self, name) is not None)
+        return f"{name} {getattr(self, name):.12g}"
 
     @property
     def seconds(self) -> float | None:
-        """The budget of time in seconds, if that is what ends the run."""
+        """The time budget in seconds, if the run has one."""
         minutes = self.minutes if self.minutes is not None else self.cpu_minutes
         return None if minutes is None else 60.0 * minutes
 
@@ -226,33 +195,30 @@ def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Opt
     Biases and norms do not decay.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
+    hidden = hidden_matrices(model) if config.optimizer == "muon" else set[Tensor]()
+    decaying = [p for p in parameters if p.ndim >= 2 and p not in hidden]
     plain = [p for p in parameters if p.ndim < 2]
-    betas = (config.beta1, config.beta2)
-    if config.optimizer == "muon":
-        hidden = hidden_matrices(model)
-        return MuonWithAdamW(
-            [p for p in parameters if p in hidden],
-            [p for p in parameters if p.ndim >= 2 and p not in hidden],
-            plain,
-            rate=config.learning_rate,
-            betas=betas,
-            epsilon=config.epsilon,
-            weight_decay=config.weight_decay,
-        )
-    return torch.optim.AdamW(
-        [
-            {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ],
+    adamw = torch.optim.AdamW(
+        [{"params": decaying, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
         lr=config.learning_rate,
-        betas=betas,
+        betas=(config.beta1, config.beta2),
         eps=config.epsilon,
         fused=True,
     )
+    if config.optimizer == "adamw":
+        return adamw
+    muon = torch.optim.Muon(
+        [{"params": [p for p in parameters if p in hidden]}],
+        lr=config.learning_rate,
+        momentum=0.95,
+        weight_decay=config.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return MuonWithAdamW(muon, adamw)
 
 
 def hidden_matrices(model: nn.Module) -> set[Tensor]:
-    """The trained weights of the linear layers, those of the model's output (`output_proj` at its top) aside."""
+    """The trained weights of the linear layers, without the model's output layer `output_proj`."""
     output = {
         id(p) for path, p in model.named_parameters(remove_duplicate=False) if path.startswith("output_proj.")
     }
@@ -264,7 +230,7 @@ def hidden_matrices(model: nn.Module) -> set[Tensor]:
 
 
 def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Horizon) -> float:
-    """The rate of update number `step`, counted from 1."""
+    """The learning rate of update number `step`, counted from 1."""
     match config.schedule:
         case "noam":
             return config.learning_rate * noam(step, d_model, config.warmup_steps)
@@ -278,9 +244,8 @@ def learning_rate(config: TrainingConfig, d_model: int, step: int, horizon: Hori
 class WeightAverage:
     """a ← β a + (1 - β) w after each update of the weights w (Polyak & Juditsky 1992, with a window that moves).
 
-    decay: β at most; at update n it is (1 + n) / (10 + n) if that is less, so that the start is soon forgotten.
-    Keeps one tensor a parameter that is trained, in its format; parameters that two places share once.
-    Raises ValueError for a decay outside 0 < β < 1.
+    decay: β at most; at update n it is (1 + n) / (10 + n) if that is less, which soon forgets the start. Keeps one
+    tensor per trained parameter. Raises ValueError for a decay outside 0 < β < 1.
 
     >>> model = nn.Linear(1, 1, bias=False)
     >>> _ = nn.init.zeros_(model.weight)
@@ -308,7 +273,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Takes in the weights after update number `step`, counted from 1."""
+        """Adds the weights after update number `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
         parameters = dict(model.named_parameters())
         for name, tensor in self.tensors.items():
@@ -316,7 +281,7 @@ class WeightAverage:
 
     @contextmanager
     def swapped(self, model: nn.Module) -> Iterator[None]:
-        """Within it the model has the average as its weights; afterwards its own again, the same bits."""
+        """Within it the average is the model's weights; afterwards its own weights return, bit-equal."""
         self._swap(model)
         try:
             yield
@@ -325,7 +290,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Takes over a saved average. Raises ValueError where a name is missing or too many."""
+        """Restores a saved average. Raises ValueError where the names differ."""
         if unlike := sorted(self.tensors.keys() ^ tensors.keys()):
             raise ValueError(f"the saved average and the model differ in {unlike[0]}")
         for name, tensor in self.tensors.items():

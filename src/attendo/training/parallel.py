@@ -17,14 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from attendo.data.batches import Batch
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
-from attendo.training.acceleration import (
-    Precision,
-    autocast,
-    compile_blocks,
-    recompute_blocks,
-    set_tf32,
-    use_onednn,
-)
+from attendo.training import acceleration
 from attendo.training.checkpoints import set_torch_states, torch_states
 from attendo.training.distributed import ALONE, Ranks, gathered
 from attendo.training.lora import OFF, LoraConfig, freeze, merge, unmerge, with_adapters
@@ -38,44 +31,46 @@ class ModelWithLoss(nn.Module):
     def __init__(self, model: nn.Module, training: TrainingConfig):
         super().__init__()
         self.model = model
-        self.precision: Precision = training.precision
+        self.precision = training.precision
         self.label_smoothing = training.label_smoothing
 
     def forward(self, batch: Batch, factor: float) -> Float[Tensor, ""]:
         """factor · Σ losses of the batch."""
         device = next(self.model.parameters()).device
-        with autocast(self.precision, device):
+        with acceleration.autocast(self.precision, device):
             return batch_loss(self.model, batch, self.label_smoothing, factor)
 
 
 class TrainStepExecutor:
     """Computes losses and gradients of a model, by this process alone or by all ranks.
 
-    The given model is the one that is evaluated and saved. `trained_model` holds the parameters that the optimizer
-    changes, under the same names. It is the given model itself, except in two cases. With adapters it is a second
-    module tree around the same parameters, which has the adapters. With FSDP2 it is a copy of which each rank holds
-    some rows, and the given model has no weights. Within `whole` the given model has all weights, adapters merged.
+    The given model is evaluated and saved. `trained_model` has the parameters that the optimizer changes, under the
+    same names. It is the given model, except in two cases. With adapters it is a second module tree with the adapters
+    around the same parameters. With FSDP2 it is a copy of which each rank has some rows, and the given model has no
+    weights. Within `whole` the given model has all weights, adapters merged.
     """
 
     def __init__(
         self, model: nn.Module, training: TrainingConfig, ranks: Ranks = ALONE, lora: LoraConfig = OFF
     ):
-        """Prepares the model as the settings say: its products, frozen parts, recomputed and compiled blocks."""
+        """Prepares the model by the settings: its products, frozen parts, recomputed and compiled blocks."""
         self.ranks = ranks
         self.is_sharded = training.parallel == "fsdp" and ranks.world > 1
         self._plain = model
         self._depth = 0
         self._before: dict[str, Tensor] = {}
         if training.products == "onednn":
-            use_onednn(model)
-        set_tf32(training.precision, next(model.parameters()).device)
-        freeze(model, training.frozen)
-        adapted = with_adapters(model, lora)
+            acceleration.use_onednn(model)
+        acceleration.set_tf32(training.precision, next(model.parameters()).device)
+        if training.frozen:
+            freeze(model, training.frozen)
+        self._has_adapters = lora.rank > 0
+        adapted = with_adapters(model, lora) if self._has_adapters else model
         self.trained_model = copy.deepcopy(adapted) if self.is_sharded else adapted
         if training.activation_checkpointing:
-            recompute_blocks(self.trained_model)
+            acceleration.recompute_blocks(self.trained_model)
         if training.compile:
-            compile_blocks(self.trained_model)
+            acceleration.compile_blocks(self.trained_model)
         with_loss = ModelWithLoss(self.trained_model, training)
         if self.is_sharded:
             self._forward: nn.Module = _sharded(with_loss, ranks)
@@ -84,20 +79,17 @@ class TrainStepExecutor:
             self._forward = with_loss if ranks.world == 1 else _replicated(with_loss)
 
     def loss(self, batch: Batch, factor: float, last: bool = True) -> Float[Tensor, ""]:
-        """factor · Σ losses of this rank's part of a batch, for `backward`, which sums the gradients over the ranks.
+        """factor · Σ losses of this rank's part of a batch; `backward` then sums the gradients over the ranks.
 
-        last: of the parts whose gradients are added up. With DDP the backward of the last one alone exchanges them, so
-        before it ranks may cut their parts as they need; with FSDP2 every call does, and all make equally many.
+        last: whether it is the last part whose gradients are added up. With DDP only its backward pass exchanges
+        gradients, so ranks may make different numbers of parts; with FSDP2 every call does.
         """
         wait = not last and isinstance(self._forward, DistributedDataParallel)
         with cast(DistributedDataParallel, self._forward).no_sync() if wait else nullcontext():
             return self._forward(batch, factor)
 
     def clip(self, max_norm: float) -> float:
-        """The norm of the summed gradient, the same on all ranks; scales it down to `max_norm` (0: not at all).
-
-        Where the norm is not finite, the gradient is left as it is.
-        """
+        """The norm of the summed gradient, which is scaled down to `max_norm` (0: never) if it is finite."""
         total = nn.utils.get_total_norm(
             [p.grad for p in self.trained_model.parameters() if p.grad is not None]
         )
@@ -107,10 +99,7 @@ class TrainStepExecutor:
         return norm
 
     def warm_up(self, batch: Batch) -> None:
-        """One pass over a part of a batch, forgotten at once; to be made at every start of a run, resumed or not.
-
-        DDP orders its buckets as gradients come in its first pass, and sums depend on that order in their last bits.
-        """
+        """A pass without effect at the start of a run: DDP orders its buckets, and so its sums, by the first pass."""
         self.trained_model.train()
         before = torch_states()
         self.loss(batch, 1.0).backward()
@@ -124,15 +113,16 @@ class TrainStepExecutor:
         if not self._depth:
             if self.is_sharded:
                 _fill(self._plain, dict(self.trained_model.named_parameters()))
-            self._before = merge(self._plain, self.trained_model)
+            if self._has_adapters:
+                self._before = merge(self._plain, self.trained_model)
         self._depth += 1
         try:
             yield
         finally:
             self._depth -= 1
             if not self._depth:
-                unmerge(self._plain, self._before)
-                self._before = {}
+                if self._has_adapters:
+                    unmerge(self._plain, self._before)
                 if self.is_sharded:
                     _free(self._plain)
 
@@ -146,7 +136,7 @@ class TrainStepExecutor:
 
 
 def _replicated(with_loss: ModelWithLoss) -> DistributedDataParallel:
-    """DDP that sums; rank 0's weights are everybody's. Tables that grow with the texts are each rank's own."""
+    """DDP that sums, from rank 0's weights. Buffers, which grow with the texts, are each rank's own."""
     names = [name for name, _ in with_loss.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(with_loss, names)
     wrapped = DistributedDataParallel(with_loss, gradient_as_bucket_view=True)
@@ -156,16 +146,16 @@ def _replicated(with_loss: ModelWithLoss) -> DistributedDataParallel:
 
 
 def _summed(bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """DDP's own divides by the number of ranks; our loss is divided already, by the count of all real targets."""
+    """The sum over the ranks: the loss is divided by the count of all real targets already."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
     return work.get_future().then(lambda done: done.value()[0])
 
 
 def _sharded(with_loss: ModelWithLoss, ranks: Ranks) -> nn.Module:
-    """FSDP2: each block is gathered when its turn comes; embeddings, norms and output layer with the whole."""
+    """FSDP2: each block is gathered in its turn; embeddings, norms and output layer with the whole."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard  # half a second, which others need not wait
+    from torch.distributed.fsdp import FSDPModule, fully_shard  # takes half a second
 
     for parameter in with_loss.parameters():
         dist.broadcast(parameter.detach(), 0)

@@ -1,4 +1,4 @@
-"""A training run: its model, task and state, and the reports of what it does, also in words."""
+"""A training run: its model, task and state, and its reports, also in words."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from attendo.training.stopping import Clock
 
 
 class Task(Protocol):
-    """What the loop knows of its purpose: batches, a measure, and which of two values is better."""
+    """A task of the loop: batches, an evaluation, and which of two values is better."""
 
     def batches(self, seed: int, epoch: int, start: int) -> Sequence[Batch]:
         """The batches of an epoch from number `start` on: a pure function, read lazily, of known length."""
         ...
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """The measures on the validation set; ranks: who may share the work. The first one's result counts."""
+        """The measures on the validation set; the ranks may share the work, and the first one's result counts."""
         ...
 
     def better(self, value: float, than: float) -> bool:
@@ -41,7 +41,7 @@ class Task(Protocol):
 
     @property
     def final(self) -> Task | None:
-        """The task with all validation rows, which the last choice is made on; None where each evaluation has all."""
+        """The task with all validation rows, for the last choice; None where each evaluation has all of them."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -51,7 +51,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures by name, the one that decides, and some (input, wanted, given) texts to look at."""
+    """Measures by name, the deciding one, and some samples of (input, wanted, given) texts."""
 
     measures: dict[str, float]
     deciding: str
@@ -65,9 +65,9 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Report:
-    """What was just done: an update, or one left out; an evaluation; a checkpoint; the end. Or what the coach says.
+    """An action of a run: an update, a skipped update, an evaluation, a checkpoint, the end, or advice of the coach.
 
-    evaluation: the one just made; at the end that of the state that was kept, if it is known.
+    evaluation: at the end that of the state that was kept, if it is known.
     """
 
     kind: Literal["step", "skipped", "evaluation", "checkpoint", "advice", "end"]
@@ -82,16 +82,16 @@ class Report:
 
 
 class Interrupted(Exception):
-    """Raised inside a piece of work that can be left at any instant, because the run is to stop."""
+    """Raised inside work that can be interrupted at any instant, when the run is to stop."""
 
 
 @dataclass
 class Run:
-    """A model on its way: everything the loop changes. `folder` takes the checkpoints; None: none are kept.
+    """A model in training, and all state that the loop changes. folder: of the checkpoints; None: none are kept.
 
-    ranks: the processes that train it. lora: adapters that are trained in place of its weights. stopping: all ranks are
-    to save what is done, and return; see `stop`. executor: computes losses and gradients, by all ranks; its
-    `trained_model` has the parameters that the optimizer changes.
+    ranks: the processes that train it. lora: adapters that are trained in place of its weights. stopping: all ranks
+    save and return; see `stop`. executor: computes losses and gradients; its `trained_model` has the parameters that
+    the optimizer changes.
     """
 
     model: nn.Module
@@ -116,10 +116,7 @@ class Run:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Within it the model is as it is evaluated and kept: whole on each rank, with the average of its weights.
-
-        All ranks enter it together.
-        """
+        """Within it the model has the weights of evaluations: whole, averaged if set. All ranks enter it together."""
         average = self.average
         averaged = nullcontext() if average is None else average.swapped(self.executor.trained_model)
         with averaged, self.executor.whole():
@@ -132,25 +129,24 @@ class Run:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The model's device."""
         return next(self.model.parameters()).device
 
     def sync_ranks(self, loss: float) -> float:
-        """The sum of a loss over the ranks; they agree as well on the time that is spent, and on whether to stop."""
+        """The sum of a loss over the ranks, which also agree on the time spent, and on whether to stop."""
         if self.ranks.world == 1:
             return loss
         cpu, wall = self.clock.elapsed()
         own = [loss, float(self._asked_to_stop), cpu, wall if self.ranks.is_first else 0.0]
-        sums = self.ranks.total(torch.tensor(own, dtype=torch.float64)).tolist()
-        total_loss, n_asked, cpu, wall = sums
+        loss, n_asked, cpu, wall = self.ranks.total(torch.tensor(own, dtype=torch.float64)).tolist()
         self.stopping = n_asked > 0
         self.clock.agree(cpu, wall)
-        return total_loss
+        return loss
 
     def stop(self) -> None:
-        """Makes the loop save and return, soon; a signal handler may call it, and it raises Interrupted at times.
+        """Makes the loop save and return soon; a signal handler may call it, and it may raise Interrupted.
 
-        Where there are several ranks, all end after the same update, which the next `sync_ranks` decides.
+        Several ranks end after the same update, which the next `sync_ranks` decides.
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
@@ -159,15 +155,15 @@ class Run:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Leaves the work at hand."""
+        """Interrupts the present work."""
         self._can_be_interrupted = False
         raise Interrupted
 
     @contextmanager
     def interruption(self) -> Iterator[None]:
-        """Around work that changes nothing: within it, `stop` raises Interrupted, at any instant."""
+        """Around work without effects: within it `stop` raises Interrupted at any instant."""
         try:
-            self._can_be_interrupted = self.ranks.world == 1  # others would wait for this one
+            self._can_be_interrupted = self.ranks.world == 1  # other ranks would wait
             if self._can_be_interrupted and self.stopping:
                 self.interrupt()
             yield
@@ -179,8 +175,6 @@ class Run:
 
 
 WIDTH = 79
-
-
 _FORMS: dict[str, Callable[[float], str]] = {
     "bleu": "BLEU {:.1f}".format,
     "chrf": "chrF {:.1f}".format,
@@ -192,14 +186,12 @@ _FORMS: dict[str, Callable[[float], str]] = {
     "macro_f1": lambda share: f"macro-F1 {100 * share:.1f} %",
     "ece": lambda share: f"calibration error {100 * share:.1f} %",
 }
-
-
 _NAMES = {"chrf": "chrF", "macro_f1": "macro-F1"}
-"""Of measures that decide which state is the best, where they are written otherwise than called."""
+"""Deciding measures that are written differently from their names."""
 
 
 def report_lines(report: Report) -> list[str]:
-    """What a report has to say; nothing of an update like others, and of a checkpoint."""
+    """The lines of a report; none for an ordinary update and a checkpoint."""
     done = report.progress
     match report.kind:
         case "evaluation":
@@ -221,26 +213,25 @@ def report_lines(report: Report) -> list[str]:
 
 
 def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation's measures, and a sample: the source, what was found, what it should be.
+    """An evaluation's measures, and a sample: input, output and wanted text.
 
-    Of translations always the first, which is seen to become better; of labels another one each time.
+    The sample of translations is always the first, which becomes better; that of labels changes.
     """
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
     deciding = report.evaluation.deciding
-    parts += [f"({report.note})"] if report.note else []
-    parts += (
-        [f"best {_NAMES.get(deciding, deciding)} so far"]
-        if report.is_best and not report.note.startswith("all")
-        else []
-    )
+    if report.note:
+        parts.append(f"({report.note})")
+    if report.is_best and not report.note.startswith("all"):
+        parts.append(f"best {_NAMES.get(deciding, deciding)} so far")
     lines = [f"step {report.progress.step:,}: {first}"]
     for part in parts:
         if len(lines[-1]) + 2 + len(part) <= WIDTH:
             lines[-1] += f"  {part}"
         else:
             lines.append(f"    {part}")
-    are_labels, samples = "macro_f1" in report.evaluation.measures, report.evaluation.samples
+    are_labels = "macro_f1" in report.evaluation.measures
+    samples = report.evaluation.samples
     at = report.progress.step % len(samples) if are_labels and samples else 0
     for source, wanted, given in samples[at : at + 1]:
         right = f"{given} (right)" if are_labels else given
@@ -250,21 +241,16 @@ def evaluation_lines(report: Report) -> list[str]:
 
 
 def kept_lines(report: Report) -> list[str]:
-    """Which state was kept, by what decided, where the report of the end knows it; a loss with its perplexity.
-
-    And what to do where the model knows less than a count of words.
-    """
+    """The kept state and its deciding measure, a loss with its perplexity; advice where counting words is better."""
     if report.evaluation is None:
         return []
-    deciding = {report.evaluation.deciding} | (
-        {"perplexity"} if report.evaluation.deciding == "loss" else set()
-    )
-    measures = report.evaluation.measures
-    chosen = {name: value for name, value in measures.items() if name in deciding}
+    deciding, measures = report.evaluation.deciding, report.evaluation.measures
+    shown = {deciding, "perplexity"} if deciding == "loss" else {deciding}
+    chosen = {name: value for name, value in measures.items() if name in shown}
     lines = [", ".join([f"kept: step {report.progress.best_step:,}", *measured(chosen)])]
-    counting = measures.get(f"{report.evaluation.deciding}_counting_words", -math.inf)
+    counting = measures.get(f"{deciding}_counting_words", -math.inf)
     if report.evaluation.value < counting:
-        [reached] = measured({report.evaluation.deciding: counting})
+        [reached] = measured({deciding: counting})
         lines += [
             f"counting words does better, {reached}: give it more rows,",
             "    or a start that has read other texts (masked-language-model, `init_from`)",
@@ -273,19 +259,18 @@ def kept_lines(report: Report) -> list[str]:
 
 
 def counted(measures: Mapping[str, float]) -> list[str]:
-    """What counting words reaches on the same texts, in words; nothing where it was not tried.
+    """The measures of counting words on the same texts, in words; none where it was not tried.
 
     >>> counted({"accuracy": 0.9, "accuracy_counting_words": 0.875, "macro_f1_counting_words": 0.75})
     ['counting words: accuracy 87.5 %, macro-F1 75.0 %']
     """
-    found = {
-        name: measures[f"{name}_counting_words"] for name in _FORMS if f"{name}_counting_words" in measures
-    }
+    names = [name for name in _FORMS if f"{name}_counting_words" in measures]
+    found = {name: measures[f"{name}_counting_words"] for name in names}
     return [f"counting words: {', '.join(measured(found))}"] if found else []
 
 
 def measured(measures: Mapping[str, float]) -> list[str]:
-    """The measures that people look at, in words.
+    """The measures that have a form for people, in words.
 
     >>> measured({"loss": 0.5, "accuracy": 0.875, "macro_f1": 0.75})
     ['loss 0.500', 'accuracy 87.5 %', 'macro-F1 75.0 %']

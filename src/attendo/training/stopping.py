@@ -1,4 +1,4 @@
-"""When a run stops: after its steps, epochs or budget of time, without progress, or on a signal."""
+"""The end of a run: after its steps, epochs or time budget, without progress, or on a signal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Clock:
-    """Counts from its making, or from `cpu_start` and `wall_start`: a command counts from the process's start."""
+    """Counts from its creation, or from `cpu_start` and `wall_start`."""
 
     cpu_start: float = field(default_factory=time.process_time)
     wall_start: float = field(default_factory=time.monotonic)
@@ -34,23 +34,20 @@ class Clock:
 
     @classmethod
     def of_process(cls) -> Clock:
-        """A clock that started with the process, for a command: loading torch costs the user's time, too.
-
-        When Python itself started is not known to it; the CPU time it has spent since is the nearest to that.
-        """
+        """A clock that started with the process, so that it counts loading torch; wall time starts CPU seconds ago."""
         return cls(cpu_start=0.0, wall_start=time.monotonic() - time.process_time())
 
     def resume(self, progress: Progress) -> None:
-        """Adds what earlier sittings spent."""
+        """Adds the time of earlier sessions."""
         self._before = (progress.cpu_seconds, progress.wall_seconds)
         self._first_step = None
 
     def elapsed(self) -> tuple[float, float]:
-        """CPU and wall seconds of this process in this sitting."""
+        """CPU and wall seconds of this process in this session."""
         return time.process_time() - self.cpu_start, time.monotonic() - self.wall_start
 
     def agree(self, cpu_seconds: float, wall_seconds: float) -> None:
-        """What several processes have spent together counts from now on, so that all decide the same."""
+        """Counts the time of several processes together from now on, so that all decide the same."""
         self._agreed = cpu_seconds, wall_seconds
 
     def note(self, progress: Progress) -> None:
@@ -65,7 +62,7 @@ class Clock:
         return progress.wall_seconds if config.minutes is not None else progress.cpu_seconds
 
     def seconds_per_step(self, progress: Progress, config: TrainingConfig) -> float | None:
-        """The pace of this sitting, evaluations and checkpoints included; None before it can be told."""
+        """The pace of this session, evaluations and checkpoints included; None in its first 5 steps."""
         spent = self.spent(progress, config)
         if self._first_step is None:
             self._first_step = (progress.step, spent)
@@ -74,10 +71,10 @@ class Clock:
 
 
 def plan_end(run: Run) -> str | None:
-    """Decides when the decay starts and when the run ends; gives the reason once it has ended.
+    """Decides when the decay starts and when the run ends; returns the reason once it has ended.
 
-    With a number of steps or epochs both are known from the start. With a budget of time the clock decides the
-    start of the decay, and there, from the pace so far, its last step; both are kept in the progress.
+    With a number of steps or epochs both are known from the start. With a time budget the clock decides the start of
+    the decay, and at that step, by the pace so far, the last step; both are kept in the progress.
     """
     progress, config = run.progress, run.training
     spent = run.clock.spent(progress, config)
@@ -93,7 +90,7 @@ def plan_end(run: Run) -> str | None:
 
 
 def horizon(run: Run, spent: float) -> Horizon:
-    """Start of the decay and end, in steps; still open while a budget of time has more left than the decay takes."""
+    """The start of the decay and the end, in steps; open while a time budget has more left than the decay takes."""
     progress, config = run.progress, run.training
     if (total := total_steps(run)) is not None:
         return Horizon(round(total * (1 - config.decay_share)), total)
@@ -106,7 +103,7 @@ def horizon(run: Run, spent: float) -> Horizon:
 
 
 def total_steps(run: Run) -> int | None:
-    """The number of updates where steps or epochs were asked for, else None."""
+    """The number of updates of a run with steps or epochs, otherwise None."""
     config = run.training
     if config.steps is not None:
         return config.steps
@@ -117,7 +114,7 @@ def total_steps(run: Run) -> int | None:
 
 
 def share_done(run: Run) -> float:
-    """How much of the run is behind it, from 0 to 1."""
+    """The finished share of a run, from 0 to 1."""
     end = run.progress.horizon.end
     if run.training.seconds is None and end:
         return min(1.0, run.progress.step / end)
@@ -125,7 +122,7 @@ def share_done(run: Run) -> float:
 
 
 def standing(run: Run) -> str:
-    """How far a run is that has yet to go on, and what it aims at."""
+    """The progress of a run that continues, and its end."""
     progress, config = run.progress, run.training
     if (total := total_steps(run)) is not None:
         return f"{progress.step:,} of {total:,} steps"
@@ -137,7 +134,7 @@ def standing(run: Run) -> str:
 
 
 def more_time(run: Run) -> str:
-    """The option that doubles a budget of time, as a sentence goes on with it; "" where another end was set."""
+    """The setting that doubles a time budget, to continue a sentence; "" for another end."""
     config = run.training
     if config.seconds is None:
         return ""
@@ -146,7 +143,7 @@ def more_time(run: Run) -> str:
 
 
 def due(step: int, every: int) -> bool:
-    """Whether something done every so many steps (0 = never) is due after this one."""
+    """Whether an action of every `every` steps (0 = never) is due after this step."""
     return every > 0 and step % every == 0
 
 
@@ -154,9 +151,9 @@ def due(step: int, every: int) -> bool:
 
 
 class Stopped:
-    """Notes SIGINT and SIGTERM, so that a run can save before it leaves; `code` is then the exit code.
+    """Notes SIGINT and SIGTERM, so that a run can save first; `code` is then the exit code.
 
-    before: the handlers that a second signal goes to; without one it ends the process at once, whatever it waits for.
+    before: the handlers of a second signal; without one it ends the process at once.
     """
 
     def __init__(self, stop: Callable[[], None]):
@@ -174,7 +171,7 @@ class Stopped:
         self.stop()
 
     def leave(self) -> None:
-        """Lets a signal that was noted go on: Ctrl-C as KeyboardInterrupt, SIGTERM as SystemExit(143)."""
+        """Raises KeyboardInterrupt for a noted Ctrl-C, and SystemExit(143) for SIGTERM."""
         if self.code == 128 + signal.SIGINT:
             raise KeyboardInterrupt
         if self.code is not None:
@@ -183,9 +180,9 @@ class Stopped:
 
 @contextmanager
 def stopping(stop: Callable[[], None], ends_process: bool = True) -> Iterator[Stopped]:
-    """Within it, the two signals call `stop` instead of ending the process; handlers are then as they were.
+    """Within it, the two signals call `stop` instead of ending the process.
 
-    ends_process: what a second signal does; else it does what it did before, in a notebook KeyboardInterrupt.
+    ends_process: whether a second signal ends the process; otherwise the handlers from before get it.
     """
     stopped = Stopped(stop)
     if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals

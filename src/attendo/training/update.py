@@ -1,11 +1,11 @@
-"""One update of the weights; skipped, with all state as before, if loss or gradient are not finite."""
+"""An update of the weights, which is skipped if loss or gradient are not finite."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,35 +15,42 @@ from attendo.data.batches import Batch, EpochBatches
 from attendo.errors import AttendoError
 from attendo.training.checkpoints import checkpoints, set_torch_states, torch_states
 from attendo.training.distributed import local
-from attendo.training.losses import width
+from attendo.training.losses import Trainable
 from attendo.training.optimizer import learning_rate
 from attendo.training.run import Report, Run
 from attendo.training.stopping import share_done
 
 
 def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
-    """One step of the optimizer on one or several batches; left out where loss or gradient are not finite.
+    """A step of the optimizer on one or several batches; skipped where loss or gradient are not finite.
 
     The loss is the sum over all real targets, divided once by their number, whatever the padding and the accumulation.
-    Raises AttendoError when MOST_SKIPPED_IN_A_ROW updates in a row were left out, and Interrupted when the run is to
-    stop before the last of the batches; the state is then that before the update.
+    Raises AttendoError after MOST_SKIPPED_IN_A_ROW skipped updates in a row, and Interrupted when the run is to stop
+    before the last of the batches; the state is then that before the update.
     """
     progress, config = run.progress, run.training
     run.executor.trained_model.train()
-    before, too_large = torch_states(), progress.too_large
+    before = torch_states()
+    too_large = progress.too_large
     n_targets = sum(batch.n_targets for batch in micro_batches)
     loss = run.sync_ranks(summed_gradients(run, micro_batches, 1.0 / n_targets))
     if run.scaler is not None:
         run.scaler.unscale_(run.optimizer)
     norm = run.executor.clip(config.clip_norm)
-    rate = learning_rate(config, width(run.model), progress.step + 1, progress.horizon)
-    finite = math.isfinite(norm) and math.isfinite(loss)
-    note = "" if too_large == progress.too_large else split_note(progress.too_large)
-    if finite:
+    d_model = cast(Trainable, run.model).output_proj.in_features
+    rate = learning_rate(config, d_model, progress.step + 1, progress.horizon)
+    source = ""
+    if finite := math.isfinite(norm) and math.isfinite(loss):
         for group in run.optimizer.param_groups:
             group["lr"] = rate
-        take_step(run)
-    source = "" if finite else find_nonfinite_source(run, micro_batches, before)
+        if run.scaler is None:
+            run.optimizer.step()
+        else:
+            run.scaler.step(run.optimizer)
+        if run.average is not None:
+            run.average.update(run.executor.trained_model, progress.step + 1)
+    else:
+        source = find_nonfinite_source(run, micro_batches, before)
     if run.scaler is not None:
         run.scaler.update()
     run.optimizer.zero_grad(set_to_none=True)
@@ -53,35 +60,32 @@ def update(run: Run, micro_batches: Sequence[Batch]) -> Report:
         return skipped_report(run, source, loss, norm)
     progress.step += 1
     progress.skipped_in_a_row = 0
-    counts = [batch.n_targets if batch.n_tokens is None else batch.n_tokens for batch in micro_batches]
-    progress.tokens += sum(counts)
+    progress.tokens += sum(b.n_targets if b.n_tokens is None else b.n_tokens for b in micro_batches)
     progress.link(loss, norm)
+    note = ""
+    if too_large != progress.too_large:
+        note = (
+            f"out of memory with a batch of {progress.too_large:,} positions: such batches are cut in parts from now"
+            " on, with an equal gradient; a smaller training.batch_tokens with more training.accumulation does the same"
+        )
     return Report("step", progress, loss, rate, norm, note=note, done=share_done(run))
-
-
-def take_step(run: Run) -> None:
-    """The optimizer's step, and that of the average of the weights."""
-    if run.scaler is None:
-        run.optimizer.step()
-    else:
-        run.scaler.step(run.optimizer)
-    if run.average is not None:
-        run.average.update(run.executor.trained_model, run.progress.step + 1)
 
 
 # ---- gradients
 
 
 def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: bool = False) -> float:
-    """Adds up the gradients of factor times the losses of all batches, over all ranks; gives this rank's loss.
+    """Adds up the gradients of factor times the losses of all batches, over all ranks; returns this rank's loss.
 
-    Where memory does not suffice, all is done again, from the same random numbers, with the batch in halves; larger
-    ones are halved beforehand from then on. Of several ranks each takes its rows of every batch; they meet in the last
-    backward pass, so their batches can be cut in a `trial`, where none meets, and only if no rank holds a part of the
-    model alone. Raises AttendoError where a batch does not fit and cannot be cut, and Interrupted between two batches
-    where the run is to stop; nothing has changed then.
+    Where memory does not suffice, it starts again, from the same random numbers, with the batch in halves; larger
+    batches are halved beforehand from then on. Each rank takes its rows of every batch. Ranks exchange gradients in the
+    last backward pass, so they can cut batches only in a `trial`, without exchange, and not with FSDP2. Raises
+    AttendoError where a batch does not fit and cannot be cut, and Interrupted between two batches where the run is to
+    stop; nothing has changed then.
     """
-    before, progress, ranks = torch_states(), run.progress, run.ranks
+    before = torch_states()
+    progress = run.progress
+    ranks = run.ranks
     while True:
         shares = [batch.share(ranks.rank, ranks.world) for batch in batches]
         parts = [(p, weight) for own, weight in shares for p in parts_that_fit(own, progress.too_large)]
@@ -102,24 +106,23 @@ def summed_gradients(run: Run, batches: Sequence[Batch], factor: float, trial: b
                 raise
             require_divisible(run, parts[place][0], trial, error)
             progress.too_large = positions(parts[place][0])
-        undo_update(run, before)  # the traceback above held on to the memory
+        undo_update(run, before)  # here, since the traceback above kept the memory
 
 
 def require_divisible(run: Run, batch: Batch, trial: bool, error: BaseException) -> None:
     """Raises AttendoError where a batch that did not fit into memory cannot be cut."""
-    size = f"out of memory at step {run.progress.step + 1} with {positions(batch):,} positions"
+    remedy = ""
     if len(batch.ids) < 2:
-        raise AttendoError(
-            f"{size} of a single row; choose a smaller model, or leave out the longest rows"
-        ) from error
-    if run.executor.is_sharded or (run.ranks.world > 1 and not trial):
-        raise AttendoError(
-            f"{size}; take a smaller training.batch_tokens with more training.accumulation, which is the same"
-        ) from error
+        remedy = " of a single row; choose a smaller model, or leave out the longest rows"
+    elif run.executor.is_sharded or (run.ranks.world > 1 and not trial):
+        remedy = "; take a smaller training.batch_tokens with more training.accumulation, which is the same"
+    if remedy:
+        size = f"out of memory at step {run.progress.step + 1} with {positions(batch):,} positions"
+        raise AttendoError(f"{size}{remedy}") from error
 
 
 def undo_update(run: Run, before: dict[str, Tensor]) -> None:
-    """Forgets the gradients and random numbers of an update that has begun."""
+    """Removes the gradients of an unfinished update, and restores the random states."""
     run.optimizer.zero_grad(set_to_none=True)
     set_torch_states(before)
     if run.device.type == "cuda":
@@ -127,7 +130,7 @@ def undo_update(run: Run, before: dict[str, Tensor]) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether it says that memory did not suffice; on the CPU torch has no type of its own for that.
+    """Whether an error means that memory did not suffice; on the CPU torch has no type for it.
 
     >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
@@ -139,12 +142,12 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def positions(batch: Batch) -> int:
-    """Positions that a batch takes in all its inputs and targets, padding included."""
+    """Positions of a batch in all its inputs and targets, padding included."""
     return batch.targets.numel() + sum(t.numel() for t in batch.inputs.values() if t.ndim > 1)
 
 
 def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
-    """The batch, or its halves, their halves and so on, until each has fewer positions than did not fit (0: any)."""
+    """The batch, or its repeated halves, until each has fewer positions than `too_large` (0: no limit)."""
     n_rows = len(batch.ids)
     if not too_large or positions(batch) < too_large or n_rows < 2:
         yield batch
@@ -153,22 +156,14 @@ def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
         yield from parts_that_fit(batch.part(part), too_large)
 
 
-def split_note(size: int) -> str:
-    """What is said when a batch of so many positions had to be cut."""
-    return (
-        f"out of memory with a batch of {size:,} positions: such batches are cut in parts from now on, with an equal"
-        " gradient; a smaller training.batch_tokens with more training.accumulation does the same"
-    )
-
-
 def try_largest_batches(run: Run) -> None:
-    """Tries the gradients of the batches that take the most memory, before anything is trained.
+    """Tries the gradients of the batches that take the most memory, before training.
 
-    They are those of the epoch at hand with the most rows, and with the fewest, which are the longest. Nothing of the
-    run's state changes but `progress.too_large`, where one did not fit. All ranks do it at every start: see
-    `TrainStepExecutor.warm_up`.
+    They are the batches of the epoch with the most rows, and with the fewest, which are the longest. The run's state
+    stays, except `progress.too_large`. All ranks do it at every start: see `TrainStepExecutor.warm_up`.
     """
-    batches, before = run.task.batches(run.training.seed, run.progress.epoch, 0), torch_states()
+    batches = run.task.batches(run.training.seed, run.progress.epoch, 0)
+    before = torch_states()
     if not len(batches):
         return
     sizes = batches.sizes.tolist() if isinstance(batches, EpochBatches) else [0]
@@ -188,47 +183,46 @@ def try_largest_batches(run: Run) -> None:
 
 
 MOST_SKIPPED_IN_A_ROW = 3
-"""Updates that may be left out one after the other before the run stops."""
+"""Skipped updates in a row that stop the run."""
 
 
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
-    """Counts an update that was left out, for what `source` gave; the batches count as seen.
+    """Counts an update that was skipped because of `source`; its batches count as seen.
 
-    Raises AttendoError where it is one too many.
-
-    A gradient that overflows in float16 is no fault as long as the loss can be scaled by less the next time.
+    Raises AttendoError after MOST_SKIPPED_IN_A_ROW of them. A gradient that overflows in float16 does not count, as
+    long as the loss can be scaled down.
     """
     progress = run.progress
     progress.skipped += 1
-    note = f"{source} is not finite at step {progress.step + 1}"
+    place = f"{source} is not finite at step {progress.step + 1}"
+    note = f"{place}: its update was left out"
     if run.scaler is not None and math.isfinite(loss) and (scale := run.scaler.get_scale()) >= 1.0:
-        note += f": its update was left out, and the loss is scaled by {scale:,.0f} from now on"
-        return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
-    progress.skipped_in_a_row += 1
+        note += f", and the loss is scaled by {scale:,.0f} from now on"
+    else:
+        progress.skipped_in_a_row += 1
     if progress.skipped_in_a_row >= MOST_SKIPPED_IN_A_ROW:
         raise AttendoError(
-            f"{note}: {MOST_SKIPPED_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}"
+            f"{place}: {MOST_SKIPPED_IN_A_ROW} updates in a row were not finite; {remedy(run, source)}"
         )
-    note += ": its update was left out"
     return Report("skipped", progress, loss, gradient_norm=norm, note=note, done=share_done(run))
 
 
 def remedy(run: Run, source: str) -> str:
-    """What to do where updates are left out, for what `source` (see `find_nonfinite_source`) gave."""
+    """The remedy for skipped updates, by their `source` (see `find_nonfinite_source`)."""
     part = custom_module_at(run.executor.trained_model, source.removeprefix("the gradient of "))
-    rate = f"{run.training.learning_rate:.2g}"
+    lower = f"with a lower training.learning_rate (now {run.training.learning_rate:.2g})"
     saved = run.folder is not None and checkpoints(run.folder)
+    again = "resume from the last checkpoint" if saved else "train again"
     if part is not None:
-        again = "resume from the last checkpoint" if saved else "train again"
         return f"{type(part).__name__}, your part, gives NaN or infinity: correct its formula, then {again}"
-    if saved:
-        return f"train with a lower training.learning_rate (now {rate}), then resume from the last checkpoint"
-    return f"train again with a lower training.learning_rate (now {rate})"
+    return f"train {lower}, then {again}" if saved else f"{again} {lower}"
 
 
 def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict[str, Tensor]) -> str:
     """The source of the first non-finite number, found by a second pass with the same random numbers."""
-    after, model, ranks = torch_states(), run.executor.trained_model, run.ranks
+    after = torch_states()
+    model = run.executor.trained_model
+    ranks = run.ranks
     set_torch_states(before)
     try:
         parts = [batch.share(ranks.rank, ranks.world)[0] for batch in micro_batches]
@@ -244,27 +238,25 @@ def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict
 def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
     """The path of the first module with a non-finite output while `forward` runs; None if all outputs are finite.
 
-    Inner modules end first, so this is the smallest such part. "the loss" if only what `forward` returns is not finite.
+    Inner modules end first, so this is the smallest such part; "the loss" if only the result is not finite.
     """
     found: list[str] = []
+    names = {module: path for path, module in model.named_modules()}
 
-    def look(path: str) -> Callable[..., None]:
-        def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-            if not found and isinstance(output, Tensor) and is_not_finite(module, output):
-                found.append(path or "the model")
+    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if not found and isinstance(output, Tensor) and is_not_finite(module, output):
+            found.append(names[module] or "the model")
 
-        return hook
-
-    handles = [module.register_forward_hook(look(path)) for path, module in model.named_modules()]
+    handles = [module.register_forward_hook(hook) for module in names]
     try:
         with torch.no_grad():
             result = forward()
     finally:
         for handle in handles:
             handle.remove()
-    if found:
-        return found[0]
-    return None if result.isfinite().all() else "the loss"
+    if not found and not result.isfinite().all():
+        found.append("the loss")
+    return found[0] if found else None
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:

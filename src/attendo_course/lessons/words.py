@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from torch import Tensor, nn
 
-from attendo.data.text_corpus import TextCorpus, TextData
+from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
 from attendo.data.texts import STDLIB, Chunk, read_documents
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -345,11 +345,11 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
     tokenizer = train_tokenizer(
         (chunk.text for chunk in train), TokenizerConfig(kind="word", vocab_size=vocab_size)
     )
+    stream = stream_of(TokenStream.of_chunks(train, tokenizer).sample(n_train, tokenizer))
     return LanguageModelTask(
-        stream_of(TokenStream.of_chunks(train, tokenizer).sample(n_train, tokenizer)),
+        WindowDataset(stream, CONTEXT, tokenizer.specials),
         TokenStream.of_chunks(valid, tokenizer),
         tokenizer,
-        CONTEXT,
         CONTEXT * BATCH_ROWS,
         evaluate_tokens=n_valid,
         name=STDLIB if data.embedded else source.name,
