@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import shlex
 import shutil
 import tomllib
 from pathlib import Path
@@ -16,35 +17,18 @@ DIST = ROOT / "dist"
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 GOLDEN = max((ROOT / "tests" / "golden").glob("format-*"), key=lambda folder: int(folder.name[7:]))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-SIZES = (
-    "model.d_model=16",
-    "model.d_ff=16",
-    "model.n_heads=2",
-    "training.steps=2",
-    "training.evaluate_rows=2",
-)
-SMALL = [f"--set={size}" for size in SIZES]
-TRAINING = (
-    "train",
-    "classification",
-    "--train",
-    "labels.tsv",
-    "--valid",
-    "labels.tsv",
-    "--out",
-    "labels",
-    *SMALL,
-)
 TEXTS = ("It will snow in Sapporo tomorrow.", "Rain.")
+SMALL = " ".join(f"--set={size}" for size in ("model.d_model=16", "model.d_ff=16", "training.steps=2"))
+TRAINING = f"attendo train classification --train labels.tsv --valid labels.tsv --out labels {SMALL}"
 COMMANDS = (
-    ("--version",),
-    ("classify", GOLDEN / "classification" / "run", *TEXTS),
-    ("generate", GOLDEN / "language-model" / "run", TEXTS[0], "--temperature", "0"),
-    ("embed", GOLDEN / "masked-language-model" / "run", TEXTS[0]),
-    ("look", "translation", TEXTS[1], "--out", "look.html"),
-    ("claims", "C01"),
+    "attendo --version",
+    "attendo classify classification Rain.",
+    "attendo generate language-model Rain. --temperature 0",
+    "attendo embed masked-language-model Rain.",
+    "attendo look translation Rain. --out look.html",
+    "attendo claims C01",
     TRAINING,
-    ("demo", "--out", "demo", "--test", "2", *SMALL),
+    f"attendo demo --out demo --test 2 {SMALL}",
 )
 """What the wheel and requirements.lock alone have to be enough for."""
 SERVE = """
@@ -57,29 +41,16 @@ with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
     server.send_signal(signal.SIGTERM)
     assert server.wait(60) == 0
 """
+WIDGET = "import attendo; attendo.look(attendo.load('translation'), 'Rain.').widget()"
 EXTRAS = {
-    "plots": ("attendo", "look", "translation", "Rain.", "--out", "look.png"),
-    "data": ("attendo", "score", "translation", "pairs.parquet"),
-    "interop": ("attendo", "export", "translation", "exported", "--to", "onnx"),
-    "notebook": (
-        "python",
-        "-c",
-        "import attendo; attendo.look(attendo.load('translation'), 'Rain.').widget()",
-    ),
-    "tensorboard": ("attendo", *TRAINING, "--set=training.tensorboard=true"),
-    "ray": ("attendo", "translate", "translation", "--input", "lines.txt", "--output", "out.txt", "--ray"),
-    "lessons": (
-        "attendo",
-        "lesson",
-        "imdb",
-        "--train",
-        "train.tsv",
-        "--train",
-        "test.tsv",
-        "--effort",
-        "0.001",
-    ),
-    "serve": ("attendo", "serve", "translation", "--port", "0"),
+    "plots": "attendo look translation Rain. --out look.png",
+    "data": "attendo score translation pairs.parquet",
+    "interop": "attendo export translation exported --to onnx",
+    "notebook": f'python -c "{WIDGET}"',
+    "tensorboard": f"{TRAINING} --set=training.tensorboard=true",
+    "ray": "attendo translate translation --input lines.txt --output out.txt --ray",
+    "lessons": "attendo lesson imdb --train train.tsv --train test.tsv --effort 0.001",
+    "serve": "attendo serve translation --port 0",
 }
 """A command that needs each extra."""
 PARQUET = """
@@ -88,7 +59,6 @@ rows = {"source": ["Rain."], "target": ["Snow."]}
 pyarrow.parquet.write_table(pyarrow.table(rows), "pairs.parquet")
 """
 nox.options.default_venv_backend = "uv|virtualenv"
-nox.options.stop_on_first_error = False
 
 
 def version() -> str:
@@ -105,10 +75,11 @@ def install_core(session: nox.Session) -> None:
 
 
 def enter_files(session: nox.Session) -> None:
-    """Changes to an empty folder where no source is near, with a run and small data in it."""
+    """Changes to an empty folder where no source is near, with the golden runs and small data in it."""
     folder = Path(session.create_tmp()) / "files"
     shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(GOLDEN / "translation" / "run", folder / "translation")
+    for family in GOLDEN.iterdir():
+        shutil.copytree(family / "run", folder / family.name)
     shutil.copy(GOLDEN / "classification" / "data.tsv", folder / "labels.tsv")
     (folder / "lines.txt").write_text("Rain.\nSnow.\n", encoding="utf-8")
     (folder / "pairs.parquet").write_bytes(b"PAR1")
@@ -144,7 +115,7 @@ def install(session: nox.Session) -> None:
     if "\n".join(wanted[: len(TEXTS)]) not in said:
         session.error(f"attendo translate says {said!r}")
     for command in COMMANDS:
-        session.run("attendo", *command)
+        session.run(*shlex.split(command))
 
 
 @nox.session
@@ -155,12 +126,12 @@ def extra(session: nox.Session, extra: str) -> None:
     install_core(session)
     enter_files(session)
     refused = [0] if extra == "lessons" else [1, 2]  # a lesson goes on with less
-    if remedy not in session.run(*EXTRAS[extra], silent=True, success_codes=refused):
+    if remedy not in session.run(*shlex.split(EXTRAS[extra]), silent=True, success_codes=refused):
         session.error(f"without the extra {extra} its command does not say: {remedy}")
     session.install("--constraint", ROOT / LOCKS[1], "--find-links", DIST, f"attendo[{extra}]=={version()}")
     if extra == "data":
         session.run("python", "-c", PARQUET)
-    command = ("python", "-c", SERVE) if extra == "serve" else EXTRAS[extra]
+    command = ("python", "-c", SERVE) if extra == "serve" else shlex.split(EXTRAS[extra])
     if remedy in session.run(*command, silent=True):
         session.error(f"with the extra {extra} its command still asks for it")
 
