@@ -156,7 +156,7 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert said == 'ctranslate2 is not installed; pip install "attendo[interop]"'
     said = refused("export", run, tmp_path / "out", "--to", "huggingface")
-    assert said == 'transformers is not installed; pip install "transformers>=5"'
+    assert said == 'transformers is not installed; pip install "attendo[interop]"'
     assert list(tmp_path.iterdir()) == []
 
 
