@@ -14,12 +14,13 @@ from sentencepiece import SentencePieceProcessor
 from tiny_corpus import SMALL, pairs_file
 from tiny_translator import tiny_tokenizer
 
+import attendo as attendo_package
 from attendo.cli import training_options
 from attendo.data import forecasts
 from attendo.inference import Translator
-from attendo.interop import exporting, packages, to_ctranslate2
+from attendo.interop import exporting, requirements
 from attendo.interop.exporting import exportable, not_exportable
-from attendo.interop.parity_texts import examples_of
+from attendo.interop.parity import examples_of
 from attendo.models import ModelConfig
 
 SHAPE = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "max_len": 96}
@@ -152,7 +153,7 @@ def test_a_missing_package_is_named_with_the_remedy(run, tmp_path, monkeypatch):
     def gone(name):
         raise ModuleNotFoundError(name=name)
 
-    monkeypatch.setattr(packages, "import_module", gone)
+    monkeypatch.setattr(requirements, "import_module", gone)
     said = refused("export", run, tmp_path / "out", "--to", "ctranslate2")
     assert said == 'ctranslate2 is not installed; pip install "attendo[interop]"'
     said = refused("export", run, tmp_path / "out", "--to", "huggingface")
@@ -177,7 +178,7 @@ def test_a_shape_that_can_not_go(options, clause, tmp_path):
 
 def test_an_option_that_came_later_is_refused_until_it_is_known(monkeypatch):
     config = ModelConfig(vocab_size=11, activation="silu")
-    monkeypatch.setattr(to_ctranslate2, "_UNKNOWN", {"activation"})
+    monkeypatch.setattr(requirements, "KNOWN_OPTIONS", requirements.KNOWN_OPTIONS - {"activation"})
     assert exportable(config, "bpe", "ctranslate2") == (
         "activation='silu' is not known to the export to CTranslate2"
     )
@@ -199,7 +200,12 @@ def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeyp
 
 
 def test_the_modules_load_without_the_packages(monkeypatch):
-    for name in ("ctranslate2", "onnx", "sentencepiece"):
+    packages = ("ctranslate2", "onnx", "onnxruntime", "sentencepiece", "transformers")
+    for name in [*sys.modules]:
+        if name.split(".")[0] in packages or name.startswith("attendo.interop"):
+            monkeypatch.delitem(sys.modules, name)
+    for name in packages:
         monkeypatch.setitem(sys.modules, name, None)
-    importlib.reload(packages)
-    assert exportable(ModelConfig(vocab_size=11), tiny_tokenizer().kind, "argos") is None
+    monkeypatch.setattr(attendo_package, "interop", None)  # imported again from here on
+    loaded = importlib.import_module("attendo.interop.exporting")
+    assert loaded.not_exportable(ModelConfig(vocab_size=11), tiny_tokenizer().kind) is None

@@ -11,8 +11,7 @@ from sentencepiece import SentencePieceProcessor
 
 from attendo.data.segments import split_sentences
 from attendo.errors import AttendoError
-from attendo.interop.sentence_splitter import sentence_splitter
-from attendo.interop.to_argos import opened, why_not, write
+from attendo.interop.to_argos import opened, sentence_splitter, why_not, write
 
 SHAPE = {"d_model": 16, "d_ff": 16, "n_heads": 2, "n_encoder_layers": 1, "n_decoder_layers": 1, "max_len": 48}
 TEXTS = [

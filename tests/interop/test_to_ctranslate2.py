@@ -4,8 +4,7 @@ import pytest
 from exported_models import drawn_options, run_folder, sentences
 from tiny_translator import tiny_tokenizer
 
-from attendo.interop.parity import measured
-from attendo.interop.parity_texts import Examples
+from attendo.interop.parity import Examples, measured
 from attendo.interop.to_ctranslate2 import opened, why_not, write
 
 ARCHITECTURES = ("encoder-decoder", "decoder", "classifier", "masked")

@@ -16,7 +16,7 @@ from attendo.bundle import Bundle
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
 from attendo.interop import to_onnx
-from attendo.interop.onnx_graph import Graph, weights_file
+from attendo.interop.onnx_graph import Graph, Weights
 from attendo.models import ModelConfig, build_model, parameter_count
 
 TOKENIZER = train_tokenizer(["a b"], TokenizerConfig(kind="byte", vocab_size=260))
@@ -205,7 +205,7 @@ def test_the_graphs_are_sound_and_described(tmp_path):
 
 
 def test_a_value_asked_for_twice_is_computed_once(tmp_path):
-    with weights_file(tmp_path / "weights.bin", torch.nn.Identity()) as weights:
+    with Weights(tmp_path / "weights.bin", torch.nn.Identity()) as weights:
         graph = Graph(weights)
         first, again = (graph.op("Add", "x", graph.constant(1.0)) for _ in range(2))
     assert first == again and len(graph.nodes) == 1

@@ -11,7 +11,7 @@ from attendo.decoding.options import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.inference.generator import Generator
-from attendo.interop import onnx_runner, to_onnx
+from attendo.interop import to_onnx
 
 TEXTS = ["", *forecast_texts(30), "it rains . " * 40]
 
@@ -69,7 +69,7 @@ def test_rows_that_come_later_change_nothing(pair):
 
 def test_a_generator_writes_the_same(tmp_path, monkeypatch):
     """Greedy and drawn; texts of different lengths at once, whose windows slide and are read in parts."""
-    monkeypatch.setattr(onnx_runner, "MOST_LOGITS", 1500)
+    monkeypatch.setattr(to_onnx, "MOST_LOGITS", 1500)
     tokenizer = tiny_tokenizer("byte")
     model = tiny_decoder(tokenizer.vocab_size, max_len=24).eval()
     to_onnx.write(tmp_path, Bundle({}, tokenizer), model, tmp_path)

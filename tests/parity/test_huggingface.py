@@ -20,8 +20,7 @@ transformers = pytest.importorskip("transformers")
 from attendo.decoding.backends import eager_backend, eager_decoder  # noqa: E402
 from attendo.decoding.beam import beam_search  # noqa: E402
 from attendo.decoding.options import DecodingConfig, SpecialIds  # noqa: E402
-from attendo.interop.huggingface.reading import read_model  # noqa: E402
-from attendo.interop.huggingface.writing import write_model  # noqa: E402
+from attendo.interop.huggingface.model_files import read_model, write_model  # noqa: E402
 
 transformers.utils.logging.disable_progress_bar()
 VOCAB, PAD, EOS, BEGIN, MAX_LEN = 23, 1, 2, 0, 40

@@ -18,7 +18,7 @@ SHOWN = [
     file
     for file in SOURCES
     if file in CORE
-    or "interop" in file.parts
+    or file.is_relative_to(ROOT / "src" / "attendo" / "interop")
     or (file.is_relative_to(COURSE) and not {"lessons", "commands"} & {*file.parts})
 ]
 SHOWN_CLASSES = [file for file in SHOWN if file in CORE or file.stem == "lecture"]

@@ -44,9 +44,8 @@ def export(
     """
     from typing import get_args
 
-    from attendo.interop.exporting import TARGETS, ExportOptions
-    from attendo.interop.exporting import export as exported
-    from attendo.interop.parity import parity_lines
+    from attendo.interop import TARGETS, ExportOptions, parity_lines
+    from attendo.interop import export as exported
     from attendo.interop.to_ctranslate2 import Quantization
 
     for name, value, known in (
@@ -70,7 +69,7 @@ def export(
 
 def say_what_cannot_go(bundle: Bundle) -> None:
     """One line, if a model of this shape can't go somewhere: better known before it is trained."""
-    from attendo.interop.exporting import not_exportable
+    from attendo.interop import not_exportable
 
     if said := not_exportable(bundle.model_config, bundle.tokenizer.kind):
         say(said)

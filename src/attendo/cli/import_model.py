@@ -31,7 +31,7 @@ def import_(
 
     Example: attendo import opus-mt-en-de runs/opus --from en --to de
     """
-    from attendo.interop.huggingface.importing import import_model
+    from attendo.interop import import_model
 
     import_model(source, out, say, source_language=source_language, target_language=target_language)
     return 0

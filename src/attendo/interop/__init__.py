@@ -1,1 +1,18 @@
-"""Models and weights of other libraries, in and out."""
+"""Models of other libraries, in and out: Hugging Face folders are read, four formats are written.
+
+>>> from attendo.interop import export, import_model
+"""
+
+from attendo.interop.exporting import TARGETS, ExportOptions, export, exportable, not_exportable
+from attendo.interop.huggingface.importing import import_model
+from attendo.interop.parity import parity_lines
+
+__all__ = [
+    "TARGETS",
+    "ExportOptions",
+    "export",
+    "exportable",
+    "import_model",
+    "not_exportable",
+    "parity_lines",
+]

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, get_args
 
-from attendo.bundle import Bundle, load_bundle, load_model
+from attendo.bundle import load_bundle, load_model
 from attendo.data.tokenizers import Kind
 from attendo.errors import AttendoError
 from attendo.files import atomic_folder, write_atomic
-from attendo.interop.folders import require_new
-from attendo.interop.parity import measured
-from attendo.interop.parity_texts import examples_of
+from attendo.interop.parity import examples_of, measured
+from attendo.interop.requirements import require_new
 from attendo.interop.to_ctranslate2 import Quantization
-from attendo.models import Model, ModelConfig
+from attendo.models import ModelConfig
 
 Target = Literal["huggingface", "ctranslate2", "argos", "onnx"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+_TAKEN = {"ctranslate2": ("quantization",), "argos": ("languages", "quantization")}
 REPORT = "attendo-parity.json"
 TOO_FAR = 0.02
 """In nats: a difference above it means that another model was written, where nothing was rounded on purpose."""
@@ -109,7 +110,7 @@ def export(
     model = load_model(folder, bundle)
     examples = examples_of(bundle, valid, most)
     with atomic_folder(out) as fresh:
-        _write(target, folder, bundle, model, fresh, options)
+        _module(target).write(folder, bundle, model, fresh, **_settings(target, options))
         say(f"comparing on {examples.name}")
         report = {"target": target, **measured(bundle, model, _module(target).opened(fresh), examples)}
         _require_near(report, options)
@@ -118,41 +119,20 @@ def export(
 
 
 def _module(target: Target) -> ModuleType:
-    """What writes for a target: `why_not`, `write`, `opened`; loaded when asked for."""
-    match target:
-        case "ctranslate2":
-            from attendo.interop import to_ctranslate2 as module
-        case "argos":
-            from attendo.interop import to_argos as module
-        case "huggingface":
-            from attendo.interop import to_huggingface as module
-        case "onnx":
-            from attendo.interop import to_onnx as module
-    return module
+    """The module of a target, loaded when it is needed: `why_not`, `write`, `opened`."""
+    return import_module(f"attendo.interop.to_{target}")
 
 
-def _write(
-    target: Target, folder: Path, bundle: Bundle, model: Model, out: Path, options: ExportOptions
-) -> None:
-    match target:
-        case "ctranslate2":
-            from attendo.interop.to_ctranslate2 import write
-
-            _refuse(target, "`languages`", options.languages)
-            write(folder, bundle, model, out, options.quantization)
-        case "argos":
-            from attendo.interop.to_argos import write
-
-            write(folder, bundle, model, out, options.quantization, options.languages)
-        case _:
-            _refuse(target, "`languages`", options.languages)
-            _refuse(target, "`quantization`", None if options.quantization == "float32" else True)
-            _module(target).write(folder, bundle, model, out)
-
-
-def _refuse(target: Target, name: str, value: object) -> None:
-    if value is not None:
-        raise AttendoError(f"{name} means nothing with `target` {target}; leave it out")
+def _settings(target: Target, options: ExportOptions) -> dict[str, Any]:
+    """The options that a target's `write` takes. Raises AttendoError for one that means nothing there."""
+    settings = {}
+    for name in ("languages", "quantization"):
+        value = getattr(options, name)
+        if name in _TAKEN.get(target, ()):
+            settings[name] = value
+        elif value != getattr(ExportOptions(), name):
+            raise AttendoError(f"`{name}` means nothing with `target` {target}; leave it out")
+    return settings
 
 
 def _require_near(report: dict[str, Any], options: ExportOptions) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
-from attendo.interop.packages import required
+from attendo.interop.requirements import required
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
@@ -25,30 +22,23 @@ Dimensions = Sequence[str | int | None]
 """The axes of a tensor: a number, or the name of one that is known when the graph runs."""
 
 
-def needed() -> tuple[Any, Any]:
-    """The module `onnx` and its `helper`. Raises AttendoError where they are not installed.
-
-    >>> needed()[0].__name__
-    'onnx'
-    """
-    return required("onnx"), required("onnx.helper")
-
-
 class Weights:
     """A file of numbers, little-endian, one array behind the other, to which graphs refer by place.
 
     Each array is written once, whoever asks for it: tied matrices and the tables of positions are shared, within a
-    graph and between graphs. `weights_file` makes it.
+    graph and between graphs.
     """
 
-    def __init__(self, path: Path, model: nn.Module):
-        self.path = path
+    def __init__(self, path: Path | str, model: nn.Module):
+        self.path = Path(path)
         self.names = {id(parameter): name for name, parameter in model.named_parameters()}
         self.written: dict[str, TensorProto] = {}
-        self._file = path.open("wb")
+        self._file = self.path.open("wb")
 
-    def close(self) -> None:
-        """The file is whole."""
+    def __enter__(self) -> Weights:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def put(self, name: str, values: Tensor) -> TensorProto:
@@ -62,25 +52,6 @@ class Weights:
         return self.written[name]
 
 
-@contextmanager
-def weights_file(path: Path, model: nn.Module) -> Iterator[Weights]:
-    """The file of a model's weights, open while its graphs are made.
-
-    >>> import tempfile
-    >>> model = nn.Linear(2, 3)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with weights_file(Path(folder, "weights.bin"), model) as weights:
-    ...         _ = [Graph(weights).weight(model.weight) for _ in range(2)]
-    ...     Path(folder, "weights.bin").stat().st_size  # 2 · 3 numbers of 4 bytes, once
-    24
-    """
-    weights = Weights(path, model)
-    try:
-        yield weights
-    finally:
-        weights.close()
-
-
 class Graph:
     """Nodes, in the order in which they run. A value is known by its name.
 
@@ -89,7 +60,8 @@ class Graph:
     """
 
     def __init__(self, weights: Weights):
-        self._onnx, self._helper = needed()
+        self._onnx = required("onnx")
+        self._helper = self._onnx.helper
         self.weights = weights
         self.nodes: list[NodeProto] = []
         self.initializers: dict[str, TensorProto] = {}
@@ -176,32 +148,10 @@ class Graph:
 
 
 def _external(name: str, array: np.ndarray, file: str, offset: int) -> TensorProto:
-    onnx, helper = needed()
-    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    onnx = required("onnx")
+    kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     tensor = onnx.TensorProto(name=name, data_type=kind, dims=array.shape)
     tensor.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", file), ("offset", offset), ("length", array.nbytes)):
         tensor.external_data.add(key=key, value=str(value))
     return tensor
-
-
-def tried(model: nn.Module, made: Callable[[Graph], str], **inputs: Tensor) -> Tensor:
-    """What onnxruntime computes with a graph: of the value that `made` makes. For examples, and to try a part alone.
-
-    inputs: those that the graph may name; whole numbers or floating ones.
-
-    >>> tried(nn.Identity(), lambda graph: graph.op("Add", "x", graph.constant(1.0)), x=torch.tensor([1.0, 2.0]))
-    tensor([2., 3.])
-    """
-    from onnxruntime import InferenceSession
-
-    with tempfile.TemporaryDirectory() as folder:
-        with weights_file(Path(folder, "weights.bin"), model) as weights:
-            graph = Graph(weights)
-            for name, values in inputs.items():
-                graph.input(name, [None] * values.dim(), integer=not values.is_floating_point())
-            graph.output("result", made(graph), None)
-        Path(folder, "tried.onnx").write_bytes(graph.model("tried").SerializeToString())
-        session = InferenceSession(Path(folder, "tried.onnx"))
-        feeds = {name: values.detach().numpy() for name, values in inputs.items()}
-        return torch.from_numpy(session.run(None, feeds)[0])

@@ -2,20 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from attendo.interop.onnx_graph import Graph, Weights
-from attendo.interop.onnx_modules import activation, embedding, feed_forward, linear, norm, residual
 from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model
 from attendo.nn.attention import Attention
-from attendo.nn.blocks import DecoderBlock, Encoder
-from attendo.nn.layers import InputEmbedding, Pooling
-from attendo.nn.positions import Alibi, RelativeBias, Rotary
+from attendo.nn.blocks import DecoderBlock, Encoder, EncoderBlock, Residual
+from attendo.nn.layers import Activation, InputEmbedding, Pooling
+from attendo.nn.positions import Alibi, FixedPositions, RelativeBias, Rotary
+
+
+def _linear(graph: Graph, module: nn.Linear, x: str) -> str:
+    """x Wᵀ + b."""
+    product = graph.op("MatMul", x, graph.transposed(module.weight))
+    return product if module.bias is None else graph.op("Add", product, graph.weight(module.bias))
+
+
+def _norm(graph: Graph, module: nn.Module, x: str) -> str:
+    """LayerNorm, RMSNorm, or none."""
+    match module:
+        case nn.Identity():
+            return x
+        case nn.LayerNorm():
+            weights = graph.weight(module.weight), graph.weight(module.bias)
+            return graph.op("LayerNormalization", x, *weights, epsilon=module.eps)
+        case nn.RMSNorm():
+            assert module.eps is not None
+            mean = graph.op("ReduceMean", graph.op("Mul", x, x), graph.constant([-1]))
+            size = graph.op("Sqrt", graph.op("Add", mean, graph.constant(module.eps)))
+            return graph.op("Mul", graph.op("Div", x, size), graph.weight(module.weight))
+    raise AssertionError(f"no norm: {type(module).__name__}")
+
+
+def _activation(graph: Graph, kind: Activation, x: str) -> str:
+    """ReLU, GELU, its approximation, or SiLU."""
+    match kind:
+        case "relu":
+            return graph.op("Relu", x)
+        case "gelu":
+            return graph.op("Gelu", x)
+        case "gelu_tanh":
+            return graph.op("Gelu", x, approximate="tanh")
+        case "silu":
+            return graph.op("Mul", x, graph.op("Sigmoid", x))
+
+
+def _residual(graph: Graph, module: Residual, x: str, sublayer: Callable[[str], str]) -> str:
+    """norm(x + f(x)), or x + f(norm(x))."""
+    if module.norm_first:
+        return graph.op("Add", x, sublayer(_norm(graph, module.norm, x)))
+    return _norm(graph, module.norm, graph.op("Add", x, sublayer(x)))
+
+
+def _feed_forward_sublayer(graph: Graph, block: EncoderBlock | DecoderBlock, kind: Activation, x: str) -> str:
+    """W₂ · activation(W₁x + b₁) + b₂, or gated, as a block's last residual."""
+    module = block.feed_forward
+
+    def net(h: str) -> str:
+        inner = _linear(graph, module.in_proj, h)
+        if module.gate_proj is None:
+            inner = _activation(graph, kind, inner)
+        else:
+            inner = graph.op("Mul", _activation(graph, kind, _linear(graph, module.gate_proj, h)), inner)
+        return _linear(graph, module.out_proj, inner)
+
+    return _residual(graph, block.feed_forward_residual, x, net)
+
+
+def _embedding(graph: Graph, module: InputEmbedding, token_ids: str, positions: str, max_len: int) -> str:
+    """Token embedding + positional encoding, and a norm if there is one."""
+    tokens = module.tokens
+    x = graph.op("Gather", graph.weight(tokens.weight), token_ids)
+    if tokens.scale != 1.0:
+        x = graph.op("Mul", x, graph.constant(tokens.scale))
+    if module.positions is not None:
+        if isinstance(module.positions, FixedPositions):
+            start = module.positions.start
+            rows = module.positions.encode(torch.arange(start, start + max_len))
+            table = graph.table("positions", rows)
+        else:
+            table = graph.weight(module.positions.weight)
+        x = graph.op("Add", x, graph.op("Gather", table, positions))
+    return _norm(graph, module.norm, x)
+
 
 FLOOR = torch.finfo(torch.float32).min / 2  # added to the score of a key that may not be looked at
 
@@ -34,35 +108,22 @@ class Places:
     max_len: int
 
 
-def keys_values(
+def _keys_values(
     graph: Graph, module: Attention, memory: str, places: Places | None = None
 ) -> tuple[str, str]:
-    """The projected keys and values `[rows, kv_heads, len, dim]` of what is attended to.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> module, memory = Attention(4, 2, n_kv_heads=1, value_dim=3), torch.ones(1, 5, 4)
-    >>> tried(module, lambda graph: keys_values(graph, module, "memory")[1], memory=memory).shape
-    torch.Size([1, 1, 5, 3])
-    """
-    key = _heads(graph, linear(graph, module.k_proj, memory), module.n_kv_heads, module.head_dim)
-    value = _heads(graph, linear(graph, module.v_proj, memory), module.n_kv_heads, module.value_dim)
-    return _turned(graph, module, norm(graph, module.k_norm, key), places), value
+    """The projected keys and values `[rows, kv_heads, len, dim]` of what is attended to."""
+    key = _heads(graph, _linear(graph, module.k_proj, memory), module.n_kv_heads, module.head_dim)
+    value = _heads(graph, _linear(graph, module.v_proj, memory), module.n_kv_heads, module.value_dim)
+    return _turned(graph, module, _norm(graph, module.k_norm, key), places), value
 
 
-def attention(
+def _attention(
     graph: Graph, module: Attention, x: str, key: str, value: str, bias: str, places: Places | None = None
 ) -> str:
-    """Attention of x to projected keys and values. places: of self-attention; bias: as in `Places`.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> module, x = Attention(4, 2, n_kv_heads=1), torch.arange(12.0).sin().view(1, 3, 4)
-    >>> made = lambda graph: attention(graph, module, "x", *keys_values(graph, module, "x"), graph.constant(0.0))
-    >>> torch.allclose(tried(module, made, x=x), module(x, x), atol=1e-6)
-    True
-    """
+    """Attention of x to projected keys and values. places: of self-attention; bias: as in `Places`."""
     n_heads, n_kv_heads = module.n_heads, module.n_kv_heads
-    query = _heads(graph, linear(graph, module.q_proj, x), n_heads, module.head_dim)
-    query = _turned(graph, module, norm(graph, module.q_norm, query), places)
+    query = _heads(graph, _linear(graph, module.q_proj, x), n_heads, module.head_dim)
+    query = _turned(graph, module, _norm(graph, module.q_norm, query), places)
     scale = module.head_dim**-0.5 if module.attend.scale is None else module.attend.scale
     query = graph.op("Mul", query, graph.constant(scale * module.attend.inverse_temperature))
     if isinstance(module.positions, Alibi | RelativeBias):
@@ -79,68 +140,35 @@ def attention(
     mixed = graph.reshaped(mixed, [0, n_heads, -1, module.value_dim]) if grouped else mixed
     together = graph.op("Transpose", mixed, perm=[0, 2, 1, 3])
     assert isinstance(module.out_proj, nn.Linear)
-    return linear(graph, module.out_proj, graph.reshaped(together, [0, 0, n_heads * module.value_dim]))
+    return _linear(graph, module.out_proj, graph.reshaped(together, [0, 0, n_heads * module.value_dim]))
 
 
-def real_keys(graph: Graph, lengths: str, n_keys: str) -> str:
-    """Which of `n_keys` places `[rows, keys]` stand within the lengths of their rows.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> lengths = torch.tensor([2, 1])
-    >>> made = lambda graph: graph.op("Cast", real_keys(graph, "lengths", graph.constant(3)), to=1)
-    >>> tried(torch.nn.Identity(), made, lengths=lengths)
-    tensor([[1., 1., 0.],
-            [1., 0., 0.]])
-    """
+def _real_keys(graph: Graph, lengths: str, n_keys: str) -> str:
+    """Which of `n_keys` places `[rows, keys]` stand within the lengths of their rows."""
     return graph.op("Less", graph.numbers(n_keys), graph.op("Unsqueeze", lengths, graph.constant([1])))
 
 
-def length_bias(graph: Graph, lengths: str, n_keys: str) -> str:
-    """`[rows, 1, 1, keys]`: 0, or the floor at the padding behind `lengths` keys.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> made = lambda graph: length_bias(graph, "lengths", graph.constant(3))
-    >>> tried(torch.nn.Identity(), made, lengths=torch.tensor([2, 1]))[:, 0, 0] == 0
-    tensor([[ True,  True, False],
-            [ True, False, False]])
-    """
-    real = real_keys(graph, lengths, n_keys)
+def _length_bias(graph: Graph, lengths: str, n_keys: str) -> str:
+    """`[rows, 1, 1, keys]`: 0, or the floor at the padding behind `lengths` keys."""
+    real = _real_keys(graph, lengths, n_keys)
     bias = graph.op("Where", real, graph.constant(0.0), graph.constant(FLOOR))
     return graph.op("Unsqueeze", bias, graph.constant([1, 2]))
 
 
-def text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Places:
-    """Of texts that are read at once, padded behind their ends, every token looking at every other.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> made = lambda graph: graph.op("Cast", text_places(graph, "ids", "lengths", 9).distances, to=1)
-    >>> tried(torch.nn.Identity(), made, ids=torch.zeros(1, 3).long(), lengths=torch.tensor([3]))
-    tensor([[ 0.,  1.,  2.],
-            [-1.,  0.,  1.],
-            [-2., -1.,  0.]])
-    """
+def _text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Places:
+    """Of texts that are read at once, padded behind their ends, every token looking at every other."""
     size = graph.size(token_ids, 1)
     positions = graph.op("Unsqueeze", graph.numbers(size), graph.constant([0]))
     queries = graph.op("Unsqueeze", graph.numbers(size), graph.constant([1]))
     distances = graph.op("Sub", positions, queries)
-    return Places(positions, distances, length_bias(graph, lengths, size), max_len)
+    return Places(positions, distances, _length_bias(graph, lengths, size), max_len)
 
 
-def step_places(graph: Graph, token_ids: str, lengths: str, past_key: str, max_len: int) -> Places:
+def _step_places(graph: Graph, token_ids: str, lengths: str, past_key: str, max_len: int) -> Places:
     """Of the next n tokens of texts whose last `lengths` keys, these n included, are real: padding stands before them.
 
     A query looks at what is real up to itself. With all ends in one line, key j is j - past - i before query i in
     every row, whatever the rows' lengths.
-
-    >>> from attendo.interop.onnx_graph import tried
-    >>> made = lambda graph: step_places(graph, "ids", "lengths", "past", 9).bias
-    >>> lengths, past = torch.tensor([4, 2]), torch.zeros(2, 1, 2, 5)  # 2 new tokens behind 2, and behind none
-    >>> tried(torch.nn.Identity(), made, ids=torch.zeros(2, 2).long(), lengths=lengths, past=past)[:, 0] == 0
-    tensor([[[ True,  True,  True, False],
-             [ True,  True,  True,  True]],
-    <BLANKLINE>
-            [[False, False,  True, False],
-             [False, False,  True,  True]]])
     """
     n, past = graph.size(token_ids, 1), graph.size(past_key, 2)
     keys = graph.numbers(graph.op("Add", past, n))
@@ -167,27 +195,21 @@ def _turned(graph: Graph, module: Attention, heads: str, places: Places | None) 
         return heads
     assert places is not None
     half = module.head_dim // 2
-    cos, sin = (
-        graph.op("Gather", graph.table(f"positions.{name}", table), places.positions)
-        for name, table in zip(
-            ("cos", "sin"), _turns(module.positions, module.head_dim, places.max_len), strict=True
-        )
-    )
-    cos, sin = (
-        graph.op("Unsqueeze", one, graph.constant([1, -1])) for one in (cos, sin)
-    )  # [rows, 1, n, half, 1]
+    # where every position turns the vector (1, 0): cos and sin of its angles, [max_len, half]
+    upright = torch.tensor([1.0, 0.0]).repeat(half).expand(1, 1, places.max_len, module.head_dim)
+    angles = module.positions(upright, torch.arange(places.max_len)[None])[0, 0]
+
+    def gathered(name: str, table: Tensor) -> str:  # [rows, 1, n, half, 1]
+        rows = graph.op("Gather", graph.table(f"positions.{name}", table), places.positions)
+        return graph.op("Unsqueeze", rows, graph.constant([1, -1]))
+
+    cos = gathered("cos", angles[:, 0::2])
+    sin = gathered("sin", angles[:, 1::2])
     pairs = graph.reshaped(heads, [0, 0, 0, half, 2])
     swapped = graph.op("Gather", pairs, graph.constant([1, 0]), axis=-1)
     across = graph.op("Mul", swapped, graph.op("Mul", sin, graph.constant([-1.0, 1.0])))
     turned = graph.op("Add", graph.op("Mul", pairs, cos), across)
     return graph.reshaped(turned, [0, 0, 0, module.head_dim])
-
-
-def _turns(rotary: Rotary, head_dim: int, max_len: int) -> tuple[Tensor, Tensor]:
-    """cos and sin `[max_len, head_dim / 2]` of every position's angles: where it turns the vector (1, 0)."""
-    upright = torch.tensor([1.0, 0.0]).repeat(head_dim // 2).expand(1, 1, max_len, head_dim)
-    turned = rotary(upright, torch.arange(max_len)[None])[0, 0]
-    return turned[:, 0::2], turned[:, 1::2]
 
 
 def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -> str:
@@ -207,11 +229,10 @@ def _position_bias(graph: Graph, module: Alibi | RelativeBias, distances: str) -
 def graphs_of(model: Model, weights: Weights) -> Iterator[tuple[str, Graph]]:
     """The graphs of a model and their names; each is made when it is asked for.
 
-    >>> import tempfile, pathlib
-    >>> from attendo.interop.onnx_graph import weights_file
+    >>> import os
     >>> from attendo.models import ModelConfig, build_model
     >>> model = build_model(ModelConfig(vocab_size=11, d_model=8, d_ff=8, n_encoder_layers=1, n_decoder_layers=1))
-    >>> with tempfile.TemporaryDirectory() as folder, weights_file(pathlib.Path(folder, "w"), model) as weights:
+    >>> with Weights(os.devnull, model) as weights:
     ...     for name, graph in graphs_of(model, weights):
     ...         print(name, *[value.name for value in graph.outputs])
     encoder memory memory_key_0 memory_value_0
@@ -237,13 +258,8 @@ def _encoder_graph(model: EncoderDecoder, graph: Graph) -> Graph:
     for number, block in enumerate(model.decoder.blocks):
         cross = block.cross_attention
         assert cross is not None
-        _give(
-            graph,
-            f"memory_{{}}_{number}",
-            cross,
-            keys_values(graph, cross, memory),
-            ("sources", "source_len"),
-        )
+        pair = _keys_values(graph, cross, memory)
+        _give(graph, f"memory_{{}}_{number}", cross, pair, ("sources", "source_len"))
     return graph
 
 
@@ -252,22 +268,16 @@ def _decoder_graph(model: EncoderDecoder | DecoderLM, graph: Graph) -> Graph:
     config = model.config
     ids = graph.input("token_ids", ["rows", "n"], integer=True)
     lengths = graph.input("lengths", ["rows"], integer=True)
-    places, memory_bias = step_places(graph, ids, lengths, "past_key_0", config.max_len), None
+    places, memory_bias = _step_places(graph, ids, lengths, "past_key_0", config.max_len), None
     if isinstance(model, EncoderDecoder):
         memory_lengths = graph.input("memory_lengths", ["rows"], integer=True)
-        memory_bias = length_bias(graph, memory_lengths, graph.size("memory_key_0", 2))
+        memory_bias = _length_bias(graph, memory_lengths, graph.size("memory_key_0", 2))
     tokens = model.target_embedding if isinstance(model, EncoderDecoder) else model.embedding
-    x = embedding(graph, tokens, ids, places.positions, config.max_len)
+    x = _embedding(graph, tokens, ids, places.positions, config.max_len)
     for number, block in enumerate(model.decoder.blocks):
         x = _decoder_block(graph, block, number, x, places, memory_bias)
-        net = block.feed_forward
-        x = residual(
-            graph,
-            block.feed_forward_residual,
-            x,
-            lambda h, net=net: feed_forward(graph, net, config.activation, h),
-        )
-    logits = linear(graph, model.output_proj, norm(graph, model.decoder.norm, x))
+        x = _feed_forward_sublayer(graph, block, config.activation, x)
+    logits = _linear(graph, model.output_proj, _norm(graph, model.decoder.norm, x))
     graph.output("logits", logits, ["rows", "n", config.vocab_size])
     return graph
 
@@ -280,17 +290,17 @@ def _decoder_block(
     past = _take(graph, f"past_{{}}_{number}", own, ("rows", "past_len"))
 
     def attend_to_past(h: str) -> str:
-        new = keys_values(graph, own, h, places)
+        new = _keys_values(graph, own, h, places)
         key, value = (graph.op("Concat", old, part, axis=2) for old, part in zip(past, new, strict=True))
         _give(graph, f"present_{{}}_{number}", own, (key, value), ("rows", "total_len"))
-        return attention(graph, own, h, key, value, places.bias, places)
+        return _attention(graph, own, h, key, value, places.bias, places)
 
-    x = residual(graph, block.self_attention_residual, x, attend_to_past)
+    x = _residual(graph, block.self_attention_residual, x, attend_to_past)
     if cross is None or block.cross_attention_residual is None or memory_bias is None:
         return x
     memory = _take(graph, f"memory_{{}}_{number}", cross, ("rows", "source_len"))
-    return residual(
-        graph, block.cross_attention_residual, x, lambda h: attention(graph, cross, h, *memory, memory_bias)
+    return _residual(
+        graph, block.cross_attention_residual, x, lambda h: _attention(graph, cross, h, *memory, memory_bias)
     )
 
 
@@ -305,13 +315,13 @@ def _text_graph(model: EncoderClassifier | MaskedLM, graph: Graph) -> Graph:
         pooled = _pooled(graph, config.pooling, states, lengths)
         if isinstance(model.output_hidden, nn.Linear):
             kind = config.output_activation.capitalize()  # Tanh or Relu
-            pooled = graph.op(kind, linear(graph, model.output_hidden, pooled))
+            pooled = graph.op(kind, _linear(graph, model.output_hidden, pooled))
         classes = isinstance(model.output_proj, nn.Linear)
-        logits = linear(graph, model.output_proj, pooled) if classes else pooled
+        logits = _linear(graph, model.output_proj, pooled) if classes else pooled
         graph.output("logits", logits, ["rows", config.n_classes or config.d_output or config.d_model])
         return graph
-    hidden = activation(graph, config.activation, linear(graph, model.output_hidden, states))
-    logits = linear(graph, model.output_proj, norm(graph, model.output_norm, hidden))
+    hidden = _activation(graph, config.activation, _linear(graph, model.output_hidden, states))
+    logits = _linear(graph, model.output_proj, _norm(graph, model.output_norm, hidden))
     graph.output("logits", logits, ["rows", "len", config.vocab_size])
     return graph
 
@@ -320,26 +330,23 @@ def _encoded(
     graph: Graph, config: ModelConfig, embed: InputEmbedding, encoder: Encoder, ids: str, lengths: str
 ) -> str:
     """What an encoder makes of texts that are read at once."""
-    places, kind = text_places(graph, ids, lengths, config.max_len), config.activation
-    x = embedding(graph, embed, ids, places.positions, config.max_len)
+    places = _text_places(graph, ids, lengths, config.max_len)
+    x = _embedding(graph, embed, ids, places.positions, config.max_len)
     for block in encoder.blocks:
 
         def attend(h: str, own: Attention = block.self_attention) -> str:
-            return attention(graph, own, h, *keys_values(graph, own, h, places), places.bias, places)
+            return _attention(graph, own, h, *_keys_values(graph, own, h, places), places.bias, places)
 
-        x = residual(graph, block.self_attention_residual, x, attend)
-        net = block.feed_forward
-        x = residual(
-            graph, block.feed_forward_residual, x, lambda h, net=net: feed_forward(graph, net, kind, h)
-        )
-    return norm(graph, encoder.norm, x)
+        x = _residual(graph, block.self_attention_residual, x, attend)
+        x = _feed_forward_sublayer(graph, block, config.activation, x)
+    return _norm(graph, encoder.norm, x)
 
 
 def _pooled(graph: Graph, kind: Pooling, states: str, lengths: str) -> str:
     """One vector a text `[rows, d_model]`, of its tokens without the padding."""
     if kind == "first":
         return graph.op("Gather", states, graph.constant(0), axis=1)
-    real = graph.op("Unsqueeze", real_keys(graph, lengths, graph.size(states, 1)), graph.constant([2]))
+    real = graph.op("Unsqueeze", _real_keys(graph, lengths, graph.size(states, 1)), graph.constant([2]))
     if kind == "max":
         states = graph.op("Where", real, states, graph.constant(2 * FLOOR))
         return graph.op("ReduceMax", states, graph.constant([1]), keepdims=0)

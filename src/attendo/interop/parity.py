@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -11,12 +14,74 @@ import torch
 from jaxtyping import Float
 
 from attendo.bundle import Bundle, embeds_texts
+from attendo.data import forecasts
 from attendo.data.batches import pad_rows
+from attendo.data.labelled import read_labelled
+from attendo.data.labelled_corpus import LabelledCorpus
+from attendo.data.pair_corpus import PairCorpus
 from attendo.data.tokenizers import Tokenizer
+from attendo.errors import AttendoError
 from attendo.inference.translator import Translator
-from attendo.interop.parity_texts import Examples
 from attendo.metrics import bleu, bleu_tokenizer, log_softmax
 from attendo.models import DecoderLM, EncoderDecoder, Model
+from attendo.runs.settings import section
+from attendo.runs.task_specs import family_of
+
+BUILT_IN = 200
+"""Sources of the weather forecasts, where there is nothing better."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """name: what they are, with their number; references: what a translator should say, None where nobody knows."""
+
+    name: str
+    texts: tuple[str, ...]
+    references: tuple[str, ...] | None = None
+
+
+def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> Examples:
+    """At most `most` rows of the files in `valid`, else of the run's own validation rows, else built-in texts.
+
+    Files are read as the run's are. Raises AttendoError for one in `valid` that cannot be read.
+
+    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    >>> bundle = Bundle({"data": {"train": ["gone.tsv"]}}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))
+    >>> bundle.card["task"] = "translation"
+    >>> examples_of(bundle).name, examples_of(bundle).references
+    ('200 built-in English sentences, without references', None)
+    """
+    table: dict[str, Any] = dict(bundle.tables.get("data", {}))
+    if valid:
+        names = [str(path) for path in valid]
+        table |= {"train": names, "valid": names, "drop": ""}
+        return _read(bundle, table, most, f"rows of {', '.join(names)}")
+    try:
+        return _read(bundle, table, most, "validation rows of the run")
+    except AttendoError:  # imported, or its files are not here any more
+        texts = tuple(source for source, _ in forecasts.pairs(min(most, BUILT_IN), "valid"))
+        return Examples(f"{len(texts)} built-in English sentences, without references", texts)
+
+
+def _read(bundle: Bundle, table: dict[str, Any], most: int, what: str) -> Examples:
+    family = family_of(bundle.card.get("task", ""))
+    data: Any = section(family.data, {"data": table}, "data", "config.toml")
+    data.check()
+    corpus: Any = family.open(data, lambda line: None)
+    references = None
+    match corpus:
+        case PairCorpus():
+            pairs, _ = corpus.validation(most)
+            texts, references = tuple(source for source, _ in pairs), tuple(target for _, target in pairs)
+        case LabelledCorpus() if data.valid:  # the labels don't matter here, nor do the training rows
+            rows = islice(read_labelled(data.source(Path(data.valid[0]))), most)
+            texts = tuple(row.text for row in rows)
+        case LabelledCorpus():
+            texts = tuple(row.text for row in corpus.validation(most)[0])
+        case _:
+            texts = tuple(chunk.text for chunk in islice(corpus.chunks("valid"), most))
+    return Examples(f"{len(texts)} {what}", texts, references)
+
 
 BATCH = 16
 """Rows that go through attendo's model at a time."""
@@ -69,7 +134,7 @@ def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples)
     >>> bundle = Bundle({}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))
     >>> class Itself:
     ...     def logits(self, rows):
-    ...         return own_logits(model, rows, bundle.tokenizer)
+    ...         return [model(torch.tensor([row]))[0].detach().numpy() for row in rows]
     >>> measured(bundle, model, Itself(), Examples("a text", ("rain",)))
     {'compared': 'a text', 'n': 1, 'same_choice': 1.0, 'largest_difference': 0.0}
     """
@@ -168,7 +233,7 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
     same, largest = [], 0.0
     for start in range(0, len(rows), BATCH):
         part = rows[start : start + BATCH]
-        for pair in zip(own_logits(model, part, tokenizer), foreign.logits(part), strict=True):
+        for pair in zip(_own_logits(model, part, tokenizer), foreign.logits(part), strict=True):
             here, there = (np.atleast_2d(logits).astype(np.float64) for logits in pair)
             if chosen:
                 here, there = log_softmax(here), log_softmax(there)
@@ -179,19 +244,10 @@ def _logits(bundle: Bundle, model: Model, foreign: ForeignModel, examples: Examp
 
 
 @torch.inference_mode()
-def own_logits(
+def _own_logits(
     model: Model, rows: Sequence[Sequence[int]], tokenizer: Tokenizer
 ) -> list[Float[np.ndarray, "*len classes"]]:
-    """attendo's own logits of each row, as `ForeignModel` gives them. Raises TypeError for a translator.
-
-    >>> from attendo.models import ModelConfig, build_model
-    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-    >>> tokenizer = train_tokenizer(["a"], TokenizerConfig(kind="byte"))
-    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, architecture="decoder")
-    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
-    >>> [logits.shape for logits in own_logits(model, [[2, 5], [2]], tokenizer)]
-    [(2, 260), (1, 260)]
-    """
+    """attendo's own logits of each row, as `ForeignModel` gives them. Raises TypeError for a translator."""
     if isinstance(model, EncoderDecoder):
         raise TypeError("a translator is compared by what it translates")
     ids, lengths = pad_rows(rows, tokenizer.pad_id, next(model.parameters()).device)

@@ -11,7 +11,7 @@ from typing import Any
 from attendo.data.tokenizer_file import library_document
 from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Tokenizer
 from attendo.errors import AttendoError
-from attendo.interop.packages import required
+from attendo.interop.requirements import required
 
 _UNIGRAM, _BPE = 1, 2
 _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED = 2, 3, 4, 5
@@ -28,7 +28,8 @@ def added_token(token_id: int, content: str, *, special: bool = True) -> dict[st
 
 
 def sentencepiece_proto(path: Path) -> Any:
-    """What a model file says. Raises AttendoError if it is none, for kinds that can't be read, and without the package.
+    """The protocol buffer of a model file. Raises AttendoError if it is none, for kinds that can't be read, and
+    without the package.
 
     >>> sentencepiece_proto(Path("none.model"))
     Traceback (most recent call last):

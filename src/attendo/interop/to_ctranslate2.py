@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from ctranslate2.specs import common_spec, transformer_spec
-from ctranslate2.specs.model_spec import ModelSpec
 from safetensors.numpy import load_file
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -25,8 +23,8 @@ from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
 from attendo.files import write_atomic
-from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
+from attendo.interop.requirements import required, unknown_option
 from attendo.interop.sentencepiece_models import sentencepiece_model, why_no_sentencepiece
 from attendo.models import DecoderLM, EncoderClassifier, EncoderDecoder, MaskedLM, Model, ModelConfig
 from attendo.nn.attention import Attention
@@ -40,55 +38,44 @@ IN_ATTENTION = ("rotary", "alibi", "relative")
 LONGEST = 1025
 """CTranslate2's max_input_length, and the end."""
 
-_SPEC_ACTIVATIONS = {
-    "relu": common_spec.Activation.RELU,
-    "gelu": common_spec.Activation.GELU,
-    "gelu_tanh": common_spec.Activation.GELUTanh,
-    "silu": common_spec.Activation.SWISH,
-}
+_SPEC_ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 
 
-def spec_of(model: Model, entries: Sequence[str]) -> ModelSpec:
-    """The model as CTranslate2's Transformer, decoder or encoder; entries: a token for each id; ids
-    beyond them, as a padded vocabulary has, get names of their own.
+def _specs() -> Any:
+    """CTranslate2's classes for models, loaded only when one is written."""
+    return required("ctranslate2.specs.transformer_spec")
 
-    The head of a classifier or of a masked model has no place there and is left out. Positions that are added are
-    written as a table.
 
-    >>> from attendo.models import build_model
-    >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
-    >>> spec = spec_of(build_model(ModelConfig(vocab_size=5, **sizes)), ["<pad>", "<unk>", "<s>", "</s>", "a"])
-    >>> spec.name, spec.decoder.layer[0].attention.linear[1].weight.shape  # keys and values in one
-    ('TransformerSpec', (16, 8))
+def _spec_of(model: Model, entries: Sequence[str]) -> Any:
+    """The model as CTranslate2's Transformer, decoder or encoder.
+
+    entries: a token for each id; ids beyond them, as a padded vocabulary has, get names of their own. The head of a
+    classifier or of a masked model has no place there and is left out. Positions that are added are written as a table.
     """
-    unused = (f"<unused {number}>" for number in range(len(entries), model.config.vocab_size))
-    spec = _unchecked(model, [*entries, *unused])
-    spec.validate()
-    return spec
-
-
-def _unchecked(model: Model, entries: list[str]) -> Any:
     config = model.config
+    unused = (f"<unused {number}>" for number in range(len(entries), config.vocab_size))
+    entries = [*entries, *unused]
     match model:
         case EncoderDecoder():
             encoder, decoder = _encoder(config), _decoder(config)
             _fill_stack(encoder, encoder.embeddings[0], model.encoder, model.source_embedding, config)
             _fill_stack(decoder, decoder.embeddings, model.decoder, model.target_embedding, config)
             _linear(decoder.projection, model.output_proj)
-            spec: Any = transformer_spec.TransformerSpec(encoder, decoder)
+            spec: Any = _specs().TransformerSpec(encoder, decoder)
             spec.register_source_vocabulary(entries)
             spec.register_target_vocabulary(entries)
         case DecoderLM():
             decoder = _decoder(config)
             _fill_stack(decoder, decoder.embeddings, model.decoder, model.embedding, config)
             _linear(decoder.projection, model.output_proj)
-            spec = transformer_spec.TransformerDecoderModelSpec(decoder)
+            spec = _specs().TransformerDecoderModelSpec(decoder)
             spec.register_vocabulary(entries)
         case EncoderClassifier() | MaskedLM():
             encoder = _encoder(config)
             _fill_stack(encoder, encoder.embeddings[0], model.encoder, model.embedding, config)
-            spec = transformer_spec.TransformerEncoderModelSpec(encoder)
+            spec = _specs().TransformerEncoderModelSpec(encoder)
             spec.register_vocabulary(entries)
+    spec.validate()
     return spec
 
 
@@ -99,7 +86,7 @@ def _options(config: ModelConfig) -> dict[str, Any]:
     return {
         "num_heads": config.n_heads,
         "pre_norm": config.norm_first,
-        "activation": _SPEC_ACTIVATIONS[config.activation],
+        "activation": _specs().common_spec.Activation[_SPEC_ACTIVATIONS[config.activation]],
         "layernorm_embedding": config.embedding_norm_eps is not None,
         "ffn_glu": config.feed_forward_gated,
         "rms_norm": config.norm == "rms",
@@ -112,13 +99,13 @@ def _options(config: ModelConfig) -> dict[str, Any]:
 
 def _encoder(config: ModelConfig) -> Any:
     biased = config.positions in ("relative", "alibi")
-    return transformer_spec.TransformerEncoderSpec(
+    return _specs().TransformerEncoderSpec(
         config.n_encoder_layers, relative_attention_bias=biased, **_options(config)
     )
 
 
 def _decoder(config: ModelConfig) -> Any:
-    return transformer_spec.TransformerDecoderSpec(
+    return _specs().TransformerDecoderSpec(
         config.n_decoder_layers,
         with_encoder_attention=config.n_encoder_layers > 0,
         alibi=config.positions == "alibi",
@@ -248,16 +235,6 @@ Quantization = Literal["float32", "int8", "int8_float16", "int8_bfloat16", "int1
 CALLS = "attendo.json"
 """Says how the model is to be called."""
 
-_KNOWN = """
-architecture vocab_size d_model d_ff n_heads n_kv_heads head_dim value_dim n_encoder_layers n_decoder_layers max_len
-dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias attention_norm norm
-norm_first norm_eps activation feed_forward_gated feed_forward_bias positions position_base position_start
-position_first_index position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie
-output_bias d_output output_activation n_classes pooling initialization
-"""
-_UNKNOWN = {field.name for field in dataclasses.fields(ModelConfig)} - set(_KNOWN.split())
-"""Options that have come since: a model that uses one is refused until this export knows it."""
-
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
     """In a clause, why a model of this shape can't go to CTranslate2; None: it can. The kind of tokenizer is free.
@@ -266,9 +243,8 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     >>> why_not(ModelConfig(vocab_size=11, value_dim=32), "bpe")
     'value_dim=32 differs from the width of a query head, 64, and CTranslate2 has one width for both'
     """
-    for field in dataclasses.fields(config):
-        if field.name in _UNKNOWN and (value := getattr(config, field.name)) != field.default:
-            return f"{field.name}={value!r} is not known to the export to CTranslate2"
+    if (unknown := unknown_option(config)) is not None:
+        return f"{unknown} is not known to the export to CTranslate2"
     if config.value_dim not in (None, config.head_width):
         return (
             f"value_dim={config.value_dim} differs from the width of a query head, {config.head_width}, and CTranslate2"
@@ -302,10 +278,8 @@ def write(
     >>> sorted(file.name for file in out.iterdir())
     ['attendo.json', 'config.json', 'model.bin', 'shared_vocabulary.json', 'tokenizer.json']
     """
-    required("ctranslate2")
-
     tokenizer = bundle.tokenizer
-    spec: Any = spec_of(model, tokenizer.entries)
+    spec: Any = _spec_of(model, tokenizer.entries)
     spec.config.layer_norm_epsilon = model.config.norm_eps
     spec.config.unk_token = tokenizer.entries[tokenizer.unk_id]
     spec.config.bos_token = tokenizer.entries[tokenizer.bos_id]
@@ -412,15 +386,9 @@ def _head_in_words(model: EncoderClassifier | MaskedLM) -> str:
 def opened(out: Path) -> Foreign:
     """What `write` wrote, run by CTranslate2. Raises AttendoError without the package.
 
-    >>> import tempfile
-    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-    >>> from attendo.models import build_model
-    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=0, n_decoder_layers=1, architecture="decoder")
-    >>> model = build_model(ModelConfig(vocab_size=260, **sizes)).eval()
-    >>> tokenizer, out = train_tokenizer(["a"], TokenizerConfig(kind="byte")), Path(tempfile.mkdtemp())
-    >>> write(out, Bundle({}, tokenizer), model, out)
-    >>> opened(out).logits([[2, 5]])[0].shape
-    (2, 260)
+    >>> opened(Path("nowhere"))
+    Traceback (most recent call last):
+    FileNotFoundError: [Errno 2] No such file or directory: 'nowhere/attendo.json'
     """
     calls = json.loads((out / CALLS).read_text(encoding="utf-8"))
     tokenizer = Tokenizer.load(out / "tokenizer.json")

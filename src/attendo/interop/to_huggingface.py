@@ -20,10 +20,10 @@ from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop.huggingface.importing import POOLINGS
+from attendo.interop.huggingface.model_files import place_of, write_model
 from attendo.interop.huggingface.tokenizers import template
-from attendo.interop.huggingface.writing import place_of, write_model
-from attendo.interop.packages import required
 from attendo.interop.parity import Foreign, Found
+from attendo.interop.requirements import required
 from attendo.interop.sentencepiece_models import added_token
 from attendo.models import Model, ModelConfig
 from attendo.nn.layers import Pooling, pool

@@ -7,34 +7,321 @@
     out/onnx.json       the graphs' inputs and outputs, the special ids, and how to loop
 
 and tokenizer.json and card.json as they are. The graphs are made from the modules of the model, part by part
-(`onnx_modules`, `onnx_attention`); nothing is traced.
+(`onnx_models`); nothing is traced. `opened` runs what was written by onnxruntime, with attendo's own searches around
+it: to check an export, and to show how its graphs are looped, which `onnx.json` tells in words.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from attendo.bundle import Bundle, save_card
+from attendo.config import build
+from attendo.data.batches import pad_rows
 from attendo.data.special_tokens import Around
 from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.decoding.backends import DecoderBackend
+from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.logit_filters import SamplingConfig
+from attendo.decoding.options import SpecialIds
+from attendo.decoding.searcher import SearchBackend, Searcher
+from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.inference.generation import special_ids
-from attendo.interop.onnx_graph import needed, weights_file
+from attendo.inference.generation import Generation, Writing, WrittenText, special_ids, written
+from attendo.inference.translations import Translation, sources_of
+from attendo.interop.onnx_graph import Weights
 from attendo.interop.onnx_models import graphs_of
-from attendo.interop.onnx_runner import opened
+from attendo.interop.parity import Found
+from attendo.interop.requirements import required, unknown_option
 from attendo.model_config import Architecture, ModelConfig
 from attendo.models import Model
 
 if TYPE_CHECKING:
     from onnx import ModelProto, ValueInfoProto
 
-__all__ = ["opened", "why_not", "write"]
+
+Arrays = dict[str, np.ndarray]
+MOST_LOGITS = 1 << 24  # that a step computes at once
+_AHEAD = 2  # the axis of keys and values along which a text grows
+
+
+class Session:
+    """A graph as a function from arrays to arrays, by their names.
+
+    It takes as many threads as torch has. Raises AttendoError without onnxruntime, and for a graph that is damaged.
+    """
+
+    def __init__(self, path: Path):
+        onnxruntime = required("onnxruntime")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 4  # what goes wrong is raised
+        options.add_session_config_entry(
+            "session.intra_op.allow_spinning", "0"
+        )  # threads that wait shall sleep
+        try:
+            self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # noqa: BLE001  onnxruntime's own have no common class
+            reason = str(error).splitlines()[0]
+            raise AttendoError(f"{path} can't be run ({reason}); export the model again") from None
+        self.outputs = {value.name: value.shape for value in self._session.get_outputs()}
+        self.inputs = {value.name: value.shape for value in self._session.get_inputs()}
+
+    def __call__(self, **feeds: np.ndarray) -> Arrays:
+        """The outputs, all of them."""
+        found = cast("list[np.ndarray]", self._session.run(None, feeds))
+        return dict(zip(self.outputs, found, strict=True))
+
+
+class Rows:
+    """Texts in progress, as a search moves them (`decoding.protocols`): one row a text in every array.
+
+    lengths: how many tokens each row has. past: keys and values of them, their ends in one line, padding in front.
+    memory: of a translator, keys, values and lengths of the sources, for each row its own copy.
+    """
+
+    def __init__(self, lengths: np.ndarray, past: Arrays, memory: Arrays):
+        self.lengths, self.past, self.memory = lengths, past, memory
+
+    def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
+        """Row i goes on with old row `rows[i]`, of the same source."""
+        self.lengths = self.lengths[rows.numpy()]
+        self.past = {name: values[rows.numpy()] for name, values in self.past.items()}
+
+    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
+        """Drops all rows but these, and the padding that no row needs any more."""
+        self.reorder(rows)
+        self.memory = {name: values[rows.numpy()] for name, values in self.memory.items()}
+        longest = int(self.lengths.max(initial=0))
+        self.past = {
+            name: values[:, :, values.shape[_AHEAD] - longest :] for name, values in self.past.items()
+        }
+
+    def join(self, other: Rows) -> None:
+        """Takes in the rows of another, behind its own."""
+        self.lengths = np.concatenate([self.lengths, other.lengths])
+        self.past = {name: _joined(values, other.past[name], False) for name, values in self.past.items()}
+        self.memory = {
+            name: _joined(values, other.memory[name], True) for name, values in self.memory.items()
+        }
+
+
+def _joined(first: np.ndarray, second: np.ndarray, behind: bool) -> np.ndarray:
+    """The rows of both; keys and values of the shorter padded in front, or behind."""
+    if first.ndim == 1:
+        return np.concatenate([first, second])
+    longest = max(first.shape[_AHEAD], second.shape[_AHEAD])
+
+    def padded(values: np.ndarray) -> np.ndarray:
+        missing = longest - values.shape[_AHEAD]
+        ahead = (0, missing) if behind else (missing, 0)
+        return np.pad(values, ((0, 0), (0, 0), ahead, (0, 0)))
+
+    return np.concatenate([padded(first), padded(second)])
+
+
+def check_lengths(lengths: np.ndarray, max_len: int) -> None:
+    """Raises AttendoError for a text of no tokens, or of more than the graphs have positions for.
+
+    >>> check_lengths(np.array([3, 9]), 8)
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: a text has 9 tokens, and the exported model reads up to max_len=8; split the text
+    """
+    if lengths.min(initial=1) < 1:
+        raise AttendoError("a text has no tokens; give each at least one, its end for instance")
+    if (most := lengths.max(initial=0)) > max_len:
+        raise AttendoError(
+            f"a text has {most} tokens, and the exported model reads up to max_len={max_len}; split the text"
+        )
+
+
+class Stepper:
+    """decoder.onnx as a step: `start` and `step` are what a search or a `DecoderBackend` calls."""
+
+    def __init__(self, path: Path, max_len: int):
+        self.session, self.max_len = Session(path), max_len
+        self.vocab_size: int = self.session.outputs["logits"][-1]
+
+    def begin(self, rows: int, memory: Arrays) -> Rows:
+        """Rows of no tokens yet."""
+        past = {
+            name: np.zeros((rows, shape[1], 0, shape[3]), np.float32)
+            for name, shape in self.session.inputs.items()
+            if name.startswith("past_")
+        }
+        return Rows(np.zeros(rows, np.int64), past, memory)
+
+    def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
+        """Feeds the next n tokens of every row; the logits of what follows the last.
+
+        A long prompt goes in parts, since a graph gives the logits of all of its positions.
+        """
+        *read, last = token_ids.split(max(1, MOST_LOGITS // (len(token_ids) * self.vocab_size)), dim=1)
+        for part in read:
+            self.logits(part, rows)
+        return self.logits(last, rows)[:, -1]
+
+    def logits(self, token_ids: Int[Tensor, "rows n"], rows: Rows) -> Float[Tensor, "rows n vocab"]:
+        """Feeds the next n tokens of every row; the logits of what follows each."""
+        lengths = rows.lengths + token_ids.shape[1]
+        check_lengths(lengths, self.max_len)
+        rows.lengths = lengths
+        found = self.session(token_ids=token_ids.numpy(), lengths=rows.lengths, **rows.past, **rows.memory)
+        logits = torch.from_numpy(found.pop("logits"))
+        rows.past = {name.replace("present_", "past_"): values for name, values in found.items()}
+        return logits
+
+
+@dataclass
+class Exported:
+    """A folder that `write` made: what it says of itself, its tokenizer and its card."""
+
+    folder: Path
+    description: dict[str, Any]
+    tokenizer: Tokenizer
+    card: dict[str, Any]
+
+    @property
+    def max_len(self) -> int:
+        """The most tokens of a text."""
+        return self.description["max_len"]
+
+    @property
+    def special_ids(self) -> SpecialIds:
+        """As the run's own search has them."""
+        own = self.tokenizer
+        return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
+
+    @cached_property
+    def decoder(self) -> Stepper:
+        """decoder.onnx, read when it is first needed."""
+        return Stepper(self.folder / "decoder.onnx", self.max_len)
+
+
+class ExportedTranslator(Exported):
+    """encoder.onnx and decoder.onnx, searched by attendo's beam search."""
+
+    @cached_property
+    def encoder(self) -> Session:
+        """encoder.onnx, read when it is first needed."""
+        return Session(self.folder / "encoder.onnx")
+
+    def start(self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int = 0, /) -> Rows:
+        """Reads the sources; `rows_per_source` rows of no tokens for each."""
+        del capacity
+        src, lengths = pad_rows(sources, self.tokenizer.pad_id)
+        lengths = np.array([len(source) for source in sources])
+        check_lengths(lengths, self.max_len)
+        memory = self.encoder(source_ids=src.numpy(), source_lengths=lengths)
+        del memory["memory"]
+        memory["memory_lengths"] = lengths
+        memory = {name: np.repeat(values, rows_per_source, axis=0) for name, values in memory.items()}
+        return self.decoder.begin(len(sources) * rows_per_source, memory)
+
+    @property
+    def same_search(self) -> Mapping[str, Any]:
+        """What differs from the run's own search: a graph does not tell where its tokens look."""
+        return {"coverage_penalty": 0.0}
+
+    def translations(self, texts: Sequence[str], beam: int | None = None) -> list[Translation]:
+        """As `Translator.translate` with guard=False and `same_search`; beam: else the run's."""
+        own = build(DecodingConfig, self.description["decoding"], "onnx.json decoding")
+        beam = own.beam if beam is None else beam
+        config = replace(own, **self.same_search, beam=beam, n_best=min(beam, own.n_best))
+        specials, step = self.tokenizer.specials, self.decoder.step
+        longest = self.max_len - specials.n_reserved
+        sources = sources_of(self.tokenizer, texts, longest)
+        backend = SearchBackend(self.start, step).with_decoder_prefix(specials.begin)
+        found = Searcher(backend, self.special_ids, longest + 1).search(sources.rows, config)
+        return sources.translations([(one, "none") for one in found], self.tokenizer, config.n_best, None)
+
+    def translate(self, texts: Sequence[str], beam: int | None = None) -> list[Found]:
+        """The best translation of each text."""
+        best, entries = (
+            [found.candidates[0] for found in self.translations(texts, beam)],
+            self.tokenizer.entries,
+        )
+        return [Found([entries[i] for i in one.token_ids], one.text, one.score) for one in best]
+
+
+class ExportedGenerator(Exported):
+    """decoder.onnx of a language model, written on by attendo's sampling."""
+
+    def reader(self) -> DecoderBackend:
+        """What `Writing` and `Windows` ask of a language model."""
+        return DecoderBackend(
+            lambda rows, _capacity: self.decoder.begin(rows, {}),
+            self.decoder.step,
+            self.max_len,
+            torch.device("cpu"),
+        )
+
+    def generate(self, prompts: Sequence[str], config: SamplingConfig) -> list[Generation]:
+        """How each prompt goes on; temperature 0 is greedy."""
+        texts = [WrittenText(self.tokenizer, self.max_len, prompt, config) for prompt in prompts]
+        steps: Iterator[Any] = written(Writing(self.reader(), self.tokenizer), texts, len(texts))
+        found = {step.number: step.generation for step in steps if step.generation is not None}
+        return [found[number] for number in sorted(found)]
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[Float[np.ndarray, "len vocab"]]:
+        """The logits after each token of each row, all rows in one step, their ends in one line."""
+        longest = max(map(len, rows))
+        ids = [[*[self.tokenizer.pad_id] * (longest - len(row)), *row] for row in rows]
+        state = self.decoder.begin(len(rows), {})
+        state.lengths = np.array([len(row) - longest for row in rows])  # the padding does not count
+        logits = self.decoder.logits(torch.tensor(ids), state).numpy()
+        return [found[longest - len(row) :] for found, row in zip(logits, rows, strict=True)]
+
+
+class ExportedReader(Exported):
+    """model.onnx of a classifier or masked model."""
+
+    @cached_property
+    def model(self) -> Session:
+        """model.onnx, read when it is first needed."""
+        return Session(self.folder / "model.onnx")
+
+    def outputs(self, rows: Sequence[Sequence[int]]) -> Arrays:
+        """states `[rows, len, d_model]` and logits `[rows, classes]` or `[rows, len, vocab]`, padded behind."""
+        token_ids, lengths = pad_rows(rows, self.tokenizer.pad_id)[0], np.array([len(row) for row in rows])
+        check_lengths(lengths, self.max_len)
+        return self.model(token_ids=token_ids.numpy(), lengths=lengths)
+
+    def logits(self, rows: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """Of each row of ids: of its classes, or of what stands at each of its places."""
+        found = self.outputs(rows)["logits"]
+        return [one if found.ndim == 2 else one[: len(row)] for one, row in zip(found, rows, strict=True)]
+
+
+def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader:
+    """What `write` left in a folder, to be run. Raises AttendoError naming what is missing or damaged.
+
+    >>> opened(Path("nowhere"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere has no onnx.json; give the folder that `attendo export … --to onnx` wrote
+    """
+    if not (out / "onnx.json").is_file():
+        raise AttendoError(f"{out} has no onnx.json; give the folder that `attendo export … --to onnx` wrote")
+    try:
+        description, card = (
+            json.loads((out / name).read_text("utf-8")) for name in ("onnx.json", "card.json")
+        )
+    except (OSError, ValueError):
+        raise AttendoError(f"{out}: onnx.json or card.json is damaged; export the model again") from None
+    kinds = {"encoder-decoder": ExportedTranslator, "decoder": ExportedGenerator}
+    kind = kinds.get(description["architecture"], ExportedReader)
+    return kind(out, description, Tokenizer.load(out / "tokenizer.json"), card)
+
 
 FORMAT = 1
 _READ = [
@@ -78,17 +365,6 @@ _LOOPS = {
         " their mean over the real ones is a vector of the text.",
     ],
 }
-# fmt: off
-_OPTIONS = {
-    "architecture", "vocab_size", "d_model", "d_ff", "n_heads", "n_kv_heads", "head_dim", "value_dim",
-    "n_encoder_layers", "n_decoder_layers", "max_len", "dropout", "attention_dropout", "activation_dropout",
-    "attention_scale", "attention_bias", "attention_out_bias", "attention_norm", "norm", "norm_first",
-    "norm_eps", "activation", "feed_forward_gated", "feed_forward_bias", "positions", "position_base",
-    "position_start", "position_first_index", "position_order", "position_buckets", "position_reach",
-    "embedding_scale", "embedding_norm_eps", "pad_id", "tie", "output_bias", "d_output",
-    "output_activation", "n_classes", "pooling", "initialization",
-}
-# fmt: on
 _CHOICES = {
     "architecture": ("encoder-decoder", "classifier", "decoder", "masked"),
     "norm": ("layer", "rms"),
@@ -108,16 +384,10 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
     True
     """
     del kind
-    for field in fields(config):
-        value = getattr(config, field.name)
-        known = (
-            value == field.default
-            if field.name not in _OPTIONS
-            else value in _CHOICES.get(field.name, (value,))
-        )
-        if not known:
-            return f"{field.name}={value!r} has no form in ONNX yet"
-    return None
+    choices = ((name, getattr(config, name)) for name in _CHOICES)
+    later = next((f"{name}={value!r}" for name, value in choices if value not in _CHOICES[name]), None)
+    unknown = unknown_option(config) or later
+    return None if unknown is None else f"{unknown} has no form in ONNX yet"
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
@@ -139,9 +409,9 @@ def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
     True
     """
     del folder
-    needed()
+    required("onnx")
     config, graphs = model.config, dict[str, Any]()
-    with weights_file(out / "weights.bin", model) as weights, torch.no_grad():
+    with Weights(out / "weights.bin", model) as weights, torch.no_grad():
         for name, graph in graphs_of(model, weights):
             made = graph.model(name)
             write_atomic(out / f"{name}.onnx", made.SerializeToString())

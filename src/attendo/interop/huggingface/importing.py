@@ -16,9 +16,9 @@ from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
 from attendo.errors import AttendoError, is_failure
 from attendo.files import atomic_folder
-from attendo.interop.folders import require_new
-from attendo.interop.huggingface.reading import config_of, read_json, read_model
+from attendo.interop.huggingface.model_files import config_of, read_json, read_model
 from attendo.interop.huggingface.tokenizers import read_tokenizer
+from attendo.interop.requirements import require_new
 from attendo.model_config import ModelConfig
 from attendo.models import Model, parameter_count
 from attendo.nn.layers import Pooling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from attendo.errors import AttendoError
 from attendo.model_config import ModelConfig
@@ -25,21 +25,24 @@ ACTIVATIONS = {
 """Their names of activations, and ours; of several for one, the first is written."""
 
 
-class Option(Protocol):
-    """One or more options; what a file leaves out has the value that it has there by default."""
+class Option:
+    """One or more options of a model; a key that a file leaves out has a default value."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
         """Options of ModelConfig. Raises AttendoError naming the key whose value the core has no option for."""
-        ...
+        return {}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
         """Keys of config.json."""
-        ...
+        return {}
 
 
 @dataclass(frozen=True)
-class Same:
+class Same(Option):
     """A value that both have, under two names.
+
+    other: the key whose value counts where the file leaves this one out. written: the attribute of ModelConfig that is
+    written, where it is not `ours`.
 
     >>> Same("d_model", "n_embd", 768).read({"n_embd": 64}), Same("d_model", "n_embd", 768).read({})
     ({'d_model': 64}, {'d_model': 768})
@@ -48,19 +51,22 @@ class Same:
     ours: str
     theirs: str
     default: Any
+    other: str | None = None
+    written: str | None = None
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """The value under our name."""
+        found = theirs.get(self.theirs)
+        if self.other is not None and found is None:
+            return {self.ours: theirs.get(self.other, self.default)}
         return {self.ours: theirs.get(self.theirs, self.default)}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """The value under their name."""
-        return {self.theirs: getattr(ours, self.ours)}
+        return {self.theirs: getattr(ours, self.written or self.ours)}
 
 
 @dataclass(frozen=True)
-class Fixed:
-    """Options that all models of a family have alike.
+class Fixed(Option):
+    """Options that all models of a family have alike, whatever the file says.
 
     >>> Fixed({"norm": "rms"}).read({}), Fixed({"norm": "rms"}).write(ModelConfig(vocab_size=9))
     ({'norm': 'rms'}, {})
@@ -69,17 +75,12 @@ class Fixed:
     ours: Mapping[str, Any]
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """They, whatever the file says."""
         return dict(self.ours)
-
-    def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
 
 @dataclass(frozen=True)
-class Must:
-    """Something of theirs that the core does in one way only.
+class Must(Option):
+    """A key whose one value the core supports; with checked=False, any value is read, and this one is written.
 
     >>> Must("use_sliding_window", False).read({"use_sliding_window": True})
     Traceback (most recent call last):
@@ -88,37 +89,20 @@ class Must:
 
     theirs: str
     value: Any
+    checked: bool = True
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Nothing, or AttendoError."""
         found = theirs.get(self.theirs, self.value)
-        if found not in (self.value, None):
+        if self.checked and found not in (self.value, None):
             raise _no_counterpart(self.theirs, found, self.value)
         return {}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """The one value."""
         return {self.theirs: self.value}
 
 
 @dataclass(frozen=True)
-class Said:
-    """Something of theirs that is read whatever it is, and written as one thing."""
-
-    theirs: str
-    value: Any
-
-    def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
-    def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """The one value."""
-        return {self.theirs: self.value}
-
-
-@dataclass(frozen=True)
-class Activation:
+class Activation(Option):
     """The activation, by its name there.
 
     >>> Activation("hidden_act", "gelu").read({"hidden_act": "gelu_new"})
@@ -129,34 +113,54 @@ class Activation:
     default: str
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Our name of it."""
         name = theirs.get(self.theirs, self.default)
         if name not in ACTIVATIONS:
             raise _no_counterpart(self.theirs, name, *ACTIVATIONS)
         return {"activation": ACTIVATIONS[name]}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """Their first name of it."""
-        return {self.theirs: next(name for name, own in ACTIVATIONS.items() if own == ours.activation)}
+        return {self.theirs: _their_activation(ours)}
 
 
 @dataclass(frozen=True)
-class Tied:
+class GatedActivation(Option):
+    """T5's one word for activation and gate: "relu", "gated-gelu", "gated-silu" …"""
+
+    default: str
+
+    def read(self, theirs: Theirs) -> dict[str, Any]:
+        word = theirs.get("feed_forward_proj", self.default)
+        *gated, name = word.split("-")
+        name = "gelu_new" if gated and name == "gelu" else name
+        if gated not in ([], ["gated"]) or name not in ACTIVATIONS:
+            raise _no_counterpart("feed_forward_proj", word, "relu", "gated-gelu", "gated-silu")
+        return {"activation": ACTIVATIONS[name], "feed_forward_gated": bool(gated)}
+
+    def write(self, ours: ModelConfig) -> dict[str, Any]:
+        name = _their_activation(ours)
+        word = f"gated-{'gelu' if name == 'gelu_new' else name}" if ours.feed_forward_gated else name
+        return {"feed_forward_proj": word}
+
+
+def _their_activation(ours: ModelConfig) -> str:
+    return next(name for name, own in ACTIVATIONS.items() if own == ours.activation)
+
+
+@dataclass(frozen=True)
+class Tied(Option):
     """Whether input and output share their matrix."""
 
     default: bool
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """The value of `tie`."""
         return {"tie": "all" if theirs.get("tie_word_embeddings", self.default) else "none"}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """Whether they are one."""
         return {"tie_word_embeddings": ours.tie != "none"}
 
 
 @dataclass(frozen=True)
-class InnerWidth:
+class InnerWidth(Option):
     """d_ff, which is 4 · d_model where the file has null (GPT-2)."""
 
     theirs: str
@@ -164,24 +168,21 @@ class InnerWidth:
     default: int
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """The width of the inner layer."""
         return {"d_ff": theirs.get(self.theirs) or 4 * theirs.get(self.width, self.default)}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """It, always as a number."""
         return {self.theirs: ours.d_ff}
 
 
 @dataclass(frozen=True)
-class Both:
-    """A number that encoder and decoder may have each their own of there, and share here."""
+class Both(Option):
+    """A number that the encoder and the decoder share here, and that each may have its own of there."""
 
     ours: str
     theirs: str
     default: int
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """The number of both."""
         names = (f"encoder_{self.theirs}", f"decoder_{self.theirs}")
         encoder, decoder = (theirs.get(name, self.default) for name in names)
         if encoder != decoder:
@@ -192,39 +193,18 @@ class Both:
         return {self.ours: encoder}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """It, twice."""
         value = getattr(ours, self.ours)
         return {f"encoder_{self.theirs}": value, f"decoder_{self.theirs}": value}
 
 
 @dataclass(frozen=True)
-class OrSame:
-    """A number that is another one where the file leaves it out."""
-
-    ours: str
-    theirs: str
-    other: str
-    default: int
-
-    def read(self, theirs: Theirs) -> dict[str, Any]:
-        """The number."""
-        found = theirs.get(self.theirs)
-        return {self.ours: theirs.get(self.other, self.default) if found is None else found}
-
-    def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """It, said."""
-        return {self.theirs: getattr(ours, self.ours)}
-
-
-@dataclass(frozen=True)
-class OneSize:
+class OneSize(Option):
     """Two numbers of theirs that are one here."""
 
     theirs: str
     other: str
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """Nothing, or AttendoError."""
         one, two = theirs.get(self.other), theirs.get(self.theirs)
         if two not in (None, one):
             raise AttendoError(
@@ -233,85 +213,57 @@ class OneSize:
         return {}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """The one number."""
         return {self.theirs: getattr(ours, self.other)}
 
 
 @dataclass(frozen=True)
-class Length:
-    """max_len, where the table of positions begins with rows for what has none.
+class Length(Option):
+    """max_len, where the table of positions may begin with unused rows that the file's number includes.
 
-    unused: how many rows the file's number counts that no token stands at: None, those up to the padding's id.
+    unused: their number; None: the padding's id and one more.
     """
 
     default: int
     unused: int | None = 0
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """How long a text may be."""
-        return {"max_len": theirs.get("max_position_embeddings", self.default) - self._before(theirs)}
+        rows = theirs.get("max_position_embeddings", self.default)
+        return {"max_len": rows - self._unused(theirs.get("pad_token_id", 1))}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """How long the table is."""
-        pad_id = ours.pad_id or 0
-        return {"max_position_embeddings": ours.max_len + self._before({"pad_token_id": pad_id})}
+        return {"max_position_embeddings": ours.max_len + self._unused(ours.pad_id or 0)}
 
-    def _before(self, theirs: Theirs) -> int:
-        return theirs.get("pad_token_id", 1) + 1 if self.unused is None else self.unused
+    def _unused(self, pad_id: int) -> int:
+        return pad_id + 1 if self.unused is None else self.unused
 
 
 @dataclass(frozen=True)
-class Heads:
+class Heads(Option):
     """Heads of queries, of keys and values, and their width, which is d_model / n_heads where the file is silent."""
 
     has_width: bool = True
     default_width: int | None = None
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """n_heads, n_kv_heads, head_dim, the last two None where they are what they would be without."""
         n_heads = theirs.get("num_attention_heads", 32)
         n_kv_heads = theirs.get("num_key_value_heads") or n_heads
-        found: dict[str, Any] = {
-            "n_heads": n_heads,
-            "n_kv_heads": None if n_kv_heads == n_heads else n_kv_heads,
-        }
+        found = {"n_heads": n_heads, "n_kv_heads": None if n_kv_heads == n_heads else n_kv_heads}
         width = (theirs.get("head_dim") or self.default_width) if self.has_width else None
         if width is not None and width * n_heads != theirs.get("hidden_size"):
             found["head_dim"] = width
         return found
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """All three as numbers."""
+        n_kv_heads = ours.n_kv_heads or ours.n_heads
         width = {"head_dim": ours.head_width} if self.has_width else {}
-        return {
-            "num_attention_heads": ours.n_heads,
-            "num_key_value_heads": ours.n_kv_heads or ours.n_heads,
-            **width,
-        }
+        return {"num_attention_heads": ours.n_heads, "num_key_value_heads": n_kv_heads, **width}
 
 
 @dataclass(frozen=True)
-class Width:
-    """The width of a head, always said there."""
-
-    theirs: str
-    default: int
+class RotaryBase(Option):
+    """The base of rotary positions, in newer files among `rope_parameters`; no stretching of the positions."""
 
     def read(self, theirs: Theirs) -> dict[str, Any]:
-        """head_dim."""
-        return {"head_dim": theirs.get(self.theirs, self.default)}
-
-    def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """It as a number."""
-        return {self.theirs: ours.head_width}
-
-
-@dataclass(frozen=True)
-class Turned:
-    """The base of rotary positions, in newer files among `rope_parameters`; no stretching of them."""
-
-    def read(self, theirs: Theirs) -> dict[str, Any]:
-        """position_base."""
         table = theirs.get("rope_parameters") or {}
         stretched = theirs.get("rope_scaling") or table
         kind = stretched.get("rope_type", stretched.get("type", "default"))
@@ -322,36 +274,11 @@ class Turned:
         return {"position_base": float(table.get("rope_theta", theirs.get("rope_theta", 10000.0)))}
 
     def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """As newer and as older files have it."""
         base = ours.wavelength_base
         return {"rope_theta": base, "rope_parameters": {"rope_theta": base, "rope_type": "default"}}
 
 
-@dataclass(frozen=True)
-class Net:
-    """T5's one word for activation and gate: "relu", "gated-gelu", "gated-silu" …"""
-
-    default: str
-
-    def read(self, theirs: Theirs) -> dict[str, Any]:
-        """activation and feed_forward_gated."""
-        *gated, name = theirs.get("feed_forward_proj", self.default).split("-")
-        name = "gelu_new" if gated and name == "gelu" else name
-        if gated not in ([], ["gated"]) or name not in ACTIVATIONS:
-            raise _no_counterpart(
-                "feed_forward_proj", theirs.get("feed_forward_proj"), "relu", "gated-gelu", "gated-silu"
-            )
-        return {"activation": ACTIVATIONS[name], "feed_forward_gated": bool(gated)}
-
-    def write(self, ours: ModelConfig) -> dict[str, Any]:
-        """The one word."""
-        name = next(name for name, own in ACTIVATIONS.items() if own == ours.activation)
-        word = f"gated-{'gelu' if name == 'gelu_new' else name}" if ours.feed_forward_gated else name
-        return {"feed_forward_proj": word}
-
-
 def _no_counterpart(key: str, found: Any, *known: Any) -> AttendoError:
-    """What to say of a key of config.json whose value the core has no option for."""
     wanted = " and ".join(json.dumps(value) for value in known)
     has = "has" if len(known) == 1 else "have"
     return AttendoError(

@@ -2,12 +2,142 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import torch
+from torch import Tensor
+
+from attendo.errors import AttendoError
 from attendo.interop.huggingface.options import Option, Theirs
-from attendo.interop.huggingface.weights import Row
 from attendo.model_config import Architecture
+
+Get = Callable[[str], Tensor]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of theirs and those of ours that it holds one below the other; `{n}` is the number of a block.
+
+    transposed: theirs is [in, out]. turned: its rows are those of heads with rotary positions, whose pairs are
+    (i, i + half) there and neighbors here. behind: so many rows at its start belong to no position, -1: as many as the
+    padding's id says. plus: another tensor of theirs whose first row is added (the kind of token in BERT, always the
+    first here). aliases: where files may hold the same tensor again. flat: of shape [1, n] there. scaled: the factor
+    that theirs is read with, a function of their config.
+    """
+
+    theirs: str
+    ours: tuple[str, ...]
+    transposed: bool = False
+    turned: bool = False
+    behind: int = 0
+    plus: str | None = None
+    aliases: tuple[str, ...] = ()
+    flat: bool = False
+    scaled: Callable[[Theirs], float] | None = None
+
+    def of_block(self, n: int) -> Row:
+        """The row of block n."""
+        number = str(n)
+        return replace(
+            self,
+            theirs=self.theirs.replace("{n}", number),
+            ours=tuple(name.replace("{n}", number) for name in self.ours),
+        )
+
+    @property
+    def of_a_block(self) -> bool:
+        """Whether there is one for each block."""
+        return "{n}" in self.theirs
+
+    def read(self, get: Get, shapes: Sequence[torch.Size], theirs: Theirs, head_dim: int) -> list[Tensor]:
+        """Our tensors. Raises AttendoError naming the tensor whose shape is not what the configuration says."""
+        found = get(self.theirs)
+        rows = sum(shape[0] for shape in shapes) + self._before(theirs)
+        wanted = (rows, *shapes[0][1:])
+        if tuple(found.shape) != (there := self._there(wanted)):
+            raise AttendoError(
+                f"{self.theirs} has shape {list(found.shape)}, but config.json says {list(there)}; one of the two files"
+                " is of another model: take both from one place"
+            )
+        found = found.flatten() if self.flat else found.mT if self.transposed and found.ndim == 2 else found
+        found = found[self._before(theirs) :]
+        if self.turned:
+            found = found.unflatten(0, (-1, 2, head_dim // 2)).transpose(1, 2).flatten(0, 2)
+        if self.plus is not None:
+            found = found + get(self.plus)[0]
+        if self.scaled is not None and (factor := self.scaled(theirs)) != 1.0:
+            found = found * factor
+        return list(found.split([shape[0] for shape in shapes]))
+
+    def write(self, ours: Sequence[Tensor], theirs: Theirs, head_dim: int) -> Tensor:
+        """Their tensor."""
+        found = torch.cat(list(ours)) if len(ours) > 1 else ours[0]
+        if self.turned:
+            found = found.unflatten(0, (-1, head_dim // 2, 2)).transpose(1, 2).flatten(0, 2)
+        if before := self._before(theirs):
+            found = torch.cat([found.new_zeros(before, *found.shape[1:]), found])
+        found = found[None] if self.flat else found.mT if self.transposed and found.ndim == 2 else found
+        return found.contiguous()
+
+    def _before(self, theirs: Theirs) -> int:
+        return theirs.get("pad_token_id", 1) + 1 if self.behind < 0 else self.behind
+
+    def _there(self, wanted: tuple[int, ...]) -> tuple[int, ...]:
+        if self.flat:
+            return (1, *wanted)
+        return wanted[::-1] if self.transposed else wanted
+
+
+def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = False) -> tuple[Row, Row]:
+    """A layer's weight and bias, of one or several of ours below each other.
+
+    >>> [(row.theirs, *row.ours) for row in dense("kv", "k_proj", "v_proj")]
+    [('kv.weight', 'k_proj.weight', 'v_proj.weight'), ('kv.bias', 'k_proj.bias', 'v_proj.bias')]
+    """
+    return tuple(  # pyright: ignore[reportReturnType]  (two)
+        Row(
+            f"{theirs}.{part}",
+            tuple(f"{name}.{part}" for name in ours),
+            transposed=transposed,
+            turned=turned,
+        )
+        for part in ("weight", "bias")
+    )
+
+
+def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[str] = ()) -> tuple[Row, ...]:
+    """Rows of a stack: their block's name, ours, and of each of its layers theirs and ours.
+
+    turned: those of ours whose rows are turned by rotary positions.
+
+    >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
+    ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
+    """
+    return tuple(
+        row
+        for name, own in layers.items()
+        for row in dense(f"{theirs}.{{n}}.{name}", f"{ours}.blocks.{{n}}.{own}", turned=own in turned)
+    )
+
+
+def expanded(rows: Sequence[Row], ours: Mapping[str, object]) -> Iterator[tuple[Row, bool]]:
+    """Each row, one a block of those that our model has, and whether our model has it.
+
+    >>> rows = blocks("h", "decoder", {"ln_1": "norm"})
+    >>> [(row.theirs, there) for row, there in expanded(rows, {"decoder.blocks.0.norm.weight": None})]
+    [('h.0.ln_1.weight', True), ('h.0.ln_1.bias', False)]
+    """
+    for row in rows:
+        if not row.of_a_block:
+            yield row, row.ours[0] in ours
+            continue
+        n = 0
+        prefix = row.ours[0].split(".{n}.")[0]
+        while any(name.startswith(f"{prefix}.{n}.") for name in ours):
+            one = row.of_block(n)
+            yield one, one.ours[0] in ours
+            n += 1
 
 
 @dataclass(frozen=True)

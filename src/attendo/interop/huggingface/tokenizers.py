@@ -22,7 +22,7 @@ from attendo.data.special_tokens import Around, SpecialTokens
 from attendo.data.tokenizer_file import library_document
 from attendo.data.tokenizers import keep_to_one_thread
 from attendo.errors import AttendoError
-from attendo.interop.packages import required
+from attendo.interop.requirements import required
 from attendo.interop.sentencepiece_models import (
     added_token,
     sentencepiece_document,

@@ -1,0 +1,578 @@
+"""The families of Hugging Face's models as tables: encoders, decoders, and both together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from attendo.interop.huggingface.options import (
+    Activation,
+    Both,
+    Fixed,
+    GatedActivation,
+    Heads,
+    InnerWidth,
+    Length,
+    Must,
+    OneSize,
+    Option,
+    RotaryBase,
+    Same,
+    Theirs,
+    Tied,
+)
+from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, dense
+
+_ALONE = {
+    "n_encoder_layers": 0,
+    "norm_first": True,
+    "embedding_scale": False,
+    "initialization": "normal",
+}
+_GPT2_ROWS = tuple(
+    row
+    for theirs, ours in {
+        "attn.c_attn": ("self_attention.q_proj", "self_attention.k_proj", "self_attention.v_proj"),
+        "attn.c_proj": ("self_attention.out_proj",),
+        "mlp.c_fc": ("feed_forward.in_proj",),
+        "mlp.c_proj": ("feed_forward.out_proj",),
+    }.items()
+    for row in dense(
+        f"transformer.h.{{n}}.{theirs}", *(f"decoder.blocks.{{n}}.{own}" for own in ours), transposed=True
+    )
+)
+_GPT2_HEAD = Head("decoder")
+GPT2 = Table(
+    (
+        Same("vocab_size", "vocab_size", 50257),
+        Same("d_model", "n_embd", 768),
+        InnerWidth("n_inner", "n_embd", 768),
+        Same("n_heads", "n_head", 12),
+        Same("n_decoder_layers", "n_layer", 12),
+        Same("max_len", "n_positions", 1024),
+        Same("dropout", "resid_pdrop", 0.1),
+        Same("attention_dropout", "attn_pdrop", 0.1),
+        Same("norm_eps", "layer_norm_epsilon", 1e-5),
+        Activation("activation_function", "gelu_new"),
+        Tied(True),
+        Must("scale_attn_weights", True),
+        Must("scale_attn_by_inverse_layer_idx", False),
+        Must("add_cross_attention", False),
+        Fixed(_ALONE | {"norm": "layer", "positions": "learned"}),
+    ),
+    (
+        Row("transformer.wte.weight", ("embedding.tokens.weight",)),
+        Row("lm_head.weight", ("output_proj.weight",)),
+        Row("transformer.wpe.weight", ("embedding.positions.weight",)),
+        *_GPT2_ROWS,
+        *blocks(
+            "transformer.h",
+            "decoder",
+            {"ln_1": "self_attention_residual.norm", "ln_2": "feed_forward_residual.norm"},
+        ),
+        *dense("transformer.ln_f", "decoder.norm"),
+    ),
+    {"GPT2LMHeadModel": _GPT2_HEAD, "GPT2Model": _GPT2_HEAD},
+    prefix="transformer.",
+    biased=True,
+    passed_over=(r"h\.\d+\.attn\.(bias|masked_bias)",),
+)
+
+
+def _llama(head: str, *options: Option) -> Table:
+    """Llama's shape, which others vary in biases and norms of heads."""
+    layers = {
+        "self_attn.q_proj": "self_attention.q_proj",
+        "self_attn.k_proj": "self_attention.k_proj",
+        "self_attn.v_proj": "self_attention.v_proj",
+        "self_attn.o_proj": "self_attention.out_proj",
+        "self_attn.q_norm": "self_attention.q_norm",
+        "self_attn.k_norm": "self_attention.k_norm",
+        "input_layernorm": "self_attention_residual.norm",
+        "mlp.up_proj": "feed_forward.in_proj",
+        "mlp.gate_proj": "feed_forward.gate_proj",
+        "mlp.down_proj": "feed_forward.out_proj",
+        "post_attention_layernorm": "feed_forward_residual.norm",
+    }
+    turned = tuple(f"self_attention.{part}" for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
+    return Table(
+        (
+            Same("d_model", "hidden_size", 4096),
+            Same("norm_eps", "rms_norm_eps", 1e-6),
+            Same("attention_dropout", "attention_dropout", 0.0),
+            Activation("hidden_act", "silu"),
+            RotaryBase(),
+            Tied(False),
+            Must("sliding_window", None),
+            Fixed(
+                _ALONE | {"norm": "rms", "positions": "rotary", "feed_forward_gated": True, "dropout": 0.0}
+            ),
+            *options,
+        ),
+        (
+            Row("model.embed_tokens.weight", ("embedding.tokens.weight",)),
+            Row("lm_head.weight", ("output_proj.weight",)),
+            *blocks("model.layers", "decoder", layers, turned),
+            *dense("model.norm", "decoder.norm"),
+        ),
+        {head: Head("decoder")},
+        prefix="model.",
+        passed_over=(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq", r"rotary_emb\.inv_freq"),
+    )
+
+
+def _sizes(vocab_size: int, d_ff: int, max_len: int) -> tuple[Option, ...]:
+    return (
+        Same("vocab_size", "vocab_size", vocab_size),
+        Same("d_ff", "intermediate_size", d_ff),
+        Same("n_decoder_layers", "num_hidden_layers", 32),
+        Same("max_len", "max_position_embeddings", max_len),
+    )
+
+
+_QWEN = (
+    *_sizes(151_936, 22_016, 32_768),
+    Must("use_sliding_window", False),
+    Fixed({"feed_forward_bias": False}),
+)
+
+
+LLAMA = _llama(
+    "LlamaForCausalLM",
+    *_sizes(32_000, 11_008, 2048),
+    Heads(),
+    Same("attention_bias", "attention_bias", False),
+    Same("feed_forward_bias", "mlp_bias", False),
+)
+MISTRAL = _llama(
+    "MistralForCausalLM",
+    *_sizes(32_000, 14_336, 131_072),
+    Heads(),
+    Fixed({"attention_bias": False, "feed_forward_bias": False}),
+)
+QWEN2 = _llama(
+    "Qwen2ForCausalLM",
+    *_QWEN,
+    Heads(has_width=False),
+    Fixed({"attention_bias": True, "attention_out_bias": False}),
+)
+QWEN3 = _llama(
+    "Qwen3ForCausalLM",
+    *_QWEN,
+    Heads(default_width=128),
+    Same("attention_bias", "attention_bias", False),
+    Fixed({"attention_norm": True}),
+)
+
+
+_BERT_LAYERS = {
+    "attention.self.query": "self_attention.q_proj",
+    "attention.self.key": "self_attention.k_proj",
+    "attention.self.value": "self_attention.v_proj",
+    "attention.output.dense": "self_attention.out_proj",
+    "attention.output.LayerNorm": "self_attention_residual.norm",
+    "intermediate.dense": "feed_forward.in_proj",
+    "output.dense": "feed_forward.out_proj",
+    "output.LayerNorm": "feed_forward_residual.norm",
+}
+_ENCODER = {
+    "n_decoder_layers": 0,
+    "norm": "layer",
+    "norm_first": False,
+    "positions": "learned",
+    "embedding_scale": False,
+    "initialization": "normal",
+}
+_CLASSES: Mapping[str, object] = {"pooling": "first", "tie": "none"}
+_VECTORS: Mapping[str, object] = {"n_classes": 0, "tie": "none"}
+
+
+def _bert_options(*, unused: int | None) -> tuple[Option, ...]:
+    return (
+        Same("vocab_size", "vocab_size", 30522),
+        Same("d_model", "hidden_size", 768),
+        Same("d_ff", "intermediate_size", 3072),
+        Same("n_heads", "num_attention_heads", 12),
+        Same("n_encoder_layers", "num_hidden_layers", 12),
+        Same("dropout", "hidden_dropout_prob", 0.1),
+        Same("attention_dropout", "attention_probs_dropout_prob", 0.1),
+        Same("norm_eps", "layer_norm_eps", 1e-12),
+        Same("embedding_norm_eps", "layer_norm_eps", 1e-12),
+        Activation("hidden_act", "gelu"),
+        Length(512, unused),
+        Must("position_embedding_type", "absolute"),
+        Must("type_vocab_size", 2, checked=False),
+        Must("is_decoder", False),
+        Must("add_cross_attention", False),
+        Fixed(_ENCODER),
+    )
+
+
+def _bert_weights(base: str, behind: int) -> tuple[Row, ...]:
+    return (
+        Row(f"{base}.embeddings.word_embeddings.weight", ("embedding.tokens.weight",)),
+        Row(
+            f"{base}.embeddings.position_embeddings.weight",
+            ("embedding.positions.weight",),
+            behind=behind,
+            plus=f"{base}.embeddings.token_type_embeddings.weight",
+        ),
+        *dense(f"{base}.embeddings.LayerNorm", "embedding.norm"),
+        *blocks(f"{base}.encoder.layer", "encoder", _BERT_LAYERS),
+    )
+
+
+_MASKED: Mapping[str, object] = {"tie": "all", "output_bias": True}
+_BERT_MASKED = Head(
+    "masked",
+    _MASKED,
+    (
+        *dense("cls.predictions.transform.dense", "output_hidden"),
+        *dense("cls.predictions.transform.LayerNorm", "output_norm"),
+        Row("cls.predictions.bias", ("output_proj.bias",), aliases=("cls.predictions.decoder.bias",)),
+    ),
+)
+BERT = Table(
+    _bert_options(unused=0),
+    _bert_weights("bert", 0),
+    {
+        "BertForMaskedLM": _BERT_MASKED,
+        "BertForPreTraining": _BERT_MASKED,
+        "BertForSequenceClassification": Head(
+            "classifier",
+            _CLASSES | {"output_activation": "tanh"},
+            (*dense("bert.pooler.dense", "output_hidden"), *dense("classifier", "output_proj")),
+        ),
+        "BertModel": Head("classifier", _VECTORS),
+    },
+    prefix="bert.",
+    biased=True,
+    passed_over=(r"pooler\..*", r"cls\.seq_relationship\..*", r"embeddings\.position_ids"),
+)
+ROBERTA = Table(
+    (*_bert_options(unused=None), Must("hidden_act", "gelu")),  # its head has that whatever the file says
+    _bert_weights("roberta", -1),
+    {
+        "RobertaForMaskedLM": Head(
+            "masked",
+            _MASKED,
+            (
+                *dense("lm_head.dense", "output_hidden"),
+                *dense("lm_head.layer_norm", "output_norm"),
+                Row("lm_head.bias", ("output_proj.bias",), aliases=("lm_head.decoder.bias",)),
+            ),
+        ),
+        "RobertaForSequenceClassification": Head(
+            "classifier",
+            _CLASSES | {"output_activation": "tanh"},
+            (*dense("classifier.dense", "output_hidden"), *dense("classifier.out_proj", "output_proj")),
+        ),
+        "RobertaModel": Head("classifier", _VECTORS),
+    },
+    prefix="roberta.",
+    biased=True,
+    passed_over=(r"pooler\..*", r"embeddings\.position_ids"),
+)
+DISTILBERT = Table(
+    (
+        Same("vocab_size", "vocab_size", 30522),
+        Same("d_model", "dim", 768),
+        Same("d_ff", "hidden_dim", 3072),
+        Same("n_heads", "n_heads", 12),
+        Same("n_encoder_layers", "n_layers", 6),
+        Same("max_len", "max_position_embeddings", 512),
+        Same("dropout", "dropout", 0.1),
+        Same("attention_dropout", "attention_dropout", 0.1),
+        Activation("activation", "gelu"),
+        Fixed(_ENCODER | {"norm_eps": 1e-12, "embedding_norm_eps": 1e-12}),
+    ),
+    (
+        Row("distilbert.embeddings.word_embeddings.weight", ("embedding.tokens.weight",)),
+        Row("distilbert.embeddings.position_embeddings.weight", ("embedding.positions.weight",)),
+        *dense("distilbert.embeddings.LayerNorm", "embedding.norm"),
+        *blocks(
+            "distilbert.transformer.layer",
+            "encoder",
+            {
+                "attention.q_lin": "self_attention.q_proj",
+                "attention.k_lin": "self_attention.k_proj",
+                "attention.v_lin": "self_attention.v_proj",
+                "attention.out_lin": "self_attention.out_proj",
+                "sa_layer_norm": "self_attention_residual.norm",
+                "ffn.lin1": "feed_forward.in_proj",
+                "ffn.lin2": "feed_forward.out_proj",
+                "output_layer_norm": "feed_forward_residual.norm",
+            },
+        ),
+    ),
+    {
+        "DistilBertForMaskedLM": Head(
+            "masked",
+            _MASKED,
+            (
+                *dense("vocab_transform", "output_hidden"),
+                *dense("vocab_layer_norm", "output_norm"),
+                Row("vocab_projector.bias", ("output_proj.bias",)),
+            ),
+        ),
+        "DistilBertForSequenceClassification": Head(
+            "classifier",
+            _CLASSES | {"output_activation": "relu"},
+            (*dense("pre_classifier", "output_hidden"), *dense("classifier", "output_proj")),
+        ),
+        "DistilBertModel": Head("classifier", _VECTORS),
+    },
+    prefix="distilbert.",
+    biased=True,
+)
+
+
+_BART_LAYERS = {
+    "self_attn.q_proj": "self_attention.q_proj",
+    "self_attn.k_proj": "self_attention.k_proj",
+    "self_attn.v_proj": "self_attention.v_proj",
+    "self_attn.out_proj": "self_attention.out_proj",
+    "self_attn_layer_norm": "self_attention_residual.norm",
+    "fc1": "feed_forward.in_proj",
+    "fc2": "feed_forward.out_proj",
+    "final_layer_norm": "feed_forward_residual.norm",
+}
+_BART_CROSS = {
+    "encoder_attn.q_proj": "cross_attention.q_proj",
+    "encoder_attn.k_proj": "cross_attention.k_proj",
+    "encoder_attn.v_proj": "cross_attention.v_proj",
+    "encoder_attn.out_proj": "cross_attention.out_proj",
+    "encoder_attn_layer_norm": "cross_attention_residual.norm",
+}
+
+
+_ONE_EMBEDDING = (
+    Row(
+        "model.shared.weight",
+        ("source_embedding.tokens.weight",),
+        aliases=("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight"),
+    ),
+)
+_TWO_EMBEDDINGS = (
+    Row("model.encoder.embed_tokens.weight", ("source_embedding.tokens.weight",)),
+    Row(
+        "model.decoder.embed_tokens.weight", ("target_embedding.tokens.weight",), aliases=("lm_head.weight",)
+    ),
+)
+
+
+def _bart(
+    head: str,
+    vocab_size: int,
+    *options: Option,
+    learned: bool,
+    sinusoids: tuple[str, ...] = (),
+    tokens: tuple[Row, ...] = _ONE_EMBEDDING,
+    when: Callable[[Theirs], bool] = always,
+) -> Table:
+    """BART's shape, which others vary in the place of the norms and the kind of positions."""
+    positions: tuple[Row, ...] = (
+        *(Row("model.encoder.embed_positions.weight", ("source_embedding.positions.weight",), behind=2),),
+        *(Row("model.decoder.embed_positions.weight", ("target_embedding.positions.weight",), behind=2),),
+        *dense("model.encoder.layernorm_embedding", "source_embedding.norm"),
+        *dense("model.decoder.layernorm_embedding", "target_embedding.norm"),
+    )
+    return Table(
+        (
+            Same("vocab_size", "vocab_size", vocab_size),
+            Same("d_model", "d_model", 1024),
+            Both("d_ff", "ffn_dim", 4096),
+            Both("n_heads", "attention_heads", 16),
+            Same("n_encoder_layers", "encoder_layers", 12),
+            Same("n_decoder_layers", "decoder_layers", 12),
+            Same("max_len", "max_position_embeddings", 1024),
+            Same("dropout", "dropout", 0.1),
+            Same("attention_dropout", "attention_dropout", 0.0),
+            Same("activation_dropout", "activation_dropout", 0.0),
+            Same("embedding_scale", "scale_embedding", False),
+            Activation("activation_function", "gelu"),
+            Fixed({"norm": "layer", "norm_eps": 1e-5, "initialization": "normal"}),
+            *options,
+        ),
+        (
+            *tokens,
+            *(positions if learned else ()),
+            *blocks("model.encoder.layers", "encoder", _BART_LAYERS),
+            *blocks("model.decoder.layers", "decoder", _BART_LAYERS | _BART_CROSS),
+            *dense("model.encoder.layer_norm", "encoder.norm"),
+            *dense("model.decoder.layer_norm", "decoder.norm"),
+            Row("final_logits_bias", ("output_proj.bias",), flat=True),
+        ),
+        {head: Head("encoder-decoder")},
+        prefix="model.",
+        passed_over=() if learned else (r"(en|de)coder\.embed_positions\.weight",),
+        biased=True,
+        sinusoids=sinusoids,
+        when=when,
+    )
+
+
+_TIED = (Fixed({"tie": "all"}), Must("tie_word_embeddings", True))
+_LEARNED = Fixed({"positions": "learned", "embedding_norm_eps": 1e-5})
+_HALVES = Fixed({"positions": "sinusoidal", "position_order": "halves"})
+
+
+def _shares_embeddings(theirs: Theirs) -> bool:
+    return bool(theirs.get("share_encoder_decoder_embeddings", True))
+
+
+MARIAN = _bart(
+    "MarianMTModel",
+    58_101,
+    *_TIED,
+    _HALVES,
+    Fixed({"norm_first": False}),
+    Must("share_encoder_decoder_embeddings", True),
+    learned=False,
+    when=_shares_embeddings,
+)
+MARIAN_OF_TWO = _bart(
+    "MarianMTModel",
+    58_101,
+    Fixed({"tie": "output", "norm_first": False}),
+    _HALVES,
+    OneSize("decoder_vocab_size", "vocab_size"),
+    Must("share_encoder_decoder_embeddings", False),
+    learned=False,
+    tokens=_TWO_EMBEDDINGS,
+)
+PEGASUS = _bart(
+    "PegasusForConditionalGeneration",
+    50_265,
+    *_TIED,
+    _HALVES,
+    Fixed({"norm_first": True}),
+    learned=False,
+    sinusoids=("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight"),
+)
+BART = _bart(
+    "BartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": False}), learned=True
+)
+MBART = _bart(
+    "MBartForConditionalGeneration", 50_265, *_TIED, _LEARNED, Fixed({"norm_first": True}), learned=True
+)
+
+
+def _t5_factor(theirs: Theirs) -> float:
+    """T5 multiplies the last states by 1/√d, except where the output matrix is one of its own (version 1.1)."""
+    scaled = theirs.get("scale_decoder_outputs", theirs.get("tie_word_embeddings", True) is not False)
+    return theirs.get("d_model", 512) ** -0.5 if scaled else 1.0
+
+
+def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
+    """The names of a block's layers, which T5 numbers in their order."""
+    parts = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
+    names = {f"layer.0.SelfAttention.{theirs}": f"self_attention.{ours}" for theirs, ours in parts.items()}
+    names["layer.0.layer_norm"] = "self_attention_residual.norm"
+    if decoder:
+        names |= {
+            f"layer.1.EncDecAttention.{theirs}": f"cross_attention.{ours}" for theirs, ours in parts.items()
+        }
+        names["layer.1.layer_norm"] = "cross_attention_residual.norm"
+    last = f"layer.{2 if decoder else 1}"
+    inner = {"wi_1": "in_proj", "wi_0": "gate_proj"} if gated else {"wi": "in_proj"}
+    names |= {f"{last}.DenseReluDense.{wi}": f"feed_forward.{ours}" for wi, ours in inner.items()}
+    names[f"{last}.DenseReluDense.wo"] = "feed_forward.out_proj"
+    return names | {f"{last}.layer_norm": "feed_forward_residual.norm"}
+
+
+_T5_FIXED = {
+    "norm": "rms",
+    "norm_first": True,
+    "positions": "relative",
+    "attention_scale": 1.0,
+    "attention_bias": False,
+    "feed_forward_bias": False,
+    "embedding_scale": False,
+    "max_len": 1024,
+    "initialization": "normal",
+}
+
+
+def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> Table:
+    """T5, of which there are two nets (plain, gated) and two outputs (the embedding, a matrix of its own).
+
+    net: where config.json is silent. scaled: whether the last states are multiplied where the embedding is the output.
+    """
+    shared = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+    tokens = (Row("shared.weight", ("source_embedding.tokens.weight",), aliases=(*shared, "lm_head.weight")),)
+    if own_output:
+        tokens = (
+            Row("shared.weight", ("source_embedding.tokens.weight",), aliases=shared),
+            Row("lm_head.weight", ("output_proj.weight",)),
+        )
+    relative = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+
+    def when(theirs: Theirs) -> bool:
+        is_gated = theirs.get("feed_forward_proj", net).startswith("gated")
+        return is_gated == gated and (theirs.get("tie_word_embeddings") is False) == own_output
+
+    return Table(
+        (
+            Same("vocab_size", "vocab_size", 32_128),
+            Same("d_model", "d_model", 512),
+            Same("head_dim", "d_kv", 64, written="head_width"),
+            Same("d_ff", "d_ff", 2048),
+            Same("n_encoder_layers", "num_layers", 6),
+            Same("n_decoder_layers", "num_decoder_layers", 6, other="num_layers"),
+            Same("n_heads", "num_heads", 8),
+            Same("position_buckets", "relative_attention_num_buckets", 32),
+            Same("position_reach", "relative_attention_max_distance", 128),
+            Same("dropout", "dropout_rate", 0.1),
+            Same("norm_eps", "layer_norm_epsilon", 1e-6),
+            GatedActivation(net),
+            Must("tie_word_embeddings", not own_output, checked=False),
+            Fixed(_T5_FIXED | {"tie": "input" if own_output else "all"}),
+        ),
+        (
+            *tokens,
+            *blocks("encoder.block", "encoder", _t5_layers(decoder=False, gated=gated)),
+            *blocks("decoder.block", "decoder", _t5_layers(decoder=True, gated=gated)),
+            *(
+                Row(f"{stack}.{relative}", (f"{stack}.blocks.0.self_attention.positions.weight",))
+                for stack in ("encoder", "decoder")
+            ),
+            Row("encoder.final_layer_norm.weight", ("encoder.norm.weight",)),
+            Row(
+                "decoder.final_layer_norm.weight",
+                ("decoder.norm.weight",),
+                scaled=_t5_factor if scaled else None,
+            ),
+        ),
+        {head: Head("encoder-decoder")},
+        written=own_output,  # of the other, some versions multiply the last states by 1/√d, and others don't
+        when=when,
+    )
+
+
+def _t5_tables(head: str, net: str, *, scaled: bool) -> tuple[Table, ...]:
+    both = (False, True)
+    return tuple(_t5(head, net, gated=gated, own_output=own, scaled=scaled) for gated in both for own in both)
+
+
+T5 = _t5_tables("T5ForConditionalGeneration", "relu", scaled=True)
+MT5 = _t5_tables("MT5ForConditionalGeneration", "gated-gelu", scaled=False)
+
+FAMILIES: Mapping[str, tuple[Table, ...]] = {
+    "bart": (BART,),
+    "bert": (BERT,),
+    "camembert": (ROBERTA,),
+    "distilbert": (DISTILBERT,),
+    "gpt2": (GPT2,),
+    "llama": (LLAMA,),
+    "marian": (MARIAN, MARIAN_OF_TWO),
+    "mbart": (MBART,),
+    "mistral": (MISTRAL,),
+    "mt5": MT5,
+    "pegasus": (PEGASUS,),
+    "qwen2": (QWEN2,),
+    "qwen3": (QWEN3,),
+    "roberta": (ROBERTA,),
+    "t5": T5,
+    "xlm-roberta": (ROBERTA,),
+}
+"""By the `model_type` of config.json."""

@@ -1,0 +1,63 @@
+"""What an import or an export needs before it begins: a new folder, packages of `attendo[interop]`, known options."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+from attendo.errors import AttendoError
+from attendo.model_config import ModelConfig
+
+
+def require_new(out: Path) -> None:
+    """Raises AttendoError unless a folder can be made there, or an empty one stands there.
+
+    >>> require_new(Path("nowhere/out"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: nowhere/out: there is no folder nowhere; make it first
+    """
+    if not out.absolute().parent.is_dir():
+        raise AttendoError(f"{out}: there is no folder {out.parent}; make it first")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AttendoError(f"{out} is there already; give a folder that is new or empty")
+
+
+def required(name: str) -> ModuleType:
+    """The module of that name. Raises AttendoError with the remedy where its package is not installed.
+
+    >>> required("json").__name__
+    'json'
+    >>> required("no_such_package")
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: no_such_package is not installed; pip install "attendo[interop]"
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        package = name.partition(".")[0] if error.name is None else error.name.partition(".")[0]
+        raise AttendoError(f'{package} is not installed; pip install "attendo[interop]"') from None
+
+
+_KNOWN = """
+architecture vocab_size d_model d_ff n_heads n_kv_heads head_dim value_dim n_encoder_layers n_decoder_layers max_len
+dropout attention_dropout activation_dropout attention_scale attention_bias attention_out_bias attention_norm norm
+norm_first norm_eps activation feed_forward_gated feed_forward_bias positions position_base position_start
+position_first_index position_order position_buckets position_reach embedding_scale embedding_norm_eps pad_id tie
+output_bias d_output output_activation n_classes pooling initialization
+"""
+KNOWN_OPTIONS = frozenset(_KNOWN.split())
+"""Options of ModelConfig that the exports to CTranslate2 and ONNX know; a model that uses another is refused."""
+
+
+def unknown_option(config: ModelConfig) -> str | None:
+    """The first option in use, with its value, that those exports do not know; None if they know all.
+
+    >>> unknown_option(ModelConfig(vocab_size=11))
+    """
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in KNOWN_OPTIONS and value != field.default:
+            return f"{field.name}={value!r}"
+    return None
