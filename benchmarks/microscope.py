@@ -171,7 +171,7 @@ def measured(browser, kind, rounds):
 
     session = session_of(kind)
     server = LookServer(session)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    threading.Thread(target=server.run, daemon=True).start()
     n_words = kind["n_tokens"] - 1
     found = {name: [] for name in ("first map", "forward", "beside the forward", "hover", "slider", "re-run")}
     for seed in range(rounds + 1):
@@ -193,8 +193,7 @@ def measured(browser, kind, rounds):
             found["memory"] = [private_megabytes("chrom")]
             found["JS heap"] = [page.evaluate("performance.memory.usedJSHeapSize") / 1e6]
         page.close()
-    server.shutdown()
-    server.server_close()
+    server.stop()
     return {name: summary(values) for name, values in found.items()}
 
 

@@ -162,12 +162,12 @@ def shots_of(session: Session) -> tuple[Shot, ...]:
 @contextmanager
 def served(session: Session) -> Iterator[str]:
     """The live page's address, on a free port of this machine."""
-    with LookServer(session) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        yield server.address
-        server.shutdown()
-        thread.join()
+    server = LookServer(session)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.address
+    server.stop()
+    thread.join()
 
 
 def taken(browser: Browser, address: str, shot: Shot, text: str, translates: bool, language: str) -> bytes:

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 
 from attendo.files import write_manifest
 from attendo.microscope.look_page import saved_page
+from attendo.microscope.server import LookServer
 from attendo.microscope.session import Session
 from attendo.microscope.view import ask_for
 from attendo.training.checkpoints import weights_of
@@ -21,18 +22,30 @@ from attendo.training.checkpoints import weights_of
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-BROWSER = pytest.StashKey()
+SHARED = pytest.StashKey()
 
 
 @pytest.fixture(scope="module")
-def browser(request):
-    """A browser for the tests of this folder; gone with them, since other tests count threads and fork."""
+def shared(request):
+    """Makes what all tests of this folder share, once; gone with them, since other tests count threads and fork."""
     folder = request.node.getparent(pytest.Dir)
-    if BROWSER not in folder.stash:
-        with contextlib.ExitStack() as opened:
-            folder.stash[BROWSER] = opened.enter_context(started_browser())
-            folder.addfinalizer(opened.pop_all().close)
-    return folder.stash[BROWSER]
+    if SHARED not in folder.stash:
+        folder.stash[SHARED] = contextlib.ExitStack(), {}
+        folder.addfinalizer(folder.stash[SHARED][0].close)
+    stack, made = folder.stash[SHARED]
+
+    def of(key, make):
+        if key not in made:
+            made[key] = stack.enter_context(make())
+        return made[key]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def browser(shared):
+    """A browser."""
+    return shared("browser", started_browser)
 
 
 @contextlib.contextmanager
@@ -109,23 +122,20 @@ def visit(browser):
         yield opened
 
 
+@contextlib.contextmanager
+def served_session(session):
+    server = LookServer(session)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    yield server.address
+    server.stop()
+    thread.join()
+
+
 @pytest.fixture
-def served():
-    """Serves sessions on free ports of this machine while a test runs."""
-    from attendo.microscope.server import LookServer
-
-    with contextlib.ExitStack() as stack:
-
-        def start(session):
-            server = LookServer(session, 0)
-            thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(server.server_close)
-            stack.callback(server.shutdown)
-            return server.address
-
-        yield start
+def served(shared):
+    """Serves a session on a free port of this machine, one server for each."""
+    return lambda session: shared(session, lambda: served_session(session))
 
 
 @pytest.fixture(scope="session")
@@ -175,17 +185,16 @@ def saved(visit, sessions, tmp_path):
     return opened
 
 
-@pytest.fixture(scope="module")
-def stack():
-    """What servers of a module's tests are closed by."""
-    with contextlib.ExitStack() as opened:
-        yield opened
+@contextlib.contextmanager
+def site_of_every_task():
+    with contextlib.ExitStack() as stack:
+        yield served_page.Site(stack, *served_page.every_task(), look=True)
 
 
 @pytest.fixture(scope="module")
-def site(browser, stack):
+def site(browser, shared):
     """A server of models of every task, with the microscope."""
-    return served_page.Site(stack, *served_page.every_task(), look=True)
+    return shared("site", site_of_every_task)
 
 
 @pytest.fixture

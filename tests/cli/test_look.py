@@ -199,7 +199,7 @@ def test_a_page_opens_the_head_that_is_chosen(runs, tmp_path):
     ],
 )
 def test_the_address_of_the_live_page_says_what_is_chosen(runs, monkeypatch, arguments, state):
-    monkeypatch.setattr(LookServer, "serve_forever", lambda server, poll_interval: None)
+    monkeypatch.setattr(LookServer, "run", lambda server: server._socket.close())
     family, *options = arguments
     out = attendo("look", runs / family, *options, "--serve", "--port", 0).out
     told = {name: value for name, (value,) in parse_qs(out.strip().partition("#")[2]).items()}
@@ -267,7 +267,7 @@ def test_ranking_of_every_family(runs, tmp_path, family, of):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_live_page_until_a_signal(run, monkeypatch, number):
-    serve, got = LookServer.serve_forever, []
+    serve, got = LookServer.run, []
 
     def use_and_stop(address: str) -> None:
         question = urllib.request.Request(
@@ -278,11 +278,11 @@ def test_the_live_page_until_a_signal(run, monkeypatch, number):
                 got.append(answer.read())
         os.kill(os.getpid(), number)
 
-    def serve_and_stop(server: LookServer, poll_interval: float) -> None:
+    def serve_and_stop(server: LookServer) -> None:
         threading.Thread(target=use_and_stop, args=(server.address,)).start()
-        serve(server, poll_interval)
+        serve(server)
 
-    monkeypatch.setattr(LookServer, "serve_forever", serve_and_stop)
+    monkeypatch.setattr(LookServer, "run", serve_and_stop)
     outcome = attendo("look", run, "rain & 雨", "--serve", "--port", 0, "--beam", 2, "--off", CROSS)
     assert outcome.code == 128 + number
     assert got[0].startswith(b"<!doctype html>")

@@ -97,7 +97,7 @@ class Workshop:
         with (
             patch("attendo.serving.run.serve", self._served),
             patch("attendo.cli.serve._left", lambda code: code),  # else it ends the process while engines run
-            patch.object(LookServer, "serve_forever", lambda *arguments, **options: None),
+            patch.object(LookServer, "run", lambda server: server._socket.close()),
             patch.object(auto_config, "measured_pace", lambda *arguments: 0.02),
             patch.object(planning, "measured_pace", lambda *arguments: 0.02),
         ):

@@ -319,8 +319,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
 
     server = LookServer(Session.prepared(user, folder), port, language)
     address = server.address + state
-    # shutdown waits for the loop, which runs in this thread
-    with stopping(lambda: threading.Thread(target=server.shutdown).start()) as stopped, server:
+    with stopping(server.stop) as stopped:
         print(address, flush=True)
         hint = Localized(
             "(the page is there until Ctrl-C)", "（Ctrl-C で終わるまで、このページが見られます）"
@@ -330,7 +329,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
             import webbrowser
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-        server.serve_forever(poll_interval=0.1)
+        server.run()
     return stopped.code or 0
 
 

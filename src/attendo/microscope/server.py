@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
-import sys
-import threading
-import time
-from concurrent.futures import Future
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from queue import SimpleQueue
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import uvicorn
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from attendo.display.i18n import Language
 from attendo.errors import AttendoError, port_refused
@@ -20,164 +23,117 @@ from attendo.microscope.session import Answer, Session
 
 LARGEST = 1 << 20
 """Bytes of a question."""
-CLOSING_SECONDS = 10.0
+CLOSING_SECONDS = 10
 """The longest that the end of a server waits for an answer that is being computed."""
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Connection": "close",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+}
 
 
-class LookServer(ThreadingHTTPServer):
+def answered(answer: Answer, status: int = 200) -> Response:
+    """The response with an answer: numbers as bytes, otherwise JSON. Raises AttendoError for a non-finite number."""
+    if isinstance(answer, bytes):
+        return Response(answer, status, media_type="application/octet-stream")
+    return Response(json_of(answer), status, media_type="application/json")
+
+
+class LookServer(uvicorn.Server):
     """A server on 127.0.0.1 that answers about the session's model; port 0 takes a free one.
 
-    `serve_forever` runs it, `shutdown` ends it. Only this machine reaches it, and only pages that it gave itself: other
+    `run` serves until `stop`. Only this machine reaches it, and only pages that it gave itself: other
     names for the host and questions that a form could send are refused. Raises AttendoError for a port in use.
     One thread computes all answers: a new one for each would begin with memory and helpers of its own.
     """
 
-    daemon_threads = True
-    request_queue_size = 64
-
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
         self.session = session
         self.language: Language = language
-        self._closing, self._closed = threading.Lock(), False
-        self._worker = threading.Thread(target=self._work, daemon=True)
-        self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
         try:
-            super().__init__(("127.0.0.1", port), _Handler)
+            self._socket = socket.create_server(("127.0.0.1", port), backlog=64)
         except OSError as error:
             raise port_refused(error, port) from None
-        self._worker.start()
-
-    def get_request(self) -> Any:
-        """The next connection; where no descriptor is left, a pause, since asking again at once takes a whole core."""
-        try:
-            return super().get_request()
-        except OSError:
-            time.sleep(0.1)
-            raise
-
-    def answer(self, name: str, body: dict[str, Any]) -> Answer:
-        """The session's. Raises AttendoError once the server is closed."""
-        answer: Future[Answer] = Future()
-        with self._closing:
-            if self._closed:
-                raise AttendoError(
-                    "the program behind this page has ended; start it again and reload the page"
-                )
-            self._questions.put((answer, name, body))
-        return answer.result()
-
-    def server_close(self) -> None:
-        """Ends it, and the thread behind it."""
-        super().server_close()
-        with self._closing:
-            self._closed = True
-            self._questions.put(None)
-        if self._worker.is_alive():
-            self._worker.join(
-                CLOSING_SECONDS
-            )  # at the end of Python, torch aborts where a thread still computes
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Prints nothing where a client has left."""
-        if not isinstance(sys.exception(), ConnectionError | TimeoutError):
-            super().handle_error(request, client_address)
-
-    def _work(self) -> None:
-        while (question := self._questions.get()) is not None:
-            self._settle(*question)
-            del question  # it may hold much
-
-    def _settle(self, answer: Future[Answer], name: str, body: dict[str, Any]) -> None:
-        try:
-            answer.set_result(self.session.answer(name, body))
-        except BaseException as error:  # noqa: BLE001  (it is raised where the answer is waited for)
-            answer.set_exception(error)
+        self.port: int = self._socket.getsockname()[1]
+        self._worker = ThreadPoolExecutor(1, "look")
+        config = uvicorn.Config(
+            self._app,
+            interface="asgi3",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            log_level="critical",  # the terminal is for what a person wants to know
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=CLOSING_SECONDS,
+        )
+        super().__init__(config)
 
     @property
     def address(self) -> str:
         """Where the page is."""
-        return f"http://127.0.0.1:{self.server_address[1]}/"
+        return f"http://127.0.0.1:{self.port}/"
 
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until `stop`; at the end no thread computes, since torch would abort there."""
+        with self._socket:
+            super().run(sockets or [self._socket])
+        self._worker.shutdown(cancel_futures=True)
 
-class _Handler(BaseHTTPRequestHandler):
-    server: LookServer  # pyright: ignore[reportIncompatibleVariableOverride]
-    server_version = "attendo"
-    sys_version = ""
-    timeout = 60
+    def stop(self) -> None:
+        """Ends `run`."""
+        self.should_exit = True
 
-    def do_GET(self) -> None:
-        """The page, and nothing else."""
-        if not self._is_ours():
-            return
-        if self.path.partition("?")[0] != "/":
-            self._send(HTTPStatus.NOT_FOUND, "text/plain; charset=utf-8", b"there is nothing here but /")
-            return
-        page = live_page(self.server.language, self.server.session.model_answer())
-        self._send(HTTPStatus.OK, "text/html; charset=utf-8", page.encode())
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none: they are the program's."""
+        yield
 
-    def do_POST(self) -> None:
-        """An answer."""
-        if not self._is_ours():
-            return
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        with contextlib.suppress(ClientDisconnect):
+            response = await self._response(request)
+            response.headers.update(HEADERS)
+            await response(scope, receive, send)
+
+    async def _response(self, request: Request) -> Response:
+        if request.headers.get("host") not in (f"127.0.0.1:{self.port}", f"localhost:{self.port}"):
+            return answered({"error": f"open {self.address} instead"}, 403)  # DNS rebinding
+        if request.method == "GET":
+            if request.url.path != "/":
+                return PlainTextResponse("there is nothing here but /", 404)
+            return HTMLResponse(live_page(self.language, self.session.model_answer()))
         try:
-            name, body = self._question()
-            answer = self.server.answer(name, body)
-            data = answer if isinstance(answer, bytes) else json_of(answer).encode()
+            name, body = await _question(request)
+            loop = asyncio.get_running_loop()
+            return answered(await loop.run_in_executor(self._worker, self.session.answer, name, body))
         except AttendoError as error:
-            self._refuse(HTTPStatus.BAD_REQUEST, str(error))
+            return answered({"error": str(error)}, 400)
+        except ClientDisconnect:
+            raise
         except Exception as error:  # noqa: BLE001  (one question must not end the server)
-            self._refuse(
-                HTTPStatus.INTERNAL_SERVER_ERROR, f"a fault in attendo: {type(error).__name__}: {error}"
-            )
-        else:
-            kind = "application/octet-stream" if isinstance(answer, bytes) else "application/json"
-            self._send(HTTPStatus.OK, kind, data)
+            return answered({"error": f"a fault in attendo: {type(error).__name__}: {error}"}, 500)
 
-    def _is_ours(self) -> bool:
-        """Whether the request names this machine as a page of ours does; else it is refused (DNS rebinding)."""
-        port = self.server.server_address[1]
-        if self.headers.get("Host") in (f"127.0.0.1:{port}", f"localhost:{port}"):
-            return True
-        self.close_connection = True
-        self._refuse(HTTPStatus.FORBIDDEN, f"open {self.server.address} instead")
-        return False
 
-    def _question(self) -> tuple[str, dict[str, Any]]:
-        length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
-            self.close_connection = True
-            raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
-        data = self.rfile.read(int(length))
-        if self.headers.get_content_type() != "application/json":  # what no form of another page can send
-            raise AttendoError("a question is JSON, sent as application/json")
-        folder, _, name = self.path.lstrip("/").partition("/")
-        if folder != "api":
-            raise AttendoError("questions go to /api/NAME")
-        try:
-            body = json.loads(data)
-        except (ValueError, RecursionError):
-            raise AttendoError("the question is not valid JSON") from None
-        if not isinstance(body, dict):
-            raise AttendoError("the question is not a JSON object")
-        return name, body
-
-    def _refuse(self, status: HTTPStatus, text: str) -> None:
-        self._send(status, "application/json", json_of({"error": text}).encode())
-
-    def _send(self, status: HTTPStatus, kind: str, data: bytes) -> None:
-        self.send_response(status)
-        headers = {
-            "Content-Type": kind,
-            "Content-Length": str(len(data)),
-            "Cache-Control": "no-store",
-            "X-Content-Type-Options": "nosniff",
-            "X-Frame-Options": "DENY",
-            "Referrer-Policy": "no-referrer",
-        }
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the terminal is for what a person wants to know."""
+async def _question(request: Request) -> tuple[str, dict[str, Any]]:
+    """The name and the body of a question. Raises AttendoError for a request that is none."""
+    length = request.headers.get("content-length", "")
+    if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
+        raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
+    data = await request.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # what no form of another page can send
+        raise AttendoError("a question is JSON, sent as application/json")
+    folder, _, name = request.url.path.lstrip("/").partition("/")
+    if folder != "api":
+        raise AttendoError("questions go to /api/NAME")
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        raise AttendoError("the question is not valid JSON") from None
+    if not isinstance(body, dict):
+        raise AttendoError("the question is not a JSON object")
+    return name, body
