@@ -1,6 +1,7 @@
 """The system's Chromium, driven by clicks and keys; without one, these tests are skipped with a word."""
 
 import contextlib
+import json
 import os
 import shutil
 import threading
@@ -14,6 +15,7 @@ from safetensors.torch import save_file
 
 from attendo.files import write_manifest
 from attendo.microscope.look_page import saved_page
+from attendo.microscope.protocol import json_schema
 from attendo.microscope.server import LookServer
 from attendo.microscope.session import Session
 from attendo.microscope.view import ask_for
@@ -63,11 +65,50 @@ def started_browser():
         started.close()
 
 
+def names_in(schema):
+    """The names of all fields in a JSON schema."""
+    if isinstance(schema, list):
+        return {name for part in schema for name in names_in(part)}
+    if not isinstance(schema, dict):
+        return set()
+    return {*schema.get("properties", ())}.union(*map(names_in, schema.values()))
+
+
+FIELDS = {name: sorted(names_in(both["answer"])) for name, both in json_schema().items()}
+FIELDS["look"].append("rank_of_final")  # a cell of the lens may show what the look itself predicts
+WATCH_READS = (
+    """window.unknownReads = new Set();
+const fields = FIELDS, proxies = new WeakMap();
+const ofPromisesAndJson = ["then", "toJSON"];
+function watched(value, name) {
+  if (value === null || typeof value !== "object") return value;
+  if (!proxies.has(value))
+    proxies.set(value, new Proxy(value, { get(target, key) {
+      const known = Array.isArray(target) || typeof key === "symbol" || key in target;
+      if (!known && ![...fields[name], ...ofPromisesAndJson].includes(key)) unknownReads.add(`${name}: ${key}`);
+      return watched(target[key], name);
+    }}));
+  return proxies.get(value);
+}
+const json = Response.prototype.json, parse = JSON.parse;
+Response.prototype.json = async function () {
+  const name = new URL(this.url).pathname.split("/").at(-1), answer = await json.call(this);
+  return this.ok && name in fields ? watched(answer, name) : answer;
+};
+JSON.parse = (...given) => {
+  const found = parse(...given);
+  return found?.live ? { live: watched(found.live, "model") } : found;
+};"""
+).replace("FIELDS", json.dumps(FIELDS))
+"""Notes each field that the page reads of an answer and that the answer's schema does not have."""
+
+
 class Visit:
-    """A page under watch: what it asked for and what it complained of."""
+    """A page under watch: what it asked for and what it complained of, and what it read in vain."""
 
     def __init__(self, context):
         self.requests, self.complaints = [], []
+        context.add_init_script(WATCH_READS)
         context.route("**/*", self._route)
         self.page = context.new_page()
         self.page.set_default_timeout(20_000)
@@ -103,6 +144,7 @@ class Visit:
     def check(self):
         """Nothing left this machine, and nothing was wrong."""
         assert self.complaints == []
+        assert self.page.evaluate("[...window.unknownReads]") == []
         foreign = [url for url in self.requests if urlsplit(url).scheme in ("http", "https", "ws", "wss")]
         assert all(urlsplit(url).hostname == "127.0.0.1" for url in foreign), foreign
 

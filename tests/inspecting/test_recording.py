@@ -1,6 +1,7 @@
 """Recording: what is recorded is what the model computes, and the model never notices."""
 
 import math
+import sys
 import threading
 
 import pytest
@@ -315,7 +316,7 @@ def test_weights_that_nobody_asks_for_are_not_computed(model, batch, monkeypatch
     def refuse(*_):
         raise AssertionError("computed")
 
-    monkeypatch.setattr("attendo.inspecting.recording.masked_softmax", refuse)
+    monkeypatch.setattr(sys.modules[recording.__module__], "masked_softmax", refuse)
     keep = ["*.query", "*.key", "*.value", "*.mixed", "*.output"]
     with torch.no_grad(), recording(model, keep) as record:
         found = record.model(*batch)

@@ -184,3 +184,10 @@ def test_a_view_is_named_by_the_beginning_of_its_text(users):
 def test_the_library_offers_it():
     assert "look" in dir(attendo)
     assert attendo.look.__module__ == View.__module__
+
+
+def test_the_packages_public_names_are_there():
+    for package in (attendo.microscope, attendo.inspecting):
+        assert all(callable(getattr(package, name)) or name == "Edit" for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        attendo.microscope.nothing  # noqa: B018
