@@ -158,10 +158,11 @@ class TreeRequest(KeyRequest):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WhyRequest(TreeRequest):
-    """About a text that such a search did not find."""
+class WhyRequest(KeyRequest):
+    """About a text that a search of this width did not find."""
 
     target: str
+    beam: From1
 
 
 REQUESTS: dict[str, type] = {
@@ -211,24 +212,21 @@ class Token(TypedDict):
     piece: str
     text: str
     unknown: NotRequired[bool]
-    out: NotRequired[RankedToken | None]
+    out: NotRequired[LikelyToken | None]
 
 
 class LikelyToken(Token):
-    """A token with its log-probability."""
+    """A token with its log-probability; rank: among all tokens, from 1."""
 
     log_prob: float
+    rank: NotRequired[int]
 
 
-class RankedToken(LikelyToken):
-    """A token that the model has weighed against the others; rank: from 1."""
-
-    rank: int
-
-
-class WhyToken(RankedToken):
+class WhyToken(Token):
     """A token of the user's text; best: the model's first choice there."""
 
+    log_prob: float
+    rank: int
     best: LikelyToken
 
 
@@ -298,9 +296,15 @@ class Outcome(TypedDict, total=False):
     labels: list[Label]
 
 
-class Baseline(Outcome):
-    """The answer of the model as it is, and what the edits change in it; see `compared`."""
+class Baseline(TypedDict):
+    """The answer of the model as it is, as an `Outcome`, and what the edits change in it; see `compared`."""
 
+    text: NotRequired[str]
+    log_prob: NotRequired[float]
+    finished: NotRequired[bool]
+    score: NotRequired[float]
+    filled: NotRequired[int]
+    labels: NotRequired[list[Label]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]
