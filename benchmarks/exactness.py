@@ -30,10 +30,11 @@ import torch
 from turns import listed, shared_options, store
 
 from attendo.decoding.backends import best_backend, eager_backend
-from attendo.decoding.beam import length_norm, traced_beam_search
+from attendo.decoding.beam import beam_search, length_norm
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.sampling import Sampling, SamplingConfig
 from attendo.decoding.searcher import SearchBackend, Searcher
+from attendo.decoding.trace import TraceRecorder
 from attendo.inference.translator import Translator
 from attendo.metrics import bleu
 
@@ -125,7 +126,9 @@ class Searched:
         (row,) = self.rows([line])
         limit = self.config.max_length(len(row), self.capacity)
         cache = self.member.start([row], self.beam, limit)
-        found, (trace,) = traced_beam_search(self.member.step, cache, [limit], self.config, self.special)
+        recorder = TraceRecorder(1)
+        found = beam_search(self.member.step, cache, [limit], self.config, self.special, recorder=recorder)
+        (trace,) = recorder.traces()
         log_probs = self.log_probs(row, [*other, self.special.eos_id][:limit])
         text = (*other, self.special.eos_id)[:limit]
         for t, nodes in enumerate(trace.steps[: len(text)]):

@@ -30,8 +30,7 @@ import torch
 from turns import listed, shared_options, store
 
 from attendo.decoding.backends import best_backend
-from attendo.decoding.native.compiled import CompiledModel
-from attendo.decoding.native.slots import SlotKVCache
+from attendo.decoding.native.compiled import CompiledModel, SlotKVCache
 from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
 
 LENGTHS, VOCABULARY, SOURCE_TOKENS = (64, 256, 512, 1024, 2048), 8000, 20

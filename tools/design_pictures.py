@@ -28,10 +28,9 @@ from attendo.data.batches import pad_rows
 from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import LearnedTokenizer
-from attendo.decoding.beam import BeamSearch
+from attendo.decoding.beam import BeamSearch, best_tokens
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.searcher import Searcher, source_batches
-from attendo.decoding.topk import best_tokens
 from attendo.inference.translations import Sources, is_looping, sources_of
 from attendo.inference.translator import Translator
 from attendo.model_config import ModelConfig

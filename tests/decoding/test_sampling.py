@@ -11,11 +11,10 @@ import torch
 from exact_sampling import p_value, probabilities, softmax, texts_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from search_table import BOS, EOS, SPECIAL, Table
+from search_table import BOS, EOS, Table
 
 from attendo.decoding.logit_filters import SamplingConfig
-from attendo.decoding.options import SpecialIds
-from attendo.decoding.sampling import Sampler, drawn, fresh_seed, generate, gumbel, gumbel_max, step_seeds
+from attendo.decoding.sampling import Sampler, drawn, fresh_seed, gumbel, gumbel_max, step_seeds
 from attendo.errors import AttendoError
 
 LEVEL = 1e-4  # of every χ² test; the seeds are fixed, so what passes once passes always
@@ -141,20 +140,8 @@ def test_of_equal_scores_the_lowest_id_wins_and_of_none_the_first():
 # ---- texts from a table
 
 
-def stepping(table):
-    """A step over the table that keeps count of the ids that it was fed."""
-    fed = []
-
-    def step(ids):
-        fed.extend(ids)
-        return torch.from_numpy(table.logits((), tuple(fed[1:])))[None]
-
-    return step, fed
-
-
 def text_of(table, config):
-    step, _ = stepping(table)
-    return list(generate(step, [BOS], config, SPECIAL))
+    return texts_of(table, [config])[0]
 
 
 def exact(table, config, prefix=()):
@@ -213,9 +200,9 @@ def test_prompt_and_text_are_what_the_penalty_counts_as_seen():
     logits = torch.tensor([[0.0, 0.0, 2.0, 1.9, 1.8]])
 
     def ids(penalty, prompt):
-        config = SamplingConfig(max_tokens=3, temperature=0.0, repetition_penalty=penalty)
-        special = SpecialIds(bos_id=0, eos_id=1)
-        return [token.token_id for token in generate(lambda _: logits, prompt, config, special)]
+        config = SamplingConfig(temperature=0.0, repetition_penalty=penalty)
+        sampler = Sampler([prompt], [config])
+        return [sampler.draw(logits)[0].token_id for _ in range(3)]
 
     assert ids(1.0, [0]) == [2, 2, 2]
     assert ids(1.2, [0]) == [2, 3, 4]
@@ -228,22 +215,6 @@ def test_a_text_ends_with_its_end_token_or_at_its_limit():
     table = Table(vocab=4, end_bias=-50.0)
     assert len(text_of(table, SamplingConfig(max_tokens=7, seed=0))) == 7
     assert text_of(table, SamplingConfig(max_tokens=0)) == []
-
-
-def test_a_token_comes_before_the_next_step_is_taken_and_inference_mode_stays_inside():
-    modes = []
-    step, fed = stepping(Table(vocab=4, end_bias=-50.0))
-
-    def watched(ids):
-        modes.append(torch.is_inference_mode_enabled())
-        return step(ids)
-
-    tokens = generate(watched, [BOS, 2, 3], SamplingConfig(seed=0), SPECIAL)
-    assert fed == []
-    first = next(tokens)
-    assert fed == [BOS, 2, 3] and not torch.is_inference_mode_enabled()
-    next(tokens)
-    assert fed == [BOS, 2, 3, first.token_id] and modes == [True, True]
 
 
 def test_seeds_reproduce_and_none_means_another_text_each_time():

@@ -15,10 +15,10 @@ from search_table import SPECIAL, Table
 from tiny_looks import PAIRS, TOKENIZER, tiny_look, tiny_user
 from tiny_translator import tiny_tokenizer, tiny_translator
 
-from attendo.decoding.beam import traced_beam_search
+from attendo.decoding.beam import beam_search
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.protocols import Hypothesis
-from attendo.decoding.trace import SearchTrace, TraceNode
+from attendo.decoding.trace import SearchTrace, TraceNode, TraceRecorder
 from attendo.errors import AttendoError
 from attendo.inspecting.edits import Off
 from attendo.microscope import search_answers
@@ -46,7 +46,9 @@ def test_what_is_passed_over_is_next_best_and_changes_nothing(seed, n):
     if config.coverage_penalty:
         return
     cache = table.start([(5,)], config.beam, 5)
-    found, (tree,) = traced_beam_search(table.step, cache, [5], config, SPECIAL, n_passed_over=n)
+    recorder = TraceRecorder(1, n)
+    found = beam_search(table.step, cache, [5], config, SPECIAL, recorder=recorder)
+    (tree,) = recorder.traces()
     assert (found, tree.steps) == (plain[0], plain[1][0].steps)
     assert plain[1][0].passed_over == () and len(tree.passed_over) == len(tree.steps)
     for step, (kept, passed) in enumerate(zip(tree.steps, tree.passed_over, strict=True)):

@@ -5,7 +5,7 @@ import math
 import torch
 from search_table import BOS, SPECIAL
 
-from attendo.decoding.sampling import sample
+from attendo.decoding.sampling import Sampling
 
 
 def softmax(logits):
@@ -64,7 +64,8 @@ def texts_of(table, configs, numbers=None):
     sources = [()] * len(configs) if numbers is None else [(number,) for number in numbers]
     found = [[] for _ in configs]
     cache = table.start(sources, 1, 99)
-    for tokens in sample(table.step, cache, [[BOS]] * len(configs), configs, SPECIAL):
-        for number, token in tokens:
+    sampling = Sampling(table.step, cache, [[BOS]] * len(configs), configs, SPECIAL)
+    while sampling.going_on:
+        for number, token in sampling.advance():
             found[number].append(token)
     return found

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 from search_table import BOS, EOS, SPECIAL, every_text
 
-from attendo.decoding.beam import DecodingConfig, beam_search, traced_beam_search
+from attendo.decoding.beam import DecodingConfig, beam_search
+from attendo.decoding.trace import TraceRecorder
 
 FIELDS = ("token_ids", "log_prob", "score", "finished")
 
@@ -44,9 +45,9 @@ def find(table, sources, limits, config, prefixes=None):
 def trace(table, sources, limits, config, prefixes=None):
     """The search's hypotheses and traces."""
     cache = table.start(sources, config.beam, max(limits))
-    return traced_beam_search(
-        table.step, cache, limits, config, SPECIAL, prefixes=prefixes, attending=attending(table)
-    )
+    recorder = TraceRecorder(len(limits))
+    options = {"prefixes": prefixes, "attending": attending(table), "recorder": recorder}
+    return beam_search(table.step, cache, limits, config, SPECIAL, **options), recorder.traces()
 
 
 def score(source, generated, log_prob, config):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -13,10 +13,15 @@ from torch import Tensor
 
 from attendo.data.batches import pad_rows
 from attendo.decoding.cpu_linear import ModelT, prepared
-from attendo.decoding.native.compiled import Change, CompiledModel, best_of_floats, log_probs_of_floats
+from attendo.decoding.native.compiled import (
+    Change,
+    CompiledModel,
+    SlotKVCache,
+    best_of_floats,
+    log_probs_of_floats,
+)
 from attendo.decoding.native.library import NoLibrary
-from attendo.decoding.native.slots import SlotKVCache
-from attendo.decoding.protocols import AttendingStep, CacheT, join_rows, reusing
+from attendo.decoding.protocols import AttendingStep, Cache, TokenRows, join_rows
 from attendo.decoding.searcher import SearchBackend
 from attendo.decoding.shortlist import Shortlist, ShortlistedModel, masked
 from attendo.models import DecoderLM, EncoderDecoder
@@ -47,10 +52,10 @@ def _log_probs(logits: Tensor) -> Tensor:
 
 
 @dataclass
-class EnsembleCache(Generic[CacheT]):
+class EnsembleCache:
     """The members' caches, moved together: row i of each is row i of the ensemble."""
 
-    members: list[CacheT]
+    members: list[Cache]
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
         """New row i continues old row `rows[i]`, in every member."""
@@ -62,15 +67,10 @@ class EnsembleCache(Generic[CacheT]):
         for member in self.members:
             member.keep(rows)
 
-    def join(self, other: EnsembleCache[CacheT]) -> None:
+    def join(self, other: EnsembleCache) -> None:
         """Takes in the rows of another cache of the same models, in every member behind its own."""
         for mine, theirs in zip(self.members, other.members, strict=True):
             join_rows(mine, theirs)
-
-    def in_place_of(self, spent: EnsembleCache[CacheT]) -> EnsembleCache[CacheT]:
-        """This one, each member in the memory of the spent one's where its kind can."""
-        both = zip(self.members, spent.members, strict=True)
-        return EnsembleCache([reusing(mine, theirs) for mine, theirs in both])
 
 
 def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
@@ -78,10 +78,10 @@ def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
     if len(backends) == 1:
         return backends[0]
 
-    def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> EnsembleCache[Any]:
+    def start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> EnsembleCache:
         return EnsembleCache([backend.start(sources, rows_per_source, capacity) for backend in backends])
 
-    def step(token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[Any], /) -> Float[Tensor, "rows vocab"]:
+    def step(token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache, /) -> Float[Tensor, "rows vocab"]:
         both = zip(backends, cache.members, strict=True)
         return mean_log_probs([backend.step(token_ids, member) for backend, member in both])
 
@@ -90,11 +90,11 @@ def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
     return SearchBackend(start, step, attending=attending, device=backends[0].device)
 
 
-def mean_attending(steps: Sequence[AttendingStep[Any]]) -> AttendingStep[EnsembleCache[Any]]:
+def mean_attending(steps: Sequence[AttendingStep]) -> AttendingStep:
     """The step of an `ensemble` with the mean of where its members look, for the coverage penalty."""
 
     def step(
-        token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache[Any], /
+        token_ids: Int[Tensor, "rows 1"], cache: EnsembleCache, /
     ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]:
         found = [step(token_ids, member) for step, member in zip(steps, cache.members, strict=True)]
         weights = torch.stack([weights.double() for _, weights in found]).mean(0)
@@ -164,14 +164,14 @@ def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) ->
     """The model's own modules, on its own device. pad_id: fills the shorter sources of a batch."""
     device = model.target_embedding.tokens.weight.device
 
-    def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> DecoderCache:
+    def start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> DecoderCache:
         src, lengths = pad_rows(sources, pad_id, device)
         return model.start(src, lengths, rows_per_source, capacity)
 
     def step(token_ids: Tensor, cache: DecoderCache, /) -> Tensor:
         return model.step(token_ids, cache)[:, -1]
 
-    def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
+    def forced(sources: TokenRows, tgt: Tensor) -> Tensor:
         src, lengths = pad_rows(sources, pad_id, device)
         return model(src, tgt, lengths)
 
@@ -204,7 +204,7 @@ def best_backend(
 
 
 def _compiled_backend(model: CompiledModel) -> SearchBackend:
-    def forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
+    def forced(sources: TokenRows, tgt: Tensor) -> Tensor:
         return model.logits(model.states(tgt, model.start(sources, 1, tgt.shape[1])))
 
     def changed(changes: Mapping[str, Change]) -> SearchBackend:

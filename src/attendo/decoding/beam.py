@@ -1,137 +1,109 @@
 """Batched beam search; greedy search is the same code with `beam=1`."""
 
 import math
-from collections.abc import Collection, Sequence
-from typing import Generic, overload
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, overload
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attendo.decoding.constraints import Constraints
 from attendo.decoding.options import DecodingConfig, LengthNorm, SpecialIds
-from attendo.decoding.protocols import AttendingStep, Cache, CacheT, Hypothesis, Step, join_rows, reusing
-from attendo.decoding.topk import TopKFn, best_tokens, log_prob_type, reordered
-from attendo.decoding.trace import SearchTrace, TraceRecorder
-from attendo.errors import AttendoError
+from attendo.decoding.protocols import AttendingStep, Cache, Hypothesis, Step, TokenRows, join_rows
+from attendo.decoding.trace import TraceRecorder
+from attendo.errors import NOT_NUMBERS, AttendoError
+
+TopKFn = Callable[..., tuple[np.ndarray, np.ndarray]]
+"""`best_tokens`, or another way to the same."""
 
 
-def repeating_tokens(
-    tokens: Int[np.ndarray, "rows capacity"], lengths: Int[np.ndarray, " rows"], n: int
-) -> tuple[Int[np.ndarray, " bans"], Int[np.ndarray, " bans"]]:
-    """The (row, token) pairs whose token would end an n-gram that the row has already.
+def log_prob_type(logits: Tensor) -> torch.dtype:
+    """Log-probabilities have at least single precision.
 
-    Row r is its first `lengths[r]` tokens.
-
-    >>> rows, banned = repeating_tokens(np.array([[5, 6, 5, 6, 7], [5, 6, 7, 5, 6]]), np.array([3, 5]), n=2)
-    >>> rows.tolist(), banned.tolist()  # 5 6 5: not 6 again; 5 6 7 5 6: not 7
-    ([0, 1], [6, 7])
+    >>> log_prob_type(torch.zeros(1, dtype=torch.bfloat16))
+    torch.float32
     """
-    longest = int(lengths.max(initial=0))
-    if longest < n:
-        nothing = np.zeros(0, dtype=np.int64)
-        return nothing, nothing
-    n_grams = np.lib.stride_tricks.sliding_window_view(tokens[:, :longest], n, axis=1)
-    # the last n - 1 tokens of each row; of a row that has fewer any, since no n-gram is inside it
-    last = np.take_along_axis(tokens, np.maximum(lengths[:, None] - np.arange(n - 1, 0, -1), 0), 1)
-    inside = np.arange(n_grams.shape[1]) + n <= lengths[:, None]
-    rows, places = np.nonzero(inside & (n_grams[:, :, :-1] == last[:, None]).all(2))
-    return rows, n_grams[rows, places, -1]
+    return torch.promote_types(logits.dtype, torch.float32)
 
 
-class Constraints:
-    """The constraints of a batch of sources, source by source.
+def log_probs_of(
+    logits: Float[Tensor, "*batch vocab"], wanted: Int[Tensor, "*batch"]
+) -> Float[Tensor, "*batch"]:
+    """log softmax(logits) of the wanted token of each row, in `log_prob_type`.
 
-    A text starts with the source's prefix, has at least `min_length` tokens, the end token included, and no n-gram of
-    `no_repeat` tokens twice (0: any). A prefix stands as it is, whatever it repeats; n-grams of it count for what
-    follows. Where the limit is below the minimum, the limit holds: a text may end there. What is forbidden gets
-    log-probability -inf after normalization, so that a text has the probability the model gives it.
-
-    Raises AttendoError for a prefix that does not fit its limit or holds an id that no text has.
+    >>> log_probs_of(torch.zeros(1, 4), torch.tensor([2])).exp()
+    tensor([0.2500])
     """
-
-    def __init__(
-        self,
-        limits: list[int],
-        special_ids: SpecialIds,
-        min_length: int = 0,
-        no_repeat: int = 0,
-        prefixes: Sequence[Sequence[int]] | None = None,
-    ) -> None:
-        prefixes = [()] * len(limits) if prefixes is None else prefixes
-        _check_prefixes(prefixes, limits, special_ids)
-        self.eos_id = special_ids.eos_id
-        self.no_repeat = no_repeat
-        self.min_lengths = np.minimum(min_length, np.asarray(limits, dtype=np.int64))
-        self.prefix_lengths = np.array([len(prefix) for prefix in prefixes], dtype=np.int64)
-        self.prefixes = np.zeros((len(limits), int(self.prefix_lengths.max(initial=0))), dtype=np.int64)
-        for row, prefix in zip(self.prefixes, prefixes, strict=True):
-            row[: len(prefix)] = prefix
-
-    def apply(
-        self,
-        log_probs: Float[Tensor, "rows vocab"],
-        tokens: Int[np.ndarray, "rows capacity"],
-        lengths: Int[np.ndarray, " sources"],
-    ) -> None:
-        """Forbid, in place, what must not follow the `lengths[source]` tokens that the rows of a source have."""
-        per_source = len(tokens) // len(lengths)
-        forced = np.flatnonzero((lengths < self.prefix_lengths).repeat(per_source))
-        sources = forced // per_source
-        wanted = self.prefixes[sources, lengths[sources]]
-        if len(wanted) and wanted.max() >= log_probs.shape[1]:
-            raise AttendoError(
-                f"a prefix holds token id {wanted.max()}, the vocabulary has {log_probs.shape[1]}; "
-                "encode the prefix with the model's own tokenizer"
-            )
-        at = torch.from_numpy(forced).to(log_probs.device), torch.from_numpy(wanted).to(log_probs.device)
-        kept = log_probs[at]
-        if self.no_repeat:
-            _forbid(log_probs, *repeating_tokens(tokens, lengths.repeat(per_source), self.no_repeat))
-        too_short = np.flatnonzero((lengths + 1 < self.min_lengths).repeat(per_source))
-        _forbid(log_probs, too_short, np.full(len(too_short), self.eos_id))
-        log_probs[at[0]] = -torch.inf
-        log_probs[at] = kept
-
-    def join(self, other: "Constraints") -> None:
-        """Take in other sources behind these."""
-        width = max(self.prefixes.shape[1], other.prefixes.shape[1])
-        both = [np.pad(one.prefixes, ((0, 0), (0, width - one.prefixes.shape[1]))) for one in (self, other)]
-        self.prefixes = np.concatenate(both)
-        self.min_lengths = np.concatenate((self.min_lengths, other.min_lengths))
-        self.prefix_lengths = np.concatenate((self.prefix_lengths, other.prefix_lengths))
-
-    def keep(self, kept: Int[np.ndarray, " kept_sources"]) -> None:
-        """Forget all sources but these."""
-        self.min_lengths = self.min_lengths[kept]
-        self.prefix_lengths = self.prefix_lengths[kept]
-        self.prefixes = self.prefixes[kept]
+    log_probs = logits.log_softmax(-1, dtype=log_prob_type(logits))
+    return log_probs.gather(-1, wanted[..., None]).squeeze(-1)
 
 
-def _forbid(log_probs: Tensor, rows: np.ndarray, tokens: np.ndarray) -> None:
-    if len(rows):
-        device = log_probs.device
-        log_probs[torch.from_numpy(rows).to(device), torch.from_numpy(tokens).to(device)] = -torch.inf
+def best_tokens(
+    logits: Float[Tensor, "rows vocab"],
+    k: int,
+    banned_ids: tuple[int, ...] = (),
+    constrain: Callable[[Tensor], None] | None = None,
+    out: Float[Tensor, "rows vocab"] | None = None,
+) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
+    """The `k` most probable next tokens of each row, in order, and their log-probabilities.
+
+    Equal values are ordered by token id, also where the cut between the k-th and the next falls among
+    them. `banned_ids` lists ids that get log-probability -inf after normalization: a hypothesis has the
+    probability the model gives it, whether or not some ids are banned. `constrain` may set further
+    log-probabilities to -inf, in place. `out`, of `log_prob_type`, takes all log-probabilities, so that a
+    search need not allocate them at every step. Fewer columns if the vocabulary is smaller than `k`.
+    Raises AttendoError on NaN.
+
+    >>> best_tokens(torch.zeros(1, 4), 2, banned_ids=(0,))[0]
+    array([[1, 2]])
+    """
+    # On CPU one vectorized log_softmax is faster than logsumexp, and topk as fast as argmax.
+    log_probs = torch.log_softmax(logits, -1, dtype=log_prob_type(logits), out=out)
+    if banned_ids:
+        log_probs[:, list(banned_ids)] = -torch.inf
+    if constrain is not None:
+        constrain(log_probs)
+    vocab = log_probs.shape[1]
+    k = min(k, vocab)
+    values, ids = log_probs.topk(min(k + 1, vocab), dim=1)
+    found = values.double().cpu().numpy()
+    tokens = ids.cpu().numpy()
+    if np.isnan(found[:, 0]).any():
+        found = _without_impossible_rows(found, logits)
+    found, tokens = reordered(np.lexsort((tokens, -found)), found, tokens)
+    if k < vocab:
+        # topk picks any of equals; where the first value left out equals the last one taken, choose by id
+        tied = np.flatnonzero((found[:, k - 1] == found[:, k]) & (found[:, k] > -np.inf))
+        if len(tied):
+            edge = values[tied, -1:]
+            countdown = torch.arange(vocab, 0, -1, device=values.device)
+            lowest = torch.where(log_probs[tied] == edge, countdown, 0).topk(k, dim=1).values.cpu().numpy()
+            above = (found[tied, :k] > found[tied, k:]).sum(1)
+            for row, n_above, ranks in zip(tied, above, lowest, strict=True):
+                tokens[row, n_above:k] = vocab - ranks[: k - n_above]
+    return tokens[:, :k], found[:, :k]
 
 
-def _check_prefixes(prefixes: Sequence[Sequence[int]], limits: list[int], special_ids: SpecialIds) -> None:
-    if len(prefixes) != len(limits):
-        raise AttendoError(
-            f"{len(prefixes)} prefixes for {len(limits)} sources; give one for each, an empty one for none"
-        )
-    for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True)):
-        if len(prefix) >= limit:
-            raise AttendoError(
-                f"the prefix of source {number} has {len(prefix)} tokens, its text may have {limit} with the end "
-                "token; shorten the prefix or raise max_length_extra"
-            )
-        wrong = [
-            token for token in prefix if token < 0 or token in (special_ids.eos_id, *special_ids.banned_ids)
-        ]
-        if wrong:
-            raise AttendoError(
-                f"the prefix of source {number} holds token id {wrong[0]}, which no text has; leave it out"
-            )
+def _without_impossible_rows(
+    found: Float[np.ndarray, "rows k"], logits: Tensor
+) -> Float[np.ndarray, "rows k"]:
+    """A row whose logits are all -inf allows nothing; any other NaN is an error."""
+    impossible = (logits == -torch.inf).all(1).cpu().numpy()
+    if (np.isnan(found[:, 0]) & ~impossible).any():
+        raise AttendoError(NOT_NUMBERS)
+    return np.where(impossible[:, None], -np.inf, found)
+
+
+def reordered(order: Int[np.ndarray, "sources chosen"], *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Each array `[sources, candidates]` in this order, source by source.
+
+    >>> reordered(np.array([[1, 0]]), np.array([[5, 6, 7]]))[0]
+    array([[6, 5]])
+    """
+    rows = np.arange(len(order))[:, None]  # as np.take_along_axis, which makes this index for each array
+    return tuple(array[rows, order] for array in arrays)
 
 
 _LEAST = float(np.finfo(np.float64).tiny)
@@ -193,7 +165,7 @@ _PER_SOURCE = (
 )  # fmt: skip
 
 
-class BeamSearch(Generic[CacheT]):
+class BeamSearch:
     """A batch of sources being searched; `advance` takes one step and returns the sources that are done.
 
     At every step the candidates of a source (its rows times the vocabulary) are ranked by log-probability,
@@ -217,15 +189,15 @@ class BeamSearch(Generic[CacheT]):
 
     def __init__(
         self,
-        step: Step[CacheT],
-        cache: CacheT,
+        step: Step,
+        cache: Cache,
         limits: list[int],
         config: DecodingConfig,
         special_ids: SpecialIds,
         device: torch.device,
         *,
-        prefixes: Sequence[Sequence[int]] | None = None,
-        attending: AttendingStep[CacheT] | None = None,
+        prefixes: TokenRows | None = None,
+        attending: AttendingStep | None = None,
         recorder: TraceRecorder | None = None,
         top_k_fn: TopKFn = best_tokens,
     ) -> None:
@@ -267,15 +239,13 @@ class BeamSearch(Generic[CacheT]):
         self.to_beat = np.full(n_sources, -np.inf)
         self._count_rows()
 
-    def _constraints(self, limits: Sequence[int], prefixes: Sequence[Sequence[int]] | None) -> Constraints:
+    def _constraints(self, limits: Sequence[int], prefixes: TokenRows | None) -> Constraints:
         config = self.config
         return Constraints(
             list(limits), self.special_ids, config.min_length, config.no_repeat_ngram, prefixes
         )
 
-    def join(
-        self, cache: CacheT, limits: list[int], prefixes: Sequence[Sequence[int]] | None = None
-    ) -> list[int]:
+    def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
         """Take in more sources, with their cache of fresh rows, while others are searched; return their numbers.
 
         What is found of a source does not depend on it. Not for a search that is traced or looks at attention.
@@ -287,10 +257,9 @@ class BeamSearch(Generic[CacheT]):
             if self.constraints is None:
                 self.constraints = self._constraints(self.limits.tolist(), None)
             self.constraints.join(self._constraints(limits, prefixes))
-        if len(self.sources):
-            join_rows(self.cache, cache)
-        else:
-            self.cache = reusing(cache, self.cache)
+        if not len(self.sources):  # of the rows that are done nothing is needed any more
+            self.cache.keep(torch.zeros(0, dtype=torch.int64, device=self.device))
+        join_rows(self.cache, cache)
         self.n_known += len(limits)
         before = {name: getattr(self, name) for name in _PER_SOURCE}
         finished = self.finished
@@ -561,63 +530,18 @@ def _check(limits: list[int], config: DecodingConfig, gives_attention: bool) -> 
 
 @torch.inference_mode()
 def beam_search(
-    step: Step[CacheT],
-    cache: CacheT,
+    step: Step,
+    cache: Cache,
     limits: list[int],
     config: DecodingConfig,
     special_ids: SpecialIds,
     device: torch.device | str = "cpu",
-    *,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    attending: AttendingStep[CacheT] | None = None,
-    top_k_fn: TopKFn = best_tokens,
+    **options: Any,
 ) -> list[list[Hypothesis]]:
     """The `n_best` hypotheses of each source of a batch, best first; how they are found: `BeamSearch`.
 
-    `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each
-    source's text, the end token included. A list is shorter than `n_best` only where fewer texts exist, or where
-    groups have found the same ones. For `prefixes`, `attending` and `top_k_fn` see `BeamSearch`.
+    `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each source's text,
+    the end token included. A list is shorter than `n_best` only where fewer texts exist, or where groups have found the
+    same ones. options: `prefixes`, `attending`, `recorder` and `top_k_fn` of `BeamSearch`.
     """
-    search = BeamSearch(
-        step,
-        cache,
-        limits,
-        config,
-        special_ids,
-        torch.device(device),
-        prefixes=prefixes,
-        attending=attending,
-        top_k_fn=top_k_fn,
-    )
-    return search.to_end()
-
-
-@torch.inference_mode()
-def traced_beam_search(
-    step: Step[CacheT],
-    cache: CacheT,
-    limits: list[int],
-    config: DecodingConfig,
-    special_ids: SpecialIds,
-    device: torch.device | str = "cpu",
-    *,
-    prefixes: Sequence[Sequence[int]] | None = None,
-    attending: AttendingStep[CacheT] | None = None,
-    n_passed_over: int = 0,
-    top_k_fn: TopKFn = best_tokens,
-) -> tuple[list[list[Hypothesis]], list[SearchTrace]]:
-    """As `beam_search`, with everything that the search kept on its way; n_passed_over: as `TraceRecorder`."""
-    recorder = TraceRecorder(len(limits), n_passed_over)
-    search = BeamSearch(
-        step,
-        cache,
-        limits,
-        config,
-        special_ids,
-        torch.device(device),
-        prefixes=prefixes,
-        attending=attending,
-        recorder=recorder,
-        top_k_fn=top_k_fn,
-    )
-    return search.to_end(), recorder.traces()
+    return BeamSearch(step, cache, limits, config, special_ids, torch.device(device), **options).to_end()

@@ -26,9 +26,7 @@ LARGEST = 127
 Product = Callable[[Tensor], Tensor]
 
 
-def quantized(
-    x: Float[Tensor, "rows width"],
-) -> tuple[Int8[Tensor, "rows width"], Float[Tensor, "rows 1"]]:
+def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"], Float[Tensor, "rows 1"]]:
     """(round(x / s), s): each row as whole numbers from -127 to 127 and its own scale s = max|x| / 127.
 
     The scale of a row is its own, so what else is in a batch changes nothing. A row of zeros stays one.

@@ -5,19 +5,21 @@ A batch of `n` sources is decoded on `n * rows_per_source` rows, the rows of one
 `Step` advances it by one token per row.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from attendo.nn.cache import DecoderCache
 
+TokenRows = Sequence[Sequence[int]]
+"""The token ids of several texts, a row for each."""
 
-@runtime_checkable
+
 class Cache(Protocol):
     """Rows in progress. A search moves rows; it never looks inside."""
 
@@ -30,39 +32,19 @@ class Cache(Protocol):
         ...
 
 
-@runtime_checkable
-class ReusingCache(Protocol):
-    """A cache that can take the memory of another of its kind, of which no row is needed any more."""
+Step = Callable[[Tensor, Any], Tensor]
+"""Feeds one more token to every row, `[rows, 1]`, advances the cache and returns the logits `[rows, vocab]`."""
 
-    def in_place_of(self, spent: Any, /) -> Any:
-        """What to continue with: these rows, in the memory of `spent`."""
-        ...
+Start = Callable[[TokenRows, int, int], Any]
+"""Reads the sources and makes a cache of `len(sources) * rows_per_source` rows: from sources, rows_per_source and
+capacity, the largest number of tokens that will be fed to any row."""
 
+AttendingStep = Callable[[Tensor, Any], tuple[Tensor, Tensor]]
+"""A `Step` that also returns where every row looks in its source while it predicts the next token, `[rows, src_len]`.
 
-CacheT = TypeVar("CacheT", bound=Cache)
-CacheIn = TypeVar("CacheIn", bound=Cache, contravariant=True)
-CacheOut = TypeVar("CacheOut", bound=Cache, covariant=True)
-
-
-@runtime_checkable
-class Step(Protocol[CacheIn]):
-    """Feed one more token to every row, advance the cache, return the logits of what follows."""
-
-    def __call__(
-        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
-    ) -> Float[Tensor, "rows vocab"]: ...
-
-
-@runtime_checkable
-class Start(Protocol[CacheOut]):
-    """Read the sources and make a fresh cache of `len(sources) * rows_per_source` rows.
-
-    `capacity` is the largest number of tokens that will be fed to any row.
-    """
-
-    def __call__(
-        self, sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /
-    ) -> CacheOut: ...
+The weights of a row are a distribution over the positions of its source, for instance the mean over the heads of one
+cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch have the same src_len.
+"""
 
 
 @dataclass(frozen=True)
@@ -82,18 +64,11 @@ class Hypothesis:
     finished: bool
 
 
-def reusing(cache: CacheT, spent: CacheT) -> CacheT:
-    """The cache to continue with where no row of `spent` is needed: in its memory if its kind can, else as it is."""
-    if not isinstance(cache, ReusingCache):
-        return cache
-    joined: CacheT = cache.in_place_of(spent)
-    return joined
-
-
 def join_rows(cache: Any, other: Any) -> None:
     """Take the rows and sources of `other`, of the same model, into `cache`, behind its own.
 
-    A cache of a kind of its own has a method `join`; a model's own `DecoderCache` is joined here.
+    A cache of a kind of its own has a method `join`; a model's own `DecoderCache` is joined here. A cache without rows
+    becomes the other.
 
     >>> memory = torch.zeros(1, 2, 5, 4)
     >>> cache, other = (
@@ -105,6 +80,9 @@ def join_rows(cache: Any, other: Any) -> None:
     """
     if not isinstance(cache, DecoderCache):
         cache.join(other)
+        return
+    if not cache.rows:
+        vars(cache).update(vars(other))
         return
     src_len = max(cache.src_len, other.src_len)
     capacity = max(cache.capacity, other.capacity)
@@ -134,17 +112,3 @@ def _memory_lengths(cache: DecoderCache) -> Int[Tensor, " sources"]:
 def _cat(mine: Tensor, theirs: Tensor, length: int) -> Tensor:
     """Both, one behind the other, with zeros behind the positions of the shorter."""
     return torch.cat([F.pad(x, (0, 0, 0, length - x.shape[2])) for x in (mine, theirs)])
-
-
-@runtime_checkable
-class AttendingStep(Protocol[CacheIn]):
-    """A `Step` that also tells where every row looks in its source while it predicts the next token.
-
-    The weights of a row are a distribution over the positions of its source, for instance the mean over the heads
-    of one cross-attention. Positions of padding hold 1: there is nothing to cover. All steps of one batch give the
-    same src_len.
-    """
-
-    def __call__(
-        self, token_ids: Int[Tensor, "rows 1"], cache: CacheIn, /
-    ) -> tuple[Float[Tensor, "rows vocab"], Float[Tensor, "rows src_len"]]: ...

@@ -1,6 +1,6 @@
 """Sampling: a token is the argmax of its filtered logit plus its noise; texts in one batch know nothing of each other.
 
-Greedy where the temperature is 0. The noise has no state (`noise.py`), so a text is a function of model, prompt,
+Greedy where the temperature is 0. The noise has no state (`splitmix64`), so a text is a function of model, prompt,
 settings and seed: the same in any batch, in any slot of it, and when it is taken up again in its middle.
 """
 
@@ -11,15 +11,16 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attendo.decoding.beam import log_prob_type
 from attendo.decoding.logit_filters import SamplingConfig, allowed
 from attendo.decoding.options import SpecialIds
-from attendo.decoding.topk import log_prob_type
+from attendo.decoding.protocols import Step, TokenRows
 from attendo.errors import AttendoError
 
 _BITS = 52  # (2⁵² - 1) + 1/2 is the largest number of its kind that float64 holds
@@ -169,10 +170,7 @@ class Sampler:
     """
 
     def __init__(
-        self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[SamplingConfig],
-        banned_ids: tuple[int, ...] = (),
+        self, prompts: TokenRows, configs: Sequence[SamplingConfig], banned_ids: tuple[int, ...] = ()
     ) -> None:
         self.banned_ids = list(banned_ids)
         self.rows: list[_Row] = []
@@ -180,10 +178,7 @@ class Sampler:
         self.join(prompts, configs)
 
     def join(
-        self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[SamplingConfig],
-        n_drawn: Sequence[int] | None = None,
+        self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
         """Takes in more rows behind those it has.
 
@@ -325,21 +320,10 @@ def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int)
     ]
 
 
-class Rows(Protocol):
-    """What sampling asks of a cache, and every `step.Cache` can."""
-
-    def keep(self, rows: Int[Tensor, " kept_rows"]) -> None:
-        """Make row `i` continue old row `rows[i]`, and forget the others."""
-        ...
-
-
-RowsT = TypeVar("RowsT", bound=Rows)
-
-
-class Sampling(Generic[RowsT]):
+class Sampling:
     """Texts being written, one on each row of a cache; `advance` draws the next token of each.
 
-    step, cache: as in `step.py`; the cache's rows have read their prompts but for the last id, which is fed first.
+    step, cache: as in `protocols.py`; the cache's rows have read their prompts but for the last id, which is fed first.
     prompts: at least one id each. configs: one a text; at most its `max_tokens` are drawn, its `stop` is for who turns
     tokens into text. n_drawn: as in `Sampler.join`. Texts are numbered from 0. The row of a text that has ended is
     dropped from the cache before the next step.
@@ -347,9 +331,9 @@ class Sampling(Generic[RowsT]):
 
     def __init__(
         self,
-        step: Callable[[Int[Tensor, "rows 1"], RowsT], Float[Tensor, "rows vocab"]],
-        cache: RowsT,
-        prompts: Sequence[Sequence[int]],
+        step: Step,
+        cache: Any,
+        prompts: TokenRows,
         configs: Sequence[SamplingConfig],
         special_ids: SpecialIds,
         device: torch.device | str = "cpu",
@@ -395,8 +379,8 @@ class Sampling(Generic[RowsT]):
     @torch.inference_mode()
     def join(
         self,
-        add_rows: Callable[[RowsT], None],
-        prompts: Sequence[Sequence[int]],
+        add_rows: Callable[[Any], None],
+        prompts: TokenRows,
         configs: Sequence[SamplingConfig],
         n_drawn: Sequence[int] | None = None,
     ) -> None:
@@ -406,10 +390,7 @@ class Sampling(Generic[RowsT]):
         self._take(prompts, configs, n_drawn)
 
     def _take(
-        self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[SamplingConfig],
-        n_drawn: Sequence[int] | None,
+        self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None
     ) -> None:
         assert all(prompts), "a text starts with a token, if only the begin id"
         self._sampler.join(prompts, configs, n_drawn)
@@ -427,49 +408,3 @@ class Sampling(Generic[RowsT]):
             self.cache.keep(torch.tensor(kept, dtype=torch.int64, device=self.device))
             self._sampler.keep(kept)
             self._numbers = [self._numbers[row] for row in kept]
-
-
-def sample(
-    step: Callable[[Int[Tensor, "rows 1"], RowsT], Float[Tensor, "rows vocab"]],
-    cache: RowsT,
-    prompts: Sequence[Sequence[int]],
-    configs: Sequence[SamplingConfig],
-    special_ids: SpecialIds,
-) -> Iterator[list[tuple[int, SampledToken]]]:
-    """All texts of a batch, step by step: (number of the text, its next token); see `Sampling`."""
-    sampling = Sampling(step, cache, prompts, configs, special_ids)
-    while sampling.going_on:
-        yield sampling.advance()
-
-
-class _OneRow:
-    """The cache of a step that takes lists of ids and keeps its own row."""
-
-    def __init__(self, step: Callable[[Sequence[int]], Float[Tensor, "1 vocab"]], unread: Sequence[int]):
-        self._step = step
-        self._unread = list(unread)
-
-    def read(self, token_ids: Int[Tensor, "1 1"]) -> Float[Tensor, "1 vocab"]:
-        """The logits after what the row has not yet read, and this."""
-        ids = [*self._unread, int(token_ids)]
-        self._unread = []
-        return self._step(ids)
-
-    def keep(self, rows: Int[Tensor, " 1"]) -> None:
-        """Nothing: the only row stays."""
-
-
-def generate(
-    step: Callable[[Sequence[int]], Float[Tensor, "1 vocab"]],
-    prompt_ids: Sequence[int],
-    config: SamplingConfig,
-    special_ids: SpecialIds,
-) -> Iterator[SampledToken]:
-    """The tokens that go on from a prompt, each as it is drawn; the end token is the last, where the text ends.
-
-    The case of one row of `sample`. step: takes the ids that follow those it was given before, and gives the logits of
-    the next; it is called under `torch.inference_mode`, with the whole prompt first. prompt_ids: at least one.
-    """
-    row = _OneRow(step, prompt_ids[:-1])
-    for [(_, token)] in sample(lambda ids, row: row.read(ids), row, [prompt_ids], [config], special_ids):
-        yield token

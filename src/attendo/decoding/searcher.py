@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attendo.decoding.beam import BeamSearch, Constraints, length_norm
+from attendo.decoding.beam import BeamSearch, TopKFn, best_tokens, length_norm, log_probs_of
+from attendo.decoding.constraints import Constraints
 from attendo.decoding.options import DecodingConfig, SpecialIds
-from attendo.decoding.protocols import AttendingStep, Hypothesis, Start, Step
+from attendo.decoding.protocols import AttendingStep, Hypothesis, Start, Step, TokenRows
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig
-from attendo.decoding.topk import TopKFn, best_tokens, log_probs_of
 from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 
@@ -32,7 +32,7 @@ Found = tuple[int, tuple[int, ...], bool]
 CPU = torch.device("cpu")
 
 
-def _no_forced(sources: Sequence[Sequence[int]], tgt: Tensor) -> Tensor:
+def _no_forced(sources: TokenRows, tgt: Tensor) -> Tensor:
     raise AttendoError("this backend searches only; it does not score given texts")
 
 
@@ -53,12 +53,12 @@ class SearchBackend:
         changed: Returns the same backend with other layers; None unless it is compiled and has no shortlist.
     """
 
-    start: Start[Any]
-    step: Step[Any]
-    forced: Callable[[Sequence[Sequence[int]], Tensor], Tensor] = _no_forced
+    start: Start
+    step: Step
+    forced: Callable[[TokenRows, Tensor], Tensor] = _no_forced
     top_k_fn: TopKFn = best_tokens
     chosen: Callable[[Tensor, Tensor], Tensor] = log_probs_of
-    attending: AttendingStep[Any] | None = None
+    attending: AttendingStep | None = None
     device: torch.device = CPU
     why: str | None = None
     changed: Callable[[Mapping[str, Change]], SearchBackend] | None = None
@@ -68,7 +68,7 @@ class SearchBackend:
         if len(begin) == 1:
             return self
 
-        def start(sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /) -> Any:
+        def start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> Any:
             cache = self.start(sources, rows_per_source, capacity + len(begin) - 1)
             rows = len(sources) * rows_per_source
             for token in begin[:-1]:
@@ -97,10 +97,7 @@ class Searcher:
     capacity: int
 
     def search(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: DecodingConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> list[list[Hypothesis]]:
         """The hypotheses of every source, in the order of the sources."""
         results: list[list[Hypothesis]] = [[] for _ in sources]
@@ -109,10 +106,7 @@ class Searcher:
         return results
 
     def search_as_found(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: DecodingConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
         """Yield (number of the source, its hypotheses) as batches are done, longest sources first."""
         self._check_prefixes(sources, prefixes, config)
@@ -143,10 +137,7 @@ class Searcher:
         return found, trace
 
     def stream(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: DecodingConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[Found]:
         """What `search` finds with a beam of 1, as it is found: the next tokens of each source, in their order.
 
@@ -154,15 +145,14 @@ class Searcher:
         """
         config = replace(config, beam=1, n_best=1, beam_groups=1, coverage_penalty=0.0)
         limits = self._limits(sources, config)
-        Constraints(limits, self.special_ids, prefixes=prefixes)  # rejects what cannot begin a text, at once
+        if prefixes is not None:
+            Constraints(
+                limits, self.special_ids, prefixes=prefixes
+            )  # rejects what cannot begin a text, at once
         return self._streamed(sources, config, limits, prefixes)
 
     def _streamed(
-        self,
-        sources: Sequence[Sequence[int]],
-        config: DecodingConfig,
-        limits: list[int],
-        prefixes: Sequence[Sequence[int]] | None,
+        self, sources: TokenRows, config: DecodingConfig, limits: list[int], prefixes: TokenRows | None
     ) -> Iterator[Found]:
         for first in range(0, len(sources), SIDE_BY_SIDE):
             part = slice(first, first + SIDE_BY_SIDE)
@@ -174,10 +164,10 @@ class Searcher:
 
     def sample(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: TokenRows,
         configs: Sequence[SamplingConfig],
         search: DecodingConfig,
-        prefixes: Sequence[Sequence[int]] | None = None,
+        prefixes: TokenRows | None = None,
     ) -> list[Hypothesis]:
         """One text drawn for each source by its own config and seed, whatever is drawn beside it, in their order.
 
@@ -214,10 +204,7 @@ class Searcher:
         return [_hypothesis(tokens, search, self.special_ids) for tokens in found]
 
     def _drawn(
-        self,
-        sources: Sequence[Sequence[int]],
-        configs: Sequence[SamplingConfig],
-        prompts: Sequence[Sequence[int]],
+        self, sources: TokenRows, configs: Sequence[SamplingConfig], prompts: TokenRows
     ) -> list[list[SampledToken]]:
         """The tokens of each text, those of its prefix included; all prompts have one length."""
         model = self.backend
@@ -245,14 +232,14 @@ class Searcher:
 
     def _begun(
         self,
-        sources: Sequence[Sequence[int]],
+        sources: TokenRows,
         config: DecodingConfig,
         limits: list[int],
-        prefixes: Sequence[Sequence[int]] | None,
+        prefixes: TokenRows | None,
         *,
-        attending: AttendingStep[Any] | None = None,
+        attending: AttendingStep | None = None,
         recorder: TraceRecorder | None = None,
-    ) -> BeamSearch[Any]:
+    ) -> BeamSearch:
         model = self.backend
         cache = model.start(sources, config.beam, max(limits))
         return BeamSearch(
@@ -268,15 +255,10 @@ class Searcher:
             top_k_fn=model.top_k_fn,
         )
 
-    def _limits(self, sources: Sequence[Sequence[int]], config: DecodingConfig) -> list[int]:
+    def _limits(self, sources: TokenRows, config: DecodingConfig) -> list[int]:
         return [config.max_length(len(source), self.capacity) for source in sources]
 
-    def _check_prefixes(
-        self,
-        sources: Sequence[Sequence[int]],
-        prefixes: Sequence[Sequence[int]] | None,
-        config: DecodingConfig,
-    ) -> None:
+    def _check_prefixes(self, sources: TokenRows, prefixes: TokenRows | None, config: DecodingConfig) -> None:
         if prefixes is None:
             return
         if len(prefixes) != len(sources):
@@ -302,7 +284,7 @@ class ContinuousSearch:
     def __init__(self, searcher: Searcher, config: DecodingConfig) -> None:
         self.searcher = searcher
         self.config = config
-        self._search: BeamSearch[Any] | None = None
+        self._search: BeamSearch | None = None
 
     @property
     def going_on(self) -> int:
@@ -310,9 +292,7 @@ class ContinuousSearch:
         return 0 if self._search is None else len(self._search.sources)
 
     @torch.inference_mode()
-    def add(
-        self, sources: Sequence[Sequence[int]], prefixes: Sequence[Sequence[int]] | None = None
-    ) -> list[int]:
+    def add(self, sources: TokenRows, prefixes: TokenRows | None = None) -> list[int]:
         """Take in sources; return the numbers by which `advance` gives their hypotheses back."""
         if not sources:
             return []
@@ -361,7 +341,7 @@ def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[
     return batches
 
 
-def _tokens(search: BeamSearch[Any]) -> Iterator[Found]:
+def _tokens(search: BeamSearch) -> Iterator[Found]:
     n_told = 0  # of every text that is not finished: each has one token a step
     while len(search.sources):
         with torch.inference_mode():  # closed before the yield: it must not leak into the caller's code
@@ -373,7 +353,7 @@ def _tokens(search: BeamSearch[Any]) -> Iterator[Found]:
             yield number, (token,), False
 
 
-def _last_tokens(search: BeamSearch[Any]) -> list[tuple[int, int]]:
+def _last_tokens(search: BeamSearch) -> list[tuple[int, int]]:
     tokens = search.tokens[np.arange(len(search.sources)), 0, search.lengths]
     return list(zip(search.sources.tolist(), tokens.tolist(), strict=True))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,11 +17,9 @@ from safetensors.numpy import save
 from torch import Tensor, nn
 
 from attendo.data.tokenizers import Tokenizer
-from attendo.decoding.cpu_linear import quantized
 from attendo.decoding.native.compiled import CompiledModel
-from attendo.decoding.native.library import library
-from attendo.decoding.native.slots import Matrix, SlotKVCache
-from attendo.decoding.protocols import CacheT, Start, Step, join_rows, reusing
+from attendo.decoding.native.library import Matrix, TensorArena, library
+from attendo.decoding.protocols import Start, Step, TokenRows, join_rows
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 
@@ -53,10 +51,7 @@ def shortlist_of_pairs(
 
 def save_shortlist(path: Path, shortlist: Shortlist, tokenizer: Tokenizer) -> None:
     """Writes it as safetensors, whole or not at all, with the tokenizer that its ids are of."""
-    arrays = {
-        "likely": shortlist.likely.astype(np.int32),
-        "frequent": shortlist.frequent.astype(np.int32),
-    }
+    arrays = {"likely": shortlist.likely.astype(np.int32), "frequent": shortlist.frequent.astype(np.int32)}
     facts = {"format": FORMAT, "tokenizer_sha256": tokenizer.sha256}
     write_atomic(path, with_facts(save(arrays, facts)))
 
@@ -89,7 +84,7 @@ class _Packed:
     """The outputs of some tokens as a product, and where each token of the vocabulary is among them."""
 
     matrix: Matrix
-    kept: tuple[Tensor, ...]  # the memory of the matrix
+    arena: TensorArena | None  # the memory of the matrix, unless the model has it
     place: Int[np.ndarray, " vocab"]
     rows: int  # for which it was packed
 
@@ -115,30 +110,17 @@ class ShortlistedModel:
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
         self._compiled = compiled
         self._shortlist = shortlist
+        self._int8 = int8
         self.vocab_size = output.out_features
         self._weight = output.weight.detach()
-        self._scale = None
-        self._sums = None
-        self._bits = 32
-        self._n_in = output.in_features
-        if int8:
-            numbers, scale = quantized(self._weight)
-            self._bits = 8
-            self._scale = scale.flatten()
-            self._weight = nn.functional.pad(numbers, (0, -self._n_in % 4)).view(torch.int32)
-            self._sums = 128 * numbers.sum(1, dtype=torch.int32)
         self._bias = None if output.bias is None else output.bias.detach()
 
-    def start(
-        self, sources: Sequence[Sequence[int]], rows_per_source: int = 1, capacity: int = 256
-    ) -> ListedCache[SlotKVCache]:
+    def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> ListedCache:
         """As the model's own, with each source's list."""
         lists = [self._shortlist.of(source) for source in sources]
         return ListedCache(self._compiled.start(sources, rows_per_source, capacity), lists, rows_per_source)
 
-    def step(
-        self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache[SlotKVCache]
-    ) -> Float[Tensor, "rows vocab"]:
+    def step(self, token_ids: Int[Tensor, "rows 1"], cache: ListedCache) -> Float[Tensor, "rows vocab"]:
         """The logits after the next token of every row. They stand until the cache's next step."""
         if not cache.settled:
             self._settle(cache)
@@ -152,7 +134,7 @@ class ShortlistedModel:
         layout.logits.view(-1).numpy()[layout.put] = layout.outputs.view(-1).numpy()[layout.taken]
         return layout.logits
 
-    def _settle(self, cache: ListedCache[SlotKVCache]) -> None:
+    def _settle(self, cache: ListedCache) -> None:
         """Packs what the lists ask for, or as they become fewer goes on with what was packed, and lays out the rest."""
         rows = len(cache.lists)
         old = cast("_Layout | None", cache.made)
@@ -177,27 +159,13 @@ class ShortlistedModel:
         listed[tokens] = True
         union = np.flatnonzero(listed)
         if len(union) > FULL * self.vocab_size:
-            return _Packed(self._compiled.output, (), np.arange(self.vocab_size), rows)
+            return _Packed(self._compiled.output, None, np.arange(self.vocab_size), rows)
         place = np.full(self.vocab_size, -1)
         place[union] = np.arange(len(union))
-        return _Packed(*self._part(torch.from_numpy(union)), place, rows)
-
-    def _part(self, tokens: Int[Tensor, " n"]) -> tuple[Matrix, tuple[Tensor, ...]]:
-        """The outputs of these tokens as a matrix of its own, as `TensorArena.matrix` lays it out, and its memory."""
-        n = len(tokens)
-        panel = library().attendo_panel()
-        columns = nn.functional.pad(tokens, (0, -n % panel))  # what fills the last panel is not looked at
-        weight = self._weight[columns].view(-1, panel, self._weight.shape[1])
-        packed = weight.new_empty(len(weight), weight.shape[2], panel)
-        for turned, rows in zip(packed, weight, strict=True):
-            turned.copy_(rows.t())  # one by one: torch is quick for two dimensions only
-        kept = [packed]
-        more: list[int | None] = [None, None, None]
-        for i, numbers in enumerate((self._scale, self._sums, self._bias)):
-            if numbers is not None:
-                kept.append(numbers[columns])
-                more[i] = kept[-1].data_ptr()
-        return Matrix(self._n_in, n, self._bits, kept[0].data_ptr(), *more), tuple(kept)
+        kept = torch.from_numpy(union)
+        arena = TensorArena(int8=self._int8)
+        bias = None if self._bias is None else self._bias[kept]
+        return _Packed(arena.product(self._weight[kept], bias), arena, place, rows)
 
 
 MOST_LINKS = 30_000_000  # of source and target tokens of a pair; each takes some 40 bytes while it is counted
@@ -291,10 +259,10 @@ def _word_table(
     return sources, known % vocab_size, table
 
 
-class ListedCache(Generic[CacheT]):
+class ListedCache:
     """A model's cache, and the list of each row. lists: one for each source, `rows_per_source` rows."""
 
-    def __init__(self, inner: CacheT, lists: Sequence[Int[np.ndarray, " tokens"]], rows_per_source: int):
+    def __init__(self, inner: Any, lists: Sequence[Int[np.ndarray, " tokens"]], rows_per_source: int):
         self.inner = inner
         self.lists = [tokens for tokens in lists for _ in range(rows_per_source)]
         self.made: Any = None  # what a step makes of the lists
@@ -310,31 +278,22 @@ class ListedCache(Generic[CacheT]):
         self.lists = [self.lists[row] for row in rows.tolist()]
         self.settled = False
 
-    def join(self, other: ListedCache[CacheT]) -> None:
+    def join(self, other: ListedCache) -> None:
         """Takes in the rows of another cache, with their lists."""
         join_rows(self.inner, other.inner)
         self.lists = self.lists + other.lists
         self.made = None
         self.settled = False
 
-    def in_place_of(self, spent: ListedCache[CacheT]) -> ListedCache[CacheT]:
-        """This one, in the memory of the spent one where its kind can."""
-        self.inner = reusing(self.inner, spent.inner)
-        return self
 
-
-def masked(
-    start: Start[CacheT], step: Step[CacheT], shortlist: Shortlist
-) -> tuple[Start[ListedCache[CacheT]], Step[ListedCache[CacheT]]]:
+def masked(start: Start, step: Step, shortlist: Shortlist) -> tuple[Start, Step]:
     """The start and step of a model with logits of -inf for what is not in a row's list. No product is spared."""
 
-    def listed_start(
-        sources: Sequence[Sequence[int]], rows_per_source: int, capacity: int, /
-    ) -> ListedCache[CacheT]:
+    def listed_start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> ListedCache:
         lists = [shortlist.of(source) for source in sources]
         return ListedCache(start(sources, rows_per_source, capacity), lists, rows_per_source)
 
-    def listed_step(token_ids: Int[Tensor, "rows 1"], cache: ListedCache[CacheT], /) -> Tensor:
+    def listed_step(token_ids: Int[Tensor, "rows 1"], cache: ListedCache, /) -> Tensor:
         logits = step(token_ids, cache.inner)
         if not cache.settled:
             banned = np.ones(logits.shape, dtype=bool)

@@ -20,7 +20,7 @@ from attendo.data.segments import Segments
 from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.decoding.beam import coverage_penalty
 from attendo.decoding.options import DecodingConfig
-from attendo.decoding.protocols import AttendingStep
+from attendo.decoding.protocols import AttendingStep, TokenRows
 from attendo.decoding.searcher import source_batches
 from attendo.inference.incremental_decode import Spelling
 from attendo.inspecting.recording import Part, RecordingAttend, view
@@ -89,10 +89,7 @@ def source_attention(
 
 
 def teacher_forced(
-    tokenizer: Tokenizer,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
-    device: torch.device,
+    tokenizer: Tokenizer, sources: TokenRows, targets: TokenRows, device: torch.device
 ) -> tuple[dict[str, Any], Int[Tensor, "batch tgt_len"]]:
     """The inputs of a translator's forward for given targets, and the ids that its positions should predict.
 
@@ -113,7 +110,7 @@ def teacher_forced(
 def where_tokens_look(
     models: Sequence[EncoderDecoder],
     tokenizer: Tokenizer,
-    sources: Sequence[Sequence[int]],
+    sources: TokenRows,
     targets: Sequence[Sequence[tuple[int, ...]]],
     batch_tokens: int,
 ) -> list[dict[tuple[int, ...], Looks]]:
@@ -139,8 +136,8 @@ def where_tokens_look(
 def coverage_scores(
     models: Sequence[EncoderDecoder],
     tokenizer: Tokenizer,
-    sources: Sequence[Sequence[int]],
-    targets: Sequence[Sequence[int]],
+    sources: TokenRows,
+    targets: TokenRows,
     beta: float,
 ) -> list[float]:
     """The coverage penalty of given targets with their ends, as a search adds it to their scores (`attending_step`)."""
@@ -181,7 +178,7 @@ def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
     return tuple(zip(best.tolist(), weights.amax(1).tolist(), strict=True))
 
 
-def attending_step(model: EncoderDecoder) -> AttendingStep[DecoderCache]:
+def attending_step(model: EncoderDecoder) -> AttendingStep:
     """A model's step that also gives the attention of `source_attention`, for one model; the model stays as it is.
 
     It advances the caches that `model.start` makes. Padding of a source holds 1, as the coverage penalty wants it.
@@ -227,7 +224,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
 
 
 def links_of(
-    tokenizer: Tokenizer, segments: Segments, targets: Sequence[Sequence[int]], looks: Sequence[Looks]
+    tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]
 ) -> tuple[Link, ...]:
     """The alignment of a text translated in parts with its source; numbers and spans are those of the whole texts.
 
@@ -251,7 +248,7 @@ def links_of(
 
 
 def _placed(
-    tokenizer: Tokenizer, ids: Sequence[Sequence[int]], texts: Sequence[str], gaps: Sequence[str]
+    tokenizer: Tokenizer, ids: TokenRows, texts: Sequence[str], gaps: Sequence[str]
 ) -> list[tuple[int, int]]:
     """The spans of all tokens in the text that is put together from these texts and what stands around them."""
     lengths = (len(text) + len(gap) for text, gap in zip(texts, gaps[1:], strict=True))

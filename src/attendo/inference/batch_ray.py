@@ -199,10 +199,7 @@ class _Crew:
     def _hire(self) -> None:
         """A worker more. Ray neither restarts it nor asks it twice: a chunk waits for no certain worker."""
         actor = self.ray.remote(Worker).options(
-            num_cpus=self.cluster.threads,
-            num_gpus=self.cluster.gpus,
-            max_restarts=0,
-            max_task_retries=0,
+            num_cpus=self.cluster.threads, num_gpus=self.cluster.gpus, max_restarts=0, max_task_retries=0
         )
         worker = actor.remote()
         self.owed[worker.begin.remote(self.make, self.files, version("attendo"))] = worker, None

@@ -24,6 +24,7 @@ from attendo.data.batches import pad_rows, token_batches
 from attendo.data.labelled import LabelledRow, LabelSet
 from attendo.data.long_texts import LongTexts
 from attendo.data.tokenizers import Tokenizer, require_list
+from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
 from attendo.files import atomic_text
 from attendo.inference.batch_files import require_absent
@@ -306,7 +307,7 @@ class Classifier:
         logits[empty] = self.temperature * np.log(shares / shares.sum())
         return logits, n_tokens
 
-    def _chunk_logits(self, encoded: Sequence[Sequence[int]]) -> Float[ndarray, "texts classes"]:
+    def _chunk_logits(self, encoded: TokenRows) -> Float[ndarray, "texts classes"]:
         parts = [(i, part) for i, ids in enumerate(encoded) for part in self.long_texts.parts(ids)]
         lengths = np.array([len(part) for _, part in parts])
         sums = np.zeros((len(encoded), len(self.labels)))

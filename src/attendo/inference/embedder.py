@@ -21,6 +21,7 @@ from attendo.data.batches import pad_rows, token_batches
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.native.compiled import CompiledModel
 from attendo.decoding.native.library import NoLibrary
+from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
 from attendo.models import DecoderLM, EncoderDecoder, Model
@@ -162,7 +163,7 @@ class Embedder:
         return [framed(ids[i : i + most]) for i in range(0, len(ids), most)] or [framed([])]
 
     def _states(
-        self, rows: Sequence[Sequence[int]], layer: int | None
+        self, rows: TokenRows, layer: int | None
     ) -> tuple[Float[Tensor, "rows len d_model"], Tensor | None]:
         path = self._path(layer)
         if layer is None and self._compiled is not None:

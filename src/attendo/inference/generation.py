@@ -15,7 +15,7 @@ from torch import Tensor
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.options import SpecialIds
-from attendo.decoding.protocols import Cache, join_rows
+from attendo.decoding.protocols import Cache, TokenRows, join_rows
 from attendo.decoding.sampling import SampledToken, Sampling, SamplingConfig, fresh_seed
 from attendo.inference.incremental_decode import Spelling, Stops
 
@@ -52,9 +52,7 @@ class Windows:
     [[2, 7, 7], [8, 8]]
     """
 
-    def __init__(
-        self, model: DecoderBackend, prompts: Sequence[Sequence[int]], n_steps: Sequence[int]
-    ) -> None:
+    def __init__(self, model: DecoderBackend, prompts: TokenRows, n_steps: Sequence[int]) -> None:
         """prompts: what each row is to see before the first id that it is given. n_steps: how many it will be given."""
         self.model = model
         self.rows = [Row(list(prompt), n) for prompt, n in zip(prompts, n_steps, strict=True)]
@@ -126,20 +124,6 @@ class Windows:
         """The logits after the last n ids of each row; of a long prompt, those of its last position alone."""
         token_ids = torch.tensor([row.ids[-n:] for row in rows], device=self.model.device)
         return self.model.step(token_ids, cache)
-
-
-class Window:
-    """The window of a single text, by lists of ids: what `decoding.sampling.generate` takes as a step is `read`."""
-
-    def __init__(self, model: DecoderBackend, n_expected: int) -> None:
-        """n_expected: tokens that will be read after the first call; fewer take less memory."""
-        self._windows = Windows(model, [[]], [n_expected + 1])
-
-    def read(self, new_ids: Sequence[int]) -> Float[Tensor, "1 vocab"]:
-        """The logits after these tokens: the prompt at first, then one at a time."""
-        [row] = self._windows.rows
-        row.unread += new_ids[:-1]
-        return self._windows.step(torch.tensor([new_ids[-1:]]))
 
 
 FinishedBy = Literal["end", "stop", "length"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypedDict, Unpack
 
 import torch
 
@@ -20,6 +20,19 @@ from attendo.errors import AttendoError
 from attendo.inference.generation import Generation, Writing, WrittenText, written
 from attendo.inspecting.recording import Recording, recording
 from attendo.models import DecoderLM
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The options of `Generator.generate`, those of `SamplingConfig`; None and what is left out are the run's own."""
+
+    max_tokens: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    stop: Sequence[str] | None
+    seed: int | None
 
 
 class Stream(Iterator[str]):
@@ -132,62 +145,21 @@ class Generator:
         except ValueError as error:
             raise AttendoError(str(error)) from None
 
-    def generate(
-        self,
-        prompt: str = "",
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> Generation:
+    def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> Generation:
         """The prompt continued; without one, a new document. See SamplingConfig for the options.
 
         Options left out are the run's own. Raises AttendoError for one out of range.
         """
-        stream = self.stream(
-            prompt,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-            stop=stop,
-            seed=seed,
-        )
+        stream = self.stream(prompt, **options)
         for _ in stream:
             pass
         return stream.generation
 
-    def stream(
-        self,
-        prompt: str = "",
-        *,
-        max_tokens: int | None = None,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        repetition_penalty: float | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> Stream:
+    def stream(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> Stream:
         """As `generate`, piece by piece: never half a character, and nothing that a stop text might still take back."""
-        options: dict[str, Any] = {
-            "max_tokens": max_tokens,
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "stop": stop if stop is None or isinstance(stop, str) else tuple(stop),
-            "seed": seed,
-        }
+        stop = options.get("stop")
+        if stop is not None and not isinstance(stop, str):
+            options["stop"] = tuple(stop)
         return Stream(self, prompt, self.config(options))
 
     def generate_batch(

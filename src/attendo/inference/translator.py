@@ -18,14 +18,13 @@ from attendo.data.batches import pad_rows
 from attendo.data.segments import Segment, Usual
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import best_backend, eager_backend, ensemble, mean_log_probs
-from attendo.decoding.beam import DecodingConfig, length_norm
+from attendo.decoding.beam import DecodingConfig, length_norm, log_probs_of
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.sampling import configs_of_parts, configs_of_texts
 from attendo.decoding.searcher import ContinuousSearch, SearchBackend, Searcher
 from attendo.decoding.shortlist import Shortlist
-from attendo.decoding.topk import log_probs_of
 from attendo.errors import AttendoError
 from attendo.inference.alignment import attending_step, coverage_scores, teacher_forced, where_tokens_look
 from attendo.inference.incremental_decode import text_as_found

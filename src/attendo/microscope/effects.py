@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from attendo.data.batches import pad_rows
 from attendo.data.masking import hidden_tokens
 from attendo.data.tokenizers import Tokenizer
+from attendo.decoding.beam import log_probs_of
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.searcher import source_batches
-from attendo.decoding.topk import log_probs_of
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans

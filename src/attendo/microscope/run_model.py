@@ -18,13 +18,12 @@ from attendo.bundle import TaskName
 from attendo.data.masking import MASK
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import DecoderBackend, eager_backend, eager_decoder
-from attendo.decoding.beam import DecodingConfig, traced_beam_search
+from attendo.decoding.beam import DecodingConfig, beam_search, log_probs_of
 from attendo.decoding.native.compiled import Change
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.protocols import Hypothesis
 from attendo.decoding.searcher import SearchBackend, Searcher
-from attendo.decoding.topk import log_probs_of
-from attendo.decoding.trace import SearchTrace
+from attendo.decoding.trace import SearchTrace, TraceRecorder
 from attendo.errors import AttendoError
 from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import attending_step
@@ -473,7 +472,8 @@ def search_text(
         if len(prompt) > 1:  # the search itself feeds the last of them
             model.step(torch.tensor([list(prompt[:-1])] * beam, device=generator.device), cache)
         special = SpecialIds(bos_id=prompt[-1], eos_id=known.eos_id, banned_ids=known.banned_ids)
-        hypotheses, traces = traced_beam_search(
+        recorder = TraceRecorder(1, PASSED_OVER)
+        hypotheses = beam_search(
             model.step,
             cache,
             [max_tokens],
@@ -481,9 +481,9 @@ def search_text(
             special,
             generator.device,
             prefixes=[prefix[: max_tokens - 1]] if prefix else None,
-            n_passed_over=PASSED_OVER,
+            recorder=recorder,
         )
-    return hypotheses[0], traces[0]
+    return hypotheses[0], recorder.traces()[0]
 
 
 def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:

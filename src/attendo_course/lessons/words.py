@@ -25,10 +25,10 @@ from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.backends import eager_decoder
 from attendo.decoding.options import SpecialIds
-from attendo.decoding.sampling import SamplingConfig, generate
+from attendo.decoding.sampling import Sampler, SamplingConfig
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo.inference.generation import Window
+from attendo.inference.generation import Windows
 from attendo.inference.perplexity import document_windows
 from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
@@ -230,7 +230,7 @@ def train_words(
 
 
 Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
-"""What `decoding.sampling.generate` asks: words that follow those given before, to logits of the next."""
+"""From the words that follow those given before to the logits of the next."""
 
 
 def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
@@ -247,7 +247,13 @@ def counting_step(counts: WordCounts, *, pairs: bool) -> Step:
 def model_step(model: WordModel, n_expected: int) -> Step:
     """The model's logits, from its state or, the Transformer's, from the words that its window still holds."""
     if isinstance(model, DecoderLM):
-        return Window(eager_decoder(model), n_expected).read
+        windows = Windows(eager_decoder(model), [[]], [n_expected + 1])
+
+        def read(ids: Sequence[int]) -> Tensor:
+            windows.rows[0].unread += ids[:-1]
+            return windows.step(torch.tensor([ids[-1:]]))
+
+        return read
     state: State | None = None
 
     def step(ids: Sequence[int]) -> Tensor:
@@ -265,7 +271,12 @@ def continued(step: Step, prompt_ids: Sequence[int], tokenizer: Tokenizer, confi
         eos_id=tokenizer.eos_id,
         banned_ids=(tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id),
     )
-    found = [token.token_id for token in generate(step, prompt_ids, config, special)]
+    sampler = Sampler([prompt_ids], [config], special.banned_ids)
+    found: list[int] = []
+    with torch.inference_mode():
+        while len(found) < config.max_tokens and special.eos_id not in found[-1:]:
+            [token] = sampler.draw(step(found[-1:] or prompt_ids))
+            found.append(token.token_id)
     return shown(found, tokenizer)
 
 

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from native_models import VOCAB, configs, model_of, sources, translator
 
 from attendo.decoding.backends import best_backend, eager_backend, in_bfloat16
-from attendo.decoding.beam import DecodingConfig
+from attendo.decoding.beam import DecodingConfig, best_tokens
 from attendo.decoding.cpu_linear import prepared
 from attendo.decoding.native.compiled import CompiledModel, best_of_floats, log_probs_of_floats
 from attendo.decoding.native.library import NoLibrary
 from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import Searcher
-from attendo.decoding.topk import best_tokens
 from attendo.errors import AttendoError
 from attendo.models import EncoderDecoder
 from attendo.nn.attention import Attend

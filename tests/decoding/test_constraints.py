@@ -12,13 +12,8 @@ from random_configs import random_config
 from search_definition import attending, attention, best_texts, find, plain_search, repeats, score
 from search_table import BOS, EOS, SPECIAL, Table, search
 
-from attendo.decoding.beam import (
-    DecodingConfig,
-    beam_search,
-    best_possible_score,
-    coverage_penalty,
-    repeating_tokens,
-)
+from attendo.decoding.beam import DecodingConfig, beam_search, best_possible_score, coverage_penalty
+from attendo.decoding.constraints import repeating_tokens
 from attendo.errors import AttendoError
 
 OPTIONS = {
