@@ -61,6 +61,7 @@ class LookServer(uvicorn.Server):
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
+            http="h11",  # bounds the size of a head
             lifespan="off",
             ws="none",
             log_config=None,
