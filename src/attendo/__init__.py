@@ -1,41 +1,73 @@
 """attendo: train, run, look inside and serve your own Transformer.
 
-The public face, and nothing else. The names are looked up when they are first used, so that `import attendo`
-costs nothing (torch alone takes seconds to load).
+The public names of the library. Each is imported when it is first used, because torch alone takes seconds to load:
+`import attendo` costs nothing. The packages below, such as `attendo.nn`, list their own public names in `__all__`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from attendo.decoding.logit_filters import SamplingConfig as SamplingConfig
+    from attendo.decoding.options import DecodingConfig as DecodingConfig
     from attendo.errors import AttendoError as AttendoError
+    from attendo.inference import Classifier as Classifier
+    from attendo.inference import Embedder as Embedder
+    from attendo.inference import Generator as Generator
     from attendo.inference import Translator as Translator
     from attendo.inference import load as load
+    from attendo.microscope.view import View as View
     from attendo.microscope.view import look as look
+    from attendo.model_config import ModelConfig as ModelConfig
+    from attendo.models import build_model as build_model
     from attendo.runs import train as train
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "AttendoError": "attendo.errors",
+    "Classifier": "attendo.inference",
+    "DecodingConfig": "attendo.decoding.options",
+    "Embedder": "attendo.inference",
+    "Generator": "attendo.inference",
+    "ModelConfig": "attendo.model_config",
+    "SamplingConfig": "attendo.decoding.logit_filters",
     "Translator": "attendo.inference",
+    "View": "attendo.microscope.view",
+    "build_model": "attendo.models",
     "load": "attendo.inference",
     "look": "attendo.microscope.view",
     "train": "attendo.runs",
 }
+"""The module that each public name is imported from."""
 
-__all__ = ["AttendoError", "Translator", "__version__", "load", "look", "train"]
+__all__ = [
+    "AttendoError",
+    "Classifier",
+    "DecodingConfig",
+    "Embedder",
+    "Generator",
+    "ModelConfig",
+    "SamplingConfig",
+    "Translator",
+    "View",
+    "__version__",
+    "build_model",
+    "load",
+    "look",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """The public object of this name, imported from the module it lives in."""
-    if name not in _HOMES:
+    """Import the public object of this name from its module."""
+    if name not in _MODULES:
         raise AttributeError(f"module 'attendo' has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value  # the next look-up no longer comes here
     return value
 
 
 def __dir__() -> list[str]:
-    """The names that completion offers, looked up or not."""
+    """The names that completion offers, whether imported already or not."""
     return sorted({*globals(), *__all__})

@@ -6,7 +6,7 @@ import pytest
 from command_line import refused
 from tiny_translator import save_run, tiny_tokenizer, tiny_translator
 
-from attendo.cli.pairs import warn_of_order
+from attendo.cli.evaluate import warn_of_order
 from attendo.data import forecasts
 from attendo.errors import AttendoError
 

@@ -20,7 +20,6 @@ from tiny_translator import save_run, tiny_translator
 
 import attendo as library
 from attendo.bundle import Bundle, save_description, save_weights
-from attendo.cli import options
 from attendo.data import forecasts
 from attendo.display.width import columns
 from attendo.inspecting.edits import Off, Temper
@@ -209,7 +208,7 @@ def test_the_address_of_the_live_page_says_what_is_chosen(runs, monkeypatch, arg
 
 
 def test_progress_over_a_file(run, pairs, monkeypatch):
-    monkeypatch.setattr(options, "PLAIN_EVERY", 0.0)
+    monkeypatch.setattr("attendo.display.progress.PLAIN_EVERY", 0.0)
     outcome = attendo("look", run, "--over", pairs[0])
     shown = [line for line in outcome.err.splitlines() if " batches  " in line]
     assert [line.split("%")[0].strip() for line in shown] == [f"{n / 7:.0%}"[:-1] for n in range(1, 8)]

@@ -23,7 +23,7 @@ NAMED = re.compile(r"`([a-z_]+)`")
     ids=["10 seconds", "20 steps", "a minute"],
 )
 def test_the_time_left_is_told_once_it_rests_on_enough(monkeypatch, capsys, step_seconds, told_from):
-    monkeypatch.setattr("attendo.cli.reporting.PLAIN_EVERY", 0.0)
+    monkeypatch.setattr("attendo.display.progress.PLAIN_EVERY", 0.0)
     screen, told = Screen(), []
     for step in range(1, 111):
         now = Progress(step=500 + step, tokens=100 * step, wall_seconds=1000 + step_seconds * step)

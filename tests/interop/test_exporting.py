@@ -15,7 +15,6 @@ from tiny_corpus import SMALL, pairs_file
 from tiny_translator import tiny_tokenizer
 
 import attendo as attendo_package
-from attendo.cli import training_options
 from attendo.data import forecasts
 from attendo.inference import Translator
 from attendo.interop import exporting, requirements
@@ -185,7 +184,7 @@ def test_an_option_that_came_later_is_refused_until_it_is_known(monkeypatch):
 
 
 def test_training_says_at_its_start_where_the_model_can_not_go(tmp_path, monkeypatch):
-    monkeypatch.setattr(training_options, "follow", lambda run: 0)  # said before the first step
+    monkeypatch.setattr("attendo.cli.train.follow", lambda run: 0)  # said before the first step
     before, *_ = run_folder(tmp_path / "before", {**SHAPE, "value_dim": 4})
     train = ["--train", pairs_file(tmp_path), "--out", tmp_path / "run", "--init-from", before]
     outcome = attendo(

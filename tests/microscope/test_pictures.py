@@ -5,8 +5,7 @@ import pytest
 
 from attendo.display.charts import Picture, picture_lines
 from attendo.display.i18n import Localized
-from attendo.display.width import columns
-from attendo.display.wrapping import flowed
+from attendo.display.width import columns, flowed
 
 TITLE = Localized("A title", "題")
 

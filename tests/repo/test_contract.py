@@ -29,6 +29,12 @@ def parsed(file):
     return ast.parse(file.read_text(encoding="utf-8"))
 
 
+@cache
+def nodes(file):
+    """All nodes of a file: most rules look through them."""
+    return tuple(ast.walk(parsed(file)))
+
+
 def name(file):
     return file.relative_to(ROOT).as_posix()
 
@@ -61,8 +67,8 @@ def is_dataclass(node):
     return any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
 
 
-def constructors(tree):
-    for node in ast.walk(tree):
+def constructors(nodes):
+    for node in nodes:
         if isinstance(node, ast.ClassDef) and not is_dataclass(node):
             for method in node.body:
                 if isinstance(method, ast.FunctionDef) and method.name == "__init__":
@@ -84,7 +90,9 @@ def test_the_checks_look_at_something():
     assert COMMANDS
     two = "class A:\n  def __init__(self, a, *, b): ...\n@dataclass\nclass B:\n  def __init__(self): ..."
     tree = ast.parse(two)
-    assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(tree)] == [("A", 3)]
+    assert [(owner, len(args.args + args.kwonlyargs)) for owner, args in constructors(ast.walk(tree))] == [
+        ("A", 3)
+    ]
     lazy = "if TYPE_CHECKING:\n  import a\ntry:\n  import b\nexcept E:\n  import c\ndef f():\n  import d"
     assert imports(at_import_time(ast.parse(lazy).body)) == {"b", "c"}
     plain = (
@@ -93,7 +101,7 @@ def test_the_checks_look_at_something():
     assert list(without_example(ast.parse(plain), ast.FunctionDef)) == ["f"]
     assert list(without_example(ast.parse(plain), ast.ClassDef)) == ["C"]
     loads = "import pickle\nimport torch\ntorch.load(f)\nnp.load(f, allow_pickle=True)\nnp.load(f, allow_pickle=False)"
-    assert list(pickles(ast.parse(loads))) == ["pickle", "torch.load", "allow_pickle=True"]
+    assert list(pickles(ast.walk(ast.parse(loads)))) == ["pickle", "torch.load", "allow_pickle=True"]
     assert {file.parent.name for file in SHOWN} >= {"nn", "algorithms", "claims", "figures", "interop"}
     assert len(SHOWN_CLASSES) == len(CORE) + 1
 
@@ -121,7 +129,7 @@ def test_a_function_has_at_most_60_lines():
         (name(file), node)
         for file in SOURCES
         if file not in COMMANDS
-        for node in ast.walk(parsed(file))
+        for node in nodes(file)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert len(functions) > 3000
@@ -147,11 +155,12 @@ def test_a_public_class_of_the_core_has_an_example_that_runs():
     assert classes == []
 
 
-def pickles(tree):
+def pickles(nodes):
     """What a module imports, calls or allows that would read or write a pickle."""
+    nodes = list(nodes)
     banned = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
-    yield from {module.split(".")[0] for module in imports(ast.walk(tree))} & banned
-    for node in ast.walk(tree):
+    yield from {module.split(".")[0] for module in imports(nodes)} & banned
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in ("load", "save"):
             yield from {ast.unparse(node)} & {"torch.load", "torch.save"}
         if (
@@ -163,19 +172,19 @@ def pickles(tree):
 
 
 def test_a_file_has_no_pickle():
-    assert [(name(file), found) for file in SOURCES for found in pickles(parsed(file))] == []
+    assert [(name(file), found) for file in SOURCES for found in pickles(nodes(file))] == []
 
 
 def test_only_the_command_line_prints():
     for file in SOURCES:
         if file not in COMMANDS:
-            calls = [node.func for node in ast.walk(parsed(file)) if isinstance(node, ast.Call)]
+            calls = [node.func for node in nodes(file) if isinstance(node, ast.Call)]
             assert "print" not in [node.id for node in calls if isinstance(node, ast.Name)], name(file)
 
 
 def test_a_constructor_takes_at_most_10_arguments_each_by_name():
     for file in SOURCES:
-        for owner, args in constructors(parsed(file)):
+        for owner, args in constructors(nodes(file)):
             given = [*args.posonlyargs, *args.args, *args.kwonlyargs][1:]
             assert len(given) <= 10, (name(file), owner)
             assert args.kwarg is None, (name(file), owner)
@@ -184,7 +193,7 @@ def test_a_constructor_takes_at_most_10_arguments_each_by_name():
 def test_the_core_imports_only_torch_jaxtyping_and_the_standard_library():
     inside = {"attendo.nn", "attendo.model_config", "attendo.models"}
     for file in CORE:
-        for module in imports(ast.walk(parsed(file))):
+        for module in imports(nodes(file)):
             top = module.split(".")[0]
             known = top in {"torch", "jaxtyping"} or top in sys.stdlib_module_names
             assert known or any(module.startswith(room) for room in inside), (name(file), module)
@@ -198,7 +207,7 @@ def test_a_command_module_imports_no_torch_at_its_top():
 
 def test_a_base_class_has_more_than_one_child():
     """A class made to be inherited from, by one class, is two names for one thing."""
-    classes = [node for file in SOURCES for node in ast.walk(parsed(file)) if isinstance(node, ast.ClassDef)]
+    classes = [node for file in SOURCES for node in nodes(file) if isinstance(node, ast.ClassDef)]
     bases = [ast.unparse(base).split(".")[-1] for node in classes for base in node.bases]
     ours = {node.name for node in classes}
     assert [name for name in ours if bases.count(name) == 1] == []

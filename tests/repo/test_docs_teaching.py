@@ -77,10 +77,7 @@ def run(place, monkeypatch, capsys):
             torch.set_printoptions(profile="default", sci_mode=None)  # the page's programs set their own
             return capsys.readouterr().out
         outcome = attendo(*words)
-        fails = words[:2] == ["claims", "--check"] and words[2] in (
-            "mine.py:attention",
-            "class:attention",
-        )
+        fails = words[:2] == ["claims", "--check"] and words[2] in ("mine.py:attention", "class:attention")
         assert outcome.code == int(fails), outcome
         return outcome.out + outcome.err
 

@@ -1,4 +1,4 @@
-"""The command line: words only. Every command reads its options, calls the library, and prints."""
+"""The command line: each command reads its options, calls the library, and prints."""
 
 from __future__ import annotations
 
@@ -32,14 +32,15 @@ from attendo.cli import (
     shortlist,
     train,
     translate,
-    verify_resume,
 )
 from attendo.cli.reporting import escaping, say, with_flags
+
+__all__ = ["build_app", "main"]
 
 COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
     ("demo", demo.demo, "See it all work, in a few minutes."),
     ("resume", resume.resume, "Go on with a run from its checkpoint."),
-    ("verify-resume", verify_resume.verify_resume, "Prove that a run resumes exactly."),
+    ("verify-resume", resume.verify_resume, "Prove that a run resumes exactly."),
     ("plan", plan.plan, "What training would take: size, memory, time, cost."),
     ("translate", translate.translate, "Translate texts, the lines of stdin or of a file."),
     ("score", score.score, "Log-probabilities of given translations."),

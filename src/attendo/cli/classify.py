@@ -6,58 +6,37 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from attendo.cli.generate import Texts
 from attendo.cli.options import (
-    Device,
     Folder,
     Header,
     JsonLines,
-    Threads,
+    Machine,
+    Texts,
     both_files,
-    chosen_device,
+    option,
     refuse,
+    refuse_if,
+    with_groups,
 )
-from attendo.cli.reporting import (
-    Counter,
-    arguments_as_lines,
-    numbered_chunks,
-    one_line,
-    refuse_file_name,
-    say,
-    stdin_bytes,
-    wrote,
-)
+from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_name, say, wrote
 from attendo.data.accounting import Account
 
 
+@with_groups
 def classify(
+    *,
     folder: Folder,
     texts: Texts = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="F", help="A table of texts, or lines of a .txt; with --output."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="G", help="Where they go with their labels: .tsv, .csv or .jsonl."),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            "--columns", "--column", metavar="C", help="Of --input: text=body, or 2. Else as in training."
-        ),
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="C", help="Columns of --input to have in --output, too: id,opened.")
-    ] = None,
+    source: Path | None = option("F", "A table of texts, or lines of a .txt; with --output.", "--input"),
+    out: Path | None = option("G", "Where they go with their labels: .tsv, .csv or .jsonl.", "--output"),
+    columns: str | None = option(
+        "C", "Of --input: text=body, or 2. Else as in training.", "--columns", "--column"
+    ),
+    keep: str | None = option("C", "Columns of --input to have in --output, too: id,opened."),
     header: Header = None,
     as_json: JsonLines = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Label texts, or each line of stdin: one output line for each, the label, a tab and its probability.
 
@@ -77,14 +56,16 @@ def classify(
     refuse_file_name(texts, "give < FILE, or --input FILE --output G")
     if files:
         refuse("--input", {"--json": as_json})
-        return _classify_file(folder, *files, columns, keep, header, chosen_device(device, threads))
-    if (columns, keep, header) != (None, None, None):
-        raise typer.BadParameter(
-            "--columns, --keep and --header are of --input; give that, too, or leave them out"
-        )
-    classifier = Classifier.load(folder, chosen_device(device, threads))
-    counter, n_cut, n_done = Counter("lines"), 0, 0
-    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+        return _classify_file(folder, *files, columns, keep, header, machine.chosen())
+    refuse_if(
+        (columns, keep, header) != (None, None, None),
+        "--columns, --keep and --header are of --input; give that, too, or leave them out",
+    )
+    classifier = Classifier.load(folder, machine.chosen())
+    counter = Counter("lines")
+    n_cut = 0
+    n_done = 0
+    for number, chunk in lines_given(texts):
         for line, found in enumerate(classifier.classify(chunk), number):
             n_cut += found.cut
             if as_json:
@@ -121,7 +102,8 @@ def _classify_file(
     check_table(out, "--output")
     kept = () if keep is None else parse_kept(keep, FOUND)
     classifier = Classifier.load(folder, device)
-    account, counter = Account(str(source)), Counter("rows")
+    account = Account(str(source))
+    counter = Counter("rows")
     rows = _rows_of(source, folder, columns, kept, header, account)
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()

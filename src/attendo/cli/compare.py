@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from attendo.cli.evaluate import NO_MEASURE, ONE_NAME, only, refuse_header, texts_of
+from attendo.cli.evaluate import (
+    NO_MEASURE,
+    ONE_NAME,
+    only,
+    pairs_of,
+    refuse_header,
+    texts_of,
+    warn_of_guessing,
+    warn_of_order,
+)
 from attendo.cli.options import (
     Beam,
     Columns,
-    Device,
     Files,
     Header,
+    Machine,
     OneJson,
-    Threads,
-    chosen_device,
+    OptionGroup,
+    argument,
     make_ready,
+    option,
+    refuse_if,
     require_files,
+    with_groups,
 )
-from attendo.cli.pairs import pairs_of, warn_of_guessing, warn_of_order
 from attendo.cli.reporting import say
 from attendo.data.accounting import Account
 from attendo.display.formats import plural
@@ -40,37 +50,34 @@ Folders = tuple[Path, Path]
 Sums = tuple["dict[str, RowSums]", "dict[str, RowSums]"]
 
 
+@dataclass(frozen=True)
+class TaskOptions(OptionGroup):
+    """The options of which each is for some tasks only."""
+
+    tokenize: str | None = option("T", "For BLEU, as of evaluate: 13a, none, char, intl, zh …")
+    beam: Beam = None
+    context: int | None = option("N", "Language models: tokens seen at once; else each its own.", min=1)
+    columns: Columns = None
+    column: str | None = option("C", "Language models: the texts' column. Else as in training.")
+    header: Header = None
+
+
+@with_groups
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="DIR", help="A run's folder: model A.")],
-    second: Annotated[Path, typer.Argument(metavar="DIR", help="Another run's folder: model B.")],
+    *,
+    first: Path = argument("DIR", "A run's folder: model A."),
+    second: Path = argument("DIR", "Another run's folder: model B."),
     files: Files,
-    metrics: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--metric",
-            metavar="M",
-            help="bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte; repeatable.",
-        ),
-    ] = None,
-    samples: Annotated[int, typer.Option(metavar="N", min=100, help="Samples of the rows.")] = 1000,
-    seed: Annotated[int, typer.Option(metavar="N", min=0, help="The same seed, the same samples.")] = 12345,
-    tokenize: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="For BLEU, as of evaluate: 13a, none, char, intl, zh …"),
-    ] = None,
-    beam: Beam = None,
-    context: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Language models: tokens seen at once; else each its own."),
-    ] = None,
-    columns: Columns = None,
-    column: Annotated[
-        str | None, typer.Option(metavar="C", help="Language models: the texts' column. Else as in training.")
-    ] = None,
-    header: Header = None,
+    metrics: list[str] | None = option(
+        "M",
+        "bleu, chrf, exact | accuracy, macro-f1 | loss, perplexity, bits-per-byte; repeatable.",
+        "--metric",
+    ),
+    samples: int = option("N", "Samples of the rows.", min=100, default=1000),
+    seed: int = option("N", "The same seed, the same samples.", min=0, default=12345),
+    options: TaskOptions,
     as_json: OneJson = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Compare two models of one task on a file that neither has seen, by paired bootstrap (Koehn 2004).
 
@@ -88,23 +95,23 @@ def compare(
     from attendo.runs.compare import verdicts
 
     require_files(files)
-    where, began = chosen_device(device, threads), time.monotonic()
-    folders, users = (first, second), (load(first, where), load(second, where))
+    device = machine.chosen()
+    began = time.monotonic()
+    folders = (first, second)
+    users = (load(first, device), load(second, device))
     if type(users[0]) is not type(users[1]):
         tasks = [load_bundle(folder).card.get("task", "another task") for folder in folders]
         raise AttendoError(f"{first} is for {tasks[0]}, {second} for {tasks[1]}; compare models of one task")
-    given = {"--tokenize": tokenize, "--beam": beam, "--columns": columns, "--context": context}
-    given |= {"--column": column, "--header": header, "--metric": metrics}
     match users:
         case Translator(), Translator():
-            only(given, "--tokenize", "--beam", "--columns", "--header", "--metric")
-            sums = _translations(users, folders, files, given)
+            only(options, "tokenize", "beam", "columns", "header")
+            sums = _translations(users, folders, files, metrics, options)
         case Classifier(), Classifier():
-            only(given, "--columns", "--header", "--metric")
-            sums = _classifications(users, folders, files, given)
+            only(options, "columns", "header")
+            sums = _classifications(users, folders, files, metrics, options)
         case Generator(), Generator():
-            only(given, "--context", "--column", "--header", "--metric")
-            sums = _text_sums(users, folders, files, given)
+            only(options, "context", "column", "header")
+            sums = _text_sums(users, folders, files, metrics, options)
         case _:
             raise AttendoError(NO_MEASURE.format(first))
     found = verdicts(*sums, samples, seed)
@@ -121,35 +128,40 @@ def compare(
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """A score of both models with its intervals, the difference, and what follows from it."""
-    form = _FORMS.get(verdict.metric, "{:.4f}".format)
-    signed = _SIGNED.get(verdict.metric, "{:+.4f}".format)
+    form = _FORMS.get(verdict.metric, ".4f")
+
+    def said(value: float, sign: str = "") -> str:
+        return format(value, sign + form)
+
+    found = verdict.comparison
     rows = [
-        ("A", form(verdict.comparison.first), map(form, verdict.first_interval)),
-        ("B", form(verdict.comparison.second), map(form, verdict.second_interval)),
-        ("B − A", signed(verdict.comparison.difference), map(signed, verdict.difference_interval)),
+        ("A", found.first, verdict.first_interval, ""),
+        ("B", found.second, verdict.second_interval, ""),
+        ("B − A", found.difference, verdict.difference_interval, "+"),
     ]
-    size = max(len(score) for _, score, _ in rows)
-    shown = [
-        f"  {name:<5}  {score:>{size}}  ({' to '.join(between)})".replace("-", "−")
-        for name, score, between in rows
+    size = max(len(said(score, sign)) for _, score, _, sign in rows)
+    lines = [
+        f"  {name:<5}  {said(score, sign):>{size}}  ({said(low, sign)} to {said(high, sign)})".replace(
+            "-", "−"
+        )
+        for name, score, (low, high), sign in rows
     ]
-    p = verdict.comparison.p_value
+    p = found.p_value
     p_text = f"p = {p:.4f}" if p < 0.01 else f"p = {p:.2f}"
     what = {"first": "A is better", "second": "B is better", None: "not told apart at 95 %"}[verdict.better]
-    return [f"{verdict.name}  {verdict.signature}".rstrip(), *shown, f"  {what} ({_CHANCE} {p_text})", ""]
+    return [f"{verdict.name}  {verdict.signature}".rstrip(), *lines, f"  {what} ({_CHANCE} {p_text})", ""]
 
 
 _CHANCE = "chance of such a difference between equals:"
-_FORMS: dict[str, Callable[[float], str]] = {
-    **dict.fromkeys(("bleu", "chrf", "exact"), "{:.2f}".format),
-    **dict.fromkeys(("accuracy", "macro-f1"), "{:.2%}".format),
-    "perplexity": "{:.3f}".format,
+_FORMS = {
+    "bleu": ".2f",
+    "chrf": ".2f",
+    "exact": ".2f",
+    "accuracy": ".2%",
+    "macro-f1": ".2%",
+    "perplexity": ".3f",
 }
-_SIGNED: dict[str, Callable[[float], str]] = {
-    **dict.fromkeys(("bleu", "chrf", "exact"), "{:+.2f}".format),
-    **dict.fromkeys(("accuracy", "macro-f1"), "{:+.2%}".format),
-    "perplexity": "{:+.3f}".format,
-}
+"""How the scores of a metric are printed."""
 
 
 def _as_json(verdict: Verdict) -> dict[str, Any]:
@@ -169,22 +181,25 @@ def _as_json(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _chosen(given: dict[str, Any], known: Sequence[str], usual: Sequence[str]) -> list[str]:
+def _chosen(asked: list[str] | None, known: Sequence[str], usual: Sequence[str]) -> list[str]:
     """The measures asked for."""
-    for metric in given["--metric"] or ():
-        if metric not in known:
-            raise typer.BadParameter(f"--metric {metric} is none of this task; take {', '.join(known)}")
-    return list(dict.fromkeys(given["--metric"] or usual))
+    for metric in asked or ():
+        refuse_if(metric not in known, f"--metric {metric} is none of this task; take {', '.join(known)}")
+    return list(dict.fromkeys(asked or usual))
 
 
 def _translations(
-    users: tuple[Translator, Translator], folders: Folders, files: list[Path], given: dict[str, Any]
+    users: tuple[Translator, Translator],
+    folders: Folders,
+    files: list[Path],
+    asked: list[str] | None,
+    options: TaskOptions,
 ) -> Sums:
     from attendo.errors import AttendoError
     from attendo.runs.compare import TRANSLATION_METRICS, translation_sums
 
-    metrics = _chosen(given, TRANSLATION_METRICS, ("bleu", "chrf"))
-    read = [pairs_of(folder, files, given["--columns"], given["--header"]) for folder in folders]
+    metrics = _chosen(asked, TRANSLATION_METRICS, ("bleu", "chrf"))
+    read = [pairs_of(folder, files, options.columns, options.header) for folder in folders]
     pairs = [[(source, target) for _, source, target in rows] for rows, _ in read]
     say(read[0][1].line())
     languages = [user.card.get("languages") or {} for user in users]
@@ -205,12 +220,16 @@ def _translations(
         likely = [one for candidate in user.score(pairs[0][:SCORED]) for one in candidate.token_log_probs]
         warn_of_guessing(user, sum(likely), len(likely), len(files) == 2)
         say(f"translating with {name}")
-        sums.append(translation_sums(user, pairs[0], metrics, given["--beam"], given["--tokenize"]))
+        sums.append(translation_sums(user, pairs[0], metrics, options.beam, options.tokenize))
     return sums[0], sums[1]
 
 
 def _classifications(
-    users: tuple[Classifier, Classifier], folders: Folders, files: list[Path], given: dict[str, Any]
+    users: tuple[Classifier, Classifier],
+    folders: Folders,
+    files: list[Path],
+    asked: list[str] | None,
+    options: TaskOptions,
 ) -> Sums:
     from attendo.data.labelled import read_labelled
     from attendo.errors import AttendoError
@@ -218,9 +237,8 @@ def _classifications(
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import CLASSIFICATION
 
-    metrics = _chosen(given, CLASSIFICATION_METRICS, CLASSIFICATION_METRICS)
-    if len(files) > 1:
-        raise typer.BadParameter(ONE_NAME)
+    metrics = _chosen(asked, CLASSIFICATION_METRICS, CLASSIFICATION_METRICS)
+    refuse_if(len(files) > 1, ONE_NAME)
     labels = [set(user.labels.names) for user in users]
     if differing := sorted(labels[0] ^ labels[1]):
         raise AttendoError(
@@ -228,7 +246,7 @@ def _classifications(
             " classifiers of the same labels"
         )
     sources = [
-        data_of(CLASSIFICATION, folder).source(files[0], given["--columns"], given["--header"])
+        data_of(CLASSIFICATION, folder).source(files[0], options.columns, options.header)
         for folder in folders
     ]
     account = Account(sources[0].name)
@@ -244,7 +262,11 @@ def _classifications(
 
 
 def _text_sums(
-    users: tuple[Generator, Generator], folders: Folders, files: list[Path], given: dict[str, Any]
+    users: tuple[Generator, Generator],
+    folders: Folders,
+    files: list[Path],
+    asked: list[str] | None,
+    options: TaskOptions,
 ) -> Sums:
     from attendo.data.texts import Reading, read_documents
     from attendo.data.token_stream import TokenStream
@@ -253,13 +275,13 @@ def _text_sums(
     from attendo.runs.task_specs import LANGUAGE_MODEL
 
     alike = users[0].tokenizer.sha256 == users[1].tokenizer.sha256
-    metrics = _chosen(given, TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
-    if not alike and {"loss", "perplexity"} & set(metrics):
-        raise typer.BadParameter(
-            "the tokenizers differ, so a token is not the same for both; take --metric bits-per-byte"
-        )
+    metrics = _chosen(asked, TEXT_METRICS, ("loss", "bits-per-byte") if alike else ("bits-per-byte",))
+    refuse_if(
+        not alike and {"loss", "perplexity"} & set(metrics),
+        "the tokenizers differ, so a token is not the same for both; take --metric bits-per-byte",
+    )
     # documents are what they are for A: the text is the same for both
-    source = texts_of(data_of(LANGUAGE_MODEL, folders[0]), files, given["--column"], given["--header"])
+    source = texts_of(data_of(LANGUAGE_MODEL, folders[0]), files, options.column, options.header)
     sums = []
     for user in users:
         reading = Reading(source.name)
@@ -267,5 +289,5 @@ def _text_sums(
         if not sums:
             for line in (reading.line(), *(account.line() for account in reading.accounts)):
                 say(line)
-        sums.append(text_sums(user, stream, metrics, given["--context"]))
+        sums.append(text_sums(user, stream, metrics, options.context))
     return sums[0], sums[1]

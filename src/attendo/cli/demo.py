@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from attendo.cli.options import Threads, use_threads
+from attendo.cli.options import Threads, option, switch, use_threads
 from attendo.cli.reporting import follow, preparing, say
 
 if TYPE_CHECKING:
@@ -20,15 +20,13 @@ SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the
 
 
 def demo(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="The run's folder; a finished demo in it is used again.")
-    ] = Path("runs/demo"),
-    fresh: Annotated[bool, typer.Option("--fresh", help="Remove the demo in DIR and train anew.")] = False,
-    cpu_minutes: Annotated[float | None, typer.Option(metavar="M", help="CPU time to train for.")] = None,
-    test: Annotated[int, typer.Option(metavar="N", min=1, help="Held-out forecasts to translate.")] = 1000,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="K=V", help="One setting, as training.seed=2.")
-    ] = None,
+    out: Path = option(
+        "DIR", "The run's folder; a finished demo in it is used again.", default=Path("runs/demo")
+    ),
+    fresh: bool = switch("--fresh", "Remove the demo in DIR and train anew."),
+    cpu_minutes: float | None = option("M", "CPU time to train for."),
+    test: int = option("N", "Held-out forecasts to translate.", min=1, default=1000),
+    set_: list[str] | None = option("K=V", "One setting, as training.seed=2.", "--set"),
     threads: Threads = None,
 ) -> int:
     """Train a translator of weather forecasts, test it on held-out ones, and show where it looks.
@@ -152,7 +150,6 @@ def _show(translator: Translator, out: Path) -> None:
 
 def _wrapped(mark: str, text: str) -> list[str]:
     """The text after its mark, in 80 columns."""
-    from attendo.display.width import wrapped
+    from attendo.display.width import beside
 
-    lines = wrapped(text, 74)
-    return [f"  {mark}{lines[0]}", *(f"    {line}" for line in lines[1:])]
+    return beside(f"  {mark}", text, 78)

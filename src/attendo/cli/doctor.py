@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from attendo.cli.evaluate import ONE_NAME
-from attendo.cli.options import OneJson
+from attendo.cli.options import OneJson, argument, option, refuse_if, switch
 from attendo.cli.reporting import with_flags
 from attendo.display.width import shown
 
@@ -19,20 +17,12 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    files: Annotated[
-        list[Path],
-        typer.Argument(metavar="F...", help="Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
-    ],
-    against: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="F", help="Test rows, whose sources or texts must not be in F; twice for two parallel."
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None, typer.Option(metavar="C", help="source=en,target=ja or 1,2; or label=category,text=body.")
-    ] = None,
-    header: Annotated[bool, typer.Option("--header", help="The .tsv file starts with a header.")] = False,
+    files: list[Path] = argument("F...", "Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
+    against: list[Path] | None = option(
+        "F", "Test rows, whose sources or texts must not be in F; twice for two parallel."
+    ),
+    columns: str | None = option("C", "source=en,target=ja or 1,2; or label=category,text=body."),
+    header: bool = switch("--header", "The .tsv file starts with a header."),
     as_json: OneJson = False,
 ) -> int:
     """Check training data: pairs, or labelled texts where --columns names label and text.
@@ -85,8 +75,7 @@ def _labelled(
     from attendo.data.labelled import LABELLED, LabelledSource
     from attendo.data.labelled_doctor import examine_labelled
 
-    if len(files) > 1 or len(against or []) > 1:
-        raise typer.BadParameter(ONE_NAME)
+    refuse_if(len(files) > 1 or len(against or []) > 1, ONE_NAME)
     label, text = parse_columns(columns or "", LABELLED)
     other = LabelledSource(against[0], (label, text), header) if against else None
     return examine_labelled(LabelledSource(files[0], (label, text), header), other)

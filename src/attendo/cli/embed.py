@@ -5,48 +5,26 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
-
-from attendo.cli.generate import Texts
-from attendo.cli.options import (
-    Device,
-    Folder,
-    Threads,
-    chosen_device,
-)
-from attendo.cli.reporting import (
-    arguments_as_lines,
-    numbered_chunks,
-    one_line,
-    refuse_file_name,
-    stdin_bytes,
-)
+from attendo.cli.options import Folder, Machine, Texts, option, with_groups
+from attendo.cli.reporting import lines_given, one_line, refuse_file_name
 from attendo.data.accounting import Account
 
 Pooling = Literal["mean", "max", "first"]
 
 
+@with_groups
 def embed(
+    *,
     folder: Folder,
     texts: Texts = None,
-    pooling: Annotated[
-        Pooling | None,
-        typer.Option(metavar="P", help="mean, max or first, over the tokens; else the run's own, mean."),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(metavar="N", help="0: the embedding, N: behind block N; else the last.")
-    ] = None,
-    nearest: Annotated[
-        Path | None, typer.Option(metavar="F", help="Print the nearest lines of this file instead.")
-    ] = None,
-    n: Annotated[int, typer.Option("-n", metavar="N", min=1, help="How many of them.")] = 5,
-    column: Annotated[
-        str | None, typer.Option(metavar="C", help="The texts' column where that file is a table.")
-    ] = None,
-    device: Device = "cpu",
-    threads: Threads = None,
+    pooling: Pooling | None = option("P", "mean, max or first, over the tokens; else the run's own, mean."),
+    layer: int | None = option("N", "0: the embedding, N: behind block N; else the last."),
+    nearest: Path | None = option("F", "Print the nearest lines of this file instead."),
+    n: int = option("N", "How many of them.", "-n", min=1, default=5),
+    column: str | None = option("C", "The texts' column where that file is a table."),
+    machine: Machine,
 ) -> int:
     """Vectors of texts, or of each line of stdin, by any trained model: one JSON object a line.
 
@@ -59,10 +37,10 @@ def embed(
     from attendo.inference.embedder import nearest_rows
 
     refuse_file_name(texts, "give < FILE")
-    embedder = Embedder.load(folder, chosen_device(device, threads))
+    embedder = Embedder.load(folder, machine.chosen())
     others = None if nearest is None else _lines_of(nearest, column)
     vectors = None if others is None else embedder.embed([text for _, text in others], pooling, layer)
-    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+    for number, chunk in lines_given(texts):
         for line, (text, vector) in enumerate(
             zip(chunk, embedder.embed(chunk, pooling, layer), strict=True), number
         ):

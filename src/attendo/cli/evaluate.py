@@ -1,30 +1,31 @@
-"""attendo evaluate: how good a model is on a file, by its task's measures."""
+"""attendo evaluate: how good a model is on a file, by its task's measures; how such a file is read."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from attendo.cli.options import (
     Beam,
     Columns,
-    Device,
     Files,
     Folder,
     Header,
+    Machine,
     OneJson,
+    OptionGroup,
     Penalty,
-    Threads,
-    chosen_device,
+    flag,
     make_ready,
+    option,
+    refuse_if,
     require_files,
+    with_groups,
 )
-from attendo.cli.pairs import pairs_of, warn_of_guessing, warn_of_order
 from attendo.cli.reporting import one_line, say
 from attendo.data.accounting import Account
 from attendo.display.formats import plural
@@ -44,38 +45,26 @@ ONE_NAME = "labelled texts are read from one file, or from a folder or a quoted 
 NO_MEASURE = "{} gives vectors, which have no measure on a file; use it with attendo embed"
 
 
+@dataclasses.dataclass(frozen=True)
+class TaskOptions(OptionGroup):
+    """The options of which each is for some tasks only."""
+
+    tokenize: str | None = option(
+        "T", "For BLEU: 13a, none, char, intl, zh, ja-mecab. Else 13a, or char where words are not spaced."
+    )
+    beam: Beam = None
+    length_penalty: Penalty = None
+    context: int | None = option("N", "Language model: tokens seen at once; else its own.", min=1)
+    stride: int | None = option("N", "Language model: tokens scored per window; else all.", min=1)
+    columns: Columns = None
+    column: str | None = option("C", "Language model: the texts' column. Else as in training.")
+    header: Header = None
+    out: Path | None = option("F", "Keep the translations, one a line; or a table of the labels.")
+
+
+@with_groups
 def evaluate(
-    folder: Folder,
-    files: Files,
-    tokenize: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T",
-            help="For BLEU: 13a, none, char, intl, zh, ja-mecab. Else 13a, or char where words are not spaced.",
-        ),
-    ] = None,
-    beam: Beam = None,
-    length_penalty: Penalty = None,
-    context: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Language model: tokens seen at once; else its own."),
-    ] = None,
-    stride: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Language model: tokens scored per window; else all."),
-    ] = None,
-    columns: Columns = None,
-    column: Annotated[
-        str | None, typer.Option(metavar="C", help="Language model: the texts' column. Else as in training.")
-    ] = None,
-    header: Header = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="F", help="Keep the translations, one a line; or a table of the labels."),
-    ] = None,
-    as_json: OneJson = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    *, folder: Folder, files: Files, options: TaskOptions, as_json: OneJson = False, machine: Machine
 ) -> int:
     """Measure a model on a file it has not seen.
 
@@ -93,23 +82,21 @@ def evaluate(
     from attendo.inference import Classifier, Generator, Translator, load
 
     require_files(files)
-    if out is not None:
-        _check_out(out)
-    user = load(folder, chosen_device(device, threads))
+    if options.out is not None:
+        _check_out(options.out)
+    user = load(folder, machine.chosen())
     began = time.process_time(), time.monotonic()
-    given = {"--tokenize": tokenize, "--beam": beam, "--length-penalty": length_penalty, "--context": context}
-    given |= {"--stride": stride, "--columns": columns, "--column": column, "--header": header, "--out": out}
     match user:
         case Translator():
             make_ready(user)
-            only(given, "--tokenize", "--beam", "--length-penalty", "--columns", "--header", "--out")
-            facts, lines = _translations(user, folder, files, given)
+            only(options, "tokenize", "beam", "length_penalty", "columns", "header", "out")
+            facts, lines = _translations(user, folder, files, options)
         case Classifier():
-            only(given, "--columns", "--header", "--out")
-            facts, lines = _classifications(user, folder, files, given)
+            only(options, "columns", "header", "out")
+            facts, lines = _classifications(user, folder, files, options)
         case Generator():
-            only(given, "--context", "--stride", "--column", "--header")
-            facts, lines = _perplexity(user, folder, files, given)
+            only(options, "context", "stride", "column", "header")
+            facts, lines = _perplexity(user, folder, files, options)
         case _:
             raise AttendoError(NO_MEASURE.format(folder))
     seconds = {"cpu_seconds": time.process_time() - began[0], "wall_seconds": time.monotonic() - began[1]}
@@ -118,13 +105,12 @@ def evaluate(
     return 0
 
 
-def only(given: dict[str, Any], *allowed: str) -> None:
-    """BadParameter for an option of another task, by the names of those that were given and those that are allowed."""
-    others = {"--columns": "--column", "--column": "--columns"}
-    for name, value in given.items():
-        if value is not None and name not in allowed:
-            remedy = f"give {others[name]}" if others.get(name) in allowed else "leave it out"
-            raise typer.BadParameter(f"{name} means nothing for this task; {remedy}")
+def only(options: OptionGroup, *allowed: str) -> None:
+    """BadParameter for an option of another task: one that was given and is not among those that are allowed."""
+    others = {"columns": "column", "column": "columns"}
+    for name in options.given():
+        remedy = f"give {flag(others[name])}" if others.get(name) in allowed else "leave it out"
+        refuse_if(name not in allowed, f"{flag(name)} means nothing for this task; {remedy}")
 
 
 def _check_out(out: Path) -> None:
@@ -144,18 +130,18 @@ def _keep(out: Path | None, texts: list[str]) -> None:
 
 
 def _translations(
-    translator: Translator, folder: Path, files: list[Path], given: dict[str, Any]
+    translator: Translator, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    numbered, account = pairs_of(folder, files, given["--columns"], given["--header"])
+    numbered, account = pairs_of(folder, files, options.columns, options.header)
     pairs = [(source, target) for _, source, target in numbered]
     say(account.line())
     warn_of_order(translator.card.get("languages") or {}, pairs, len(files) == 2)
-    beam = given["--beam"]
+    beam = options.beam
     result = translator.evaluate(
-        pairs, beam=beam, length_penalty=given["--length-penalty"], tokenize=given["--tokenize"]
+        pairs, beam=beam, length_penalty=options.length_penalty, tokenize=options.tokenize
     )
     warn_of_guessing(translator, -result.measures["loss"], 1, len(files) == 2)
-    _keep(given["--out"], list(result.texts))
+    _keep(options.out, list(result.texts))
     scores = [dataclasses.asdict(found) for found in result.scores]
     beam = beam or translator.decoding.beam
     facts = {"account": account.as_json(), "beam": beam, "scores": scores} | result.measures
@@ -166,7 +152,7 @@ def _translations(
 
 
 def _classifications(
-    classifier: Classifier, folder: Path, files: list[Path], given: dict[str, Any]
+    classifier: Classifier, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.labelled import read_labelled
     from attendo.data.labelled_corpus import n_known
@@ -174,13 +160,12 @@ def _classifications(
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import CLASSIFICATION
 
-    if len(files) > 1:
-        raise typer.BadParameter(ONE_NAME)
-    out = given["--out"]
+    refuse_if(len(files) > 1, ONE_NAME)
+    out = options.out
     if out is not None:
         check_table(out, "--out")
     data = data_of(CLASSIFICATION, folder)
-    source = data.source(files[0], given["--columns"], given["--header"])
+    source = data.source(files[0], options.columns, options.header)
     account = Account(source.name)
     rows = list(read_labelled(source, account=account))
     say(account.line())
@@ -250,7 +235,7 @@ def _assessment_lines(result: Assessment) -> list[str]:
 
 
 def _perplexity(
-    generator: Generator, folder: Path, files: list[Path], given: dict[str, Any]
+    generator: Generator, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
     from attendo.data.texts import Reading, read_documents
     from attendo.data.token_stream import TokenStream
@@ -258,21 +243,17 @@ def _perplexity(
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import LANGUAGE_MODEL
 
-    source = texts_of(data_of(LANGUAGE_MODEL, folder), files, given["--column"], given["--header"])
+    source = texts_of(data_of(LANGUAGE_MODEL, folder), files, options.column, options.header)
     reading = Reading(source.name)
     stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
     for line in (reading.line(), *(account.line() for account in reading.accounts)):
         say(line)
     longest = generator.model.config.max_len
-    context = given["--context"] or longest
+    context = options.context or longest
     if context > longest:
         say(f"the model learned from windows of {longest:,} tokens; {context:,} is new to it")
     found = text_loss(
-        generator.model,
-        stream.documents(),
-        context,
-        given["--stride"],
-        specials=generator.tokenizer.specials,
+        generator.model, stream.documents(), context, options.stride, specials=generator.tokenizer.specials
     )
     facts = dataclasses.asdict(found) | {"reading": reading.as_json(), "perplexity": found.perplexity}
     facts |= {"nats_per_character": found.nats_per_character, "bits_per_byte": found.bits_per_byte}
@@ -302,3 +283,67 @@ def _text_loss_lines(found: TextLoss) -> list[str]:
         words = plural(found.n_unknown, "unknown word")
         lines.append(f"({words} among them, not spelled out: spelling costs more)")
     return lines
+
+
+# ---- pairs of sources and targets
+
+
+SCRIPT_PAIRS = 1000
+"""The pairs that are examined, at most about this number."""
+_OTHER_FILES = "give the files in the other order"
+_OTHER_COLUMNS = "choose the columns with --columns SOURCE,TARGET"
+
+
+def warn_of_order(
+    languages: Mapping[str, str | None], pairs: Sequence[tuple[str, str]], are_parallel: bool
+) -> None:
+    """A line where some pairs are not in a run's languages; nothing where those are not known.
+
+    Raises AttendoError where each side is in the other one's language, or script.
+    """
+    from attendo.data.language_scripts import misfit
+    from attendo.data.scripts import seen_in
+    from attendo.errors import AttendoError
+
+    codes = languages.get("source") or "", languages.get("target") or ""
+    if not (any(codes) and pairs):
+        return
+    sources, targets = zip(*pairs[:: max(1, len(pairs) // SCRIPT_PAIRS)], strict=True)
+    if (found := misfit(codes, (seen_in(sources), seen_in(targets)))) is None:
+        return
+    remedy = _OTHER_FILES if are_parallel else _OTHER_COLUMNS
+    way = "from" if found.side == "source" else "to"
+    said = f"the run translates {way} {found.language}, but the {found.side} is {found.what}: "
+    said += remedy if found.swapped else "look at the rows"
+    if found.is_sure:
+        raise AttendoError(said)
+    say(f"warning: {said}")
+
+
+def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are_parallel: bool) -> None:
+    """A line where given targets are less likely than if every token were equally likely.
+
+    log_prob: the natural log-probability of all their tokens together.
+    """
+    from attendo.metrics import perplexity
+
+    size = translator.tokenizer.target.vocab_size
+    if (found := perplexity(log_prob, n_tokens)) > size:
+        remedy = _OTHER_FILES if are_parallel else _OTHER_COLUMNS
+        say(
+            f"warning: perplexity {found:,.0f} is above {size:,}, the size of the vocabulary: the model has"
+            f" hardly been trained, or source and target are swapped; {remedy}"
+        )
+
+
+def pairs_of(
+    folder: Path, files: list[Path], columns: str | None, header: bool | None
+) -> tuple[Iterator[tuple[int, str, str]], Account]:
+    """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
+    from attendo.data.corpora import read_pairs
+    from attendo.runs.settings import data_of
+    from attendo.runs.task_specs import family_of
+
+    source = data_of(family_of("translation"), folder).source(files, columns, header)
+    account = Account(source.name)
+    return read_pairs(source, account=account), account

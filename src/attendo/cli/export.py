@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Any, cast
 
-import typer
-
-from attendo.cli.options import Folder, Threads, use_threads
+from attendo.cli.options import Folder, Threads, argument, option, refuse_if, use_threads
 from attendo.cli.reporting import say
 from attendo.display.width import shown
-
-if TYPE_CHECKING:
-    from attendo.bundle import Bundle
 
 
 def export(
     folder: Folder,
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is new or empty.")],
-    target: Annotated[
-        str, typer.Option("--to", metavar="T", help="huggingface, ctranslate2, argos or onnx.")
-    ],
-    quantization: Annotated[
-        str, typer.Option(metavar="Q", help="Of the weights, ctranslate2 and argos: float32, int8, float16 …")
-    ] = "float32",
-    languages: Annotated[
-        str | None, typer.Option(metavar="en,de", help="Source and target, for argos; else the run's.")
-    ] = None,
-    valid: Annotated[
-        list[Path] | None,
-        typer.Option(metavar="F", help="Rows to compare on; else the run's validation rows."),
-    ] = None,
-    rows: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many of them.")] = 500,
+    out: Path = argument("OUT", "A folder that is new or empty."),
+    target: str = option("T", "huggingface, ctranslate2, argos or onnx.", "--to", default=...),
+    quantization: str = option(
+        "Q", "Of the weights, ctranslate2 and argos: float32, int8, float16 …", default="float32"
+    ),
+    languages: str | None = option("en,de", "Source and target, for argos; else the run's."),
+    valid: list[Path] | None = option("F", "Rows to compare on; else the run's validation rows."),
+    rows: int = option("N", "At most so many of them.", min=1, default=500),
     threads: Threads = None,
 ) -> int:
     """Write a model for another program, and compare the two.
@@ -52,11 +40,12 @@ def export(
         ("--to", target, TARGETS),
         ("--quantization", quantization, get_args(Quantization)),
     ):
-        if value not in known:
-            raise typer.BadParameter(f"{name} {value} is none of {', '.join(known)}")
+        refuse_if(value not in known, f"{name} {value} is none of {', '.join(known)}")
     source, comma, into = (languages or "").partition(",")
-    if languages is not None and not (source and comma and into):
-        raise typer.BadParameter(f"--languages {languages} is not two codes; write source,target as in en,de")
+    refuse_if(
+        languages is not None and not (source and comma and into),
+        f"--languages {languages} is not two codes; write source,target as in en,de",
+    )
     use_threads(threads)
     options = ExportOptions(
         quantization=cast("Any", quantization), languages=(source, into) if comma else None
@@ -65,11 +54,3 @@ def export(
     print(shown("\n".join(parity_lines(report))))
     say(f"{out}: {target}, with attendo-parity.json")
     return 0
-
-
-def say_what_cannot_go(bundle: Bundle) -> None:
-    """One line, if a model of this shape can't go somewhere: better known before it is trained."""
-    from attendo.interop import not_exportable
-
-    if said := not_exportable(bundle.model_config, bundle.tokenizer.kind):
-        say(said)

@@ -8,27 +8,26 @@ import sys
 from collections import Counter as Counts
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attendo.cli.options import (
-    Device,
     Folder,
     Input,
+    Machine,
+    OptionGroup,
     Output,
-    Threads,
+    argument,
     both_files,
-    chosen_device,
     file_done,
     make_ready,
+    option,
+    refuse_if,
+    switch,
+    with_groups,
 )
-from attendo.cli.reporting import (
-    one_line,
-    refuse_file_name,
-    say,
-    stdin_text,
-)
+from attendo.cli.reporting import one_line, refuse_file_name, say, stdin_text
 from attendo.display.formats import plural
 
 if TYPE_CHECKING:
@@ -36,36 +35,31 @@ if TYPE_CHECKING:
     from attendo.inference import Generation, Generator
 
 
-Texts = Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")]
+@dataclasses.dataclass(frozen=True)
+class WritingOptions(OptionGroup):
+    """How a text is written: options of SamplingConfig."""
+
+    max_tokens: int | None = option("N", "Most tokens; else 200.", min=1)
+    temperature: float | None = option("T", "0 is greedy; else 1.")
+    top_k: int | None = option("K", "Only the K likeliest tokens.")
+    top_p: float | None = option("P", "Only the likeliest, together at least P.")
+    min_p: float | None = option("P", "None below P times the likeliest.")
+    repetition_penalty: float | None = option("R", "Above 1: tokens seen before become less likely.")
+    stop: list[str] | None = option("S", "End before this; repeatable.")
+    seed: int | None = option("N", "The same seed, the same text.")
 
 
+@with_groups
 def generate(
+    *,
     context: typer.Context,
     folder: Folder,
-    prompt: Annotated[
-        str | None, typer.Argument(metavar="[PROMPT]", help="In quotes; - is stdin. Else a new text.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most tokens; else 200.")] = None,
-    temperature: Annotated[float | None, typer.Option(metavar="T", help="0 is greedy; else 1.")] = None,
-    top_k: Annotated[int | None, typer.Option(metavar="K", help="Only the K likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Only the likeliest, together at least P.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(metavar="P", help="None below P times the likeliest.")
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None, typer.Option(metavar="R", help="Above 1: tokens seen before become less likely.")
-    ] = None,
-    stop: Annotated[list[str] | None, typer.Option(metavar="S", help="End before this; repeatable.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same text.")] = None,
+    prompt: str | None = argument("[PROMPT]", "In quotes; - is stdin. Else a new text.", default=None),
+    writing: WritingOptions,
     source: Input = None,
     out: Output = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object, at the end; of a file, one a line.")
-    ] = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    as_json: bool = switch("--json", "One JSON object, at the end; of a file, one a line."),
+    machine: Machine,
 ) -> int:
     """Continue a text, or write a new one; prompt and text appear as they are written.
 
@@ -83,23 +77,15 @@ def generate(
     from attendo.inference import Generator
 
     files = both_files(source, out, prompt is not None)
-
-    if context.args:
-        words = " ".join([prompt or "", *context.args])
-        raise typer.BadParameter(f'put the prompt in quotes: attendo generate {folder} "{words}"')
+    words = " ".join([prompt or "", *context.args])
+    refuse_if(context.args, f'put the prompt in quotes: attendo generate {folder} "{words}"')
     refuse_file_name([prompt] if prompt else None, "give --input FILE --output G", "PROMPT")
     text = stdin_text() if prompt == "-" else prompt or ""
-    generator = Generator.load(folder, chosen_device(device, threads))
+    generator = Generator.load(folder, machine.chosen())
     make_ready(generator)
-    options = {
-        "max_tokens": max_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-    }
-    options |= {"repetition_penalty": repetition_penalty, "stop": tuple(stop) if stop else None, "seed": seed}
-    given = {name: value for name, value in options.items() if value is not None}
+    given = writing.given()
+    if stop := given.pop("stop", None):
+        given["stop"] = tuple(stop)
     if files:
         work = _Generating(generator, generator.config(given), as_json)
         return file_done(*files, work, work.request(folder), work.notes)
@@ -120,10 +106,7 @@ class _Generating:
 
         found = self.generator.generate_batch(prompts, configs_of_lines(self.config, number, len(prompts)))
         counts = Counts(
-            {
-                "cut": sum(text.cut > 0 for text in found),
-                "unknown": sum(text.unknown > 0 for text in found),
-            }
+            {"cut": sum(text.cut > 0 for text in found), "unknown": sum(text.unknown > 0 for text in found)}
         )
         return [self._line(line, text) for line, text in enumerate(found, number)], counts
 

@@ -38,7 +38,7 @@ def rank(
             user, rows, links=links, say=lambda done, of: screen.show(Progress(done, of, 0, {}))
         )
     finally:
-        screen.live.clear()
+        screen.line.clear()
     names = layer_names(attention_paths(user.model))
     print(
         json.dumps(dataclasses.asdict(found))
@@ -50,7 +50,7 @@ def rank(
 
 def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     """The usable rows of a file, read as in training; says how many."""
-    from attendo.cli.pairs import pairs_of, warn_of_order
+    from attendo.cli.evaluate import pairs_of, warn_of_order
     from attendo.data.accounting import Account
     from attendo.data.corpora import read_lines
     from attendo.data.labelled import read_labelled
@@ -87,7 +87,7 @@ def _links(file: Path, rows: list[Any]) -> list[Any]:
 
 def _ranking(user: User, found: Importance, names: dict[str, str], language: Language) -> list[str]:
     from attendo.display.i18n import Localized
-    from attendo.display.wrapping import flowed
+    from attendo.display.width import flowed
 
     has_errors = any(head.alignment_error is not None for head in found.heads)
     rows: list[list[str | float]] = []

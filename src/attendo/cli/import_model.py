@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from attendo.cli.options import argument, option
 from attendo.cli.reporting import say
 
 
 def import_(
-    source: Annotated[
-        Path,
-        typer.Argument(metavar="SRC", help="A folder with config.json, *.safetensors and tokenizer files."),
-    ],
-    out: Annotated[Path, typer.Argument(metavar="DIR", help="The run folder, new or empty.")],
-    source_language: Annotated[
-        str | None, typer.Option("--from", metavar="L", help="A translator's source language, for its card.")
-    ] = None,
-    target_language: Annotated[
-        str | None,
-        typer.Option("--to", metavar="L", help="Its target language; of several, the one to write."),
-    ] = None,
+    source: Path = argument("SRC", "A folder with config.json, *.safetensors and tokenizer files."),
+    out: Path = argument("DIR", "The run folder, new or empty."),
+    source_language: str | None = option("L", "A translator's source language, for its card.", "--from"),
+    target_language: str | None = option("L", "Its target language; of several, the one to write.", "--to"),
 ) -> int:
     """Bring a model of Hugging Face's here: all other commands take the folder as one of their own runs.
 

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from attendo.cli.options import (
-    Folder,
-    OneJson,
-)
+from attendo.cli.options import Folder, OneJson
 from attendo.cli.translate import LEFT, WIDTH
 from attendo.display.formats import duration
 from attendo.display.width import shown
@@ -40,7 +37,9 @@ def _entries(folder: Path, facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     from attendo.custom_modules import LOAD, python_line
 
     config = facts["config"]
-    model, training, data = config["model"], config.get("training", {}), facts.get("data", {})
+    model = config["model"]
+    training = config.get("training", {})
+    data = facts.get("data", {})
     yield "run", str(folder)
     yield "task", facts.get("task", "?") + _direction(facts.get("languages", {}))
     if labels := facts.get("labels"):

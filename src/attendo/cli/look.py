@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import json
 import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from attendo.cli.head_ranking import rank
 from attendo.cli.look_text import Stack, json_text, text_lines
-from attendo.cli.options import Device, Folder, OneJson, Spoken, Threads, chosen_device, refuse
+from attendo.cli.options import (
+    Folder,
+    Machine,
+    OneJson,
+    OptionGroup,
+    Spoken,
+    argument,
+    flag,
+    option,
+    refuse,
+    refuse_if,
+    switch,
+    with_groups,
+)
 from attendo.cli.reporting import arguments_as_lines, refuse_file_name, say, wrote
 from attendo.display.i18n import Language
 
@@ -91,77 +105,39 @@ OF_FAMILIES = {
 """The models for which an option means something."""
 
 
+@dataclasses.dataclass(frozen=True)
+class LookOptions(OptionGroup):
+    """What is looked at, and how it is shown."""
+
+    text: str | None = argument("TEXT", "What the model reads.", default=None)
+    target: str | None = option("T", "Translator, language model: look at this answer, not its own.")
+    beam: int | None = option("N", "The same two: beam width; 1 is greedy. Else as the run translates, or 1.")
+    max_tokens: int | None = option("N", f"Language model: most tokens of its answer; else {MAX_TOKENS}.")
+    off: list[str] | None = option("PATH[:HEAD]", "Switch off a layer, or a head of it (from 1); repeatable.")
+    beta: str | None = option("B", "All attention is softmax(B scores): 0 even, 1 as it is, inf hard.")
+    out: Path | None = option("F", "Write the page (F.html), the map (.png, .svg) or its numbers (.csv).")
+    stack: Stack | None = option("S", "Show encoder, decoder or cross; else the last there is.")
+    layer: int | None = option("N", "Show this layer, from 1; else the sharpest.", min=1)
+    head: int | None = option("N", "Show this head, from 1; else the mean of the layer's heads.", min=1)
+    query: int | None = option("N", "Print the steps of the map's row N, key by key, and no map.", min=1)
+    heads: bool = switch("--heads", "Print what each head does, as a table, and no map.")
+    serve: bool = switch("--serve", "Show the live page, to this machine alone, until Ctrl-C.")
+    port: int | None = option("P", f"With --serve; else {PORT}. 0: any free one.", min=0, max=65535)
+    open_: bool = switch("--open", "With --serve: show the page in the browser at once.")
+    over: Path | None = option("FILE", "Rank the heads by what its rows lose without each.")
+    alignments: Path | None = option(
+        "GOLD", "With --over: links of the rows' words, one line a row: 0-0 1?2."
+    )
+
+
+@with_groups
 def look(
+    *,
     folder: Folder,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="What the model reads.")] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(metavar="T", help="Translator, language model: look at this answer, not its own."),
-    ] = None,
-    beam: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="The same two: beam width; 1 is greedy. Else as the run translates, or 1."
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", help=f"Language model: most tokens of its answer; else {MAX_TOKENS}."),
-    ] = None,
-    off: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATH[:HEAD]", help="Switch off a layer, or a head of it (from 1); repeatable."),
-    ] = None,
-    beta: Annotated[
-        str | None,
-        typer.Option(metavar="B", help="All attention is softmax(B scores): 0 even, 1 as it is, inf hard."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="F", help="Write the page (F.html), the map (.png, .svg) or its numbers (.csv)."
-        ),
-    ] = None,
-    stack: Annotated[
-        Stack | None,
-        typer.Option(metavar="S", help="Show encoder, decoder or cross; else the last there is."),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Show this layer, from 1; else the sharpest.")
-    ] = None,
-    head: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Show this head, from 1; else the mean of the layer's heads."),
-    ] = None,
-    query: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Print the steps of the map's row N, key by key, and no map."),
-    ] = None,
-    heads: Annotated[
-        bool, typer.Option("--heads", help="Print what each head does, as a table, and no map.")
-    ] = False,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Show the live page, to this machine alone, until Ctrl-C.")
-    ] = False,
-    port: Annotated[
-        int | None,
-        typer.Option(metavar="P", min=0, max=65535, help=f"With --serve; else {PORT}. 0: any free one."),
-    ] = None,
-    open_: Annotated[
-        bool, typer.Option("--open", help="With --serve: show the page in the browser at once.")
-    ] = False,
-    over: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Rank the heads by what its rows lose without each."),
-    ] = None,
-    alignments: Annotated[
-        Path | None,
-        typer.Option(metavar="GOLD", help="With --over: links of the rows' words, one line a row: 0-0 1?2."),
-    ] = None,
+    options: LookOptions,
     as_json: OneJson = False,
     language: Spoken = "en",
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Show where a model looks while it reads TEXT and answers; any kind of model that attendo trains.
 
@@ -189,48 +165,39 @@ def look(
 
     Example: attendo look runs/mine --serve --open
     """
-    given = {
-        "TEXT": text,
-        "--serve": serve,
-        "--out": out,
-        "--heads": heads,
-        "--target": target,
-        "--beam": beam,
-    }
-    given |= {"--max-tokens": max_tokens, "--off": off, "--beta": beta, "--stack": stack, "--layer": layer}
-    given |= {"--head": head, "--port": port, "--open": open_, "--over": over, "--alignments": alignments}
-    given["--query"] = query
-    absent = (None, False)  # and not 0, which is a port
-    _check_together(
-        {n: value != [] and all(value is not a for a in absent) for n, value in given.items()}, as_json
-    )
-    refuse_file_name([text] if text else None, "give one of them, in quotes")
-    for one in (text, target):
+    given = collections.defaultdict(bool)
+    for name, value in options.given().items():
+        given["TEXT" if name == "text" else flag(name)] = value is not False and value != []  # 0 is a port
+    _check_together(given, as_json)
+    out = options.out
+    refuse_file_name([options.text] if options.text else None, "give one of them, in quotes")
+    for one in (options.text, options.target):
         if one is not None:
             next(arguments_as_lines([one]))  # refuses what is not UTF-8
     if out is not None:
         _check_file(out)
     from attendo.inference import load
 
-    user = load(folder, chosen_device(device, threads))
-    if over is not None:
-        return rank(user, folder, over, alignments, as_json, language)
-    _check_family(user, {name: given[name] is not None for name in OF_FAMILIES})
-    edits = asked_edits(user.model, off or [], beta)
+    user = load(folder, machine.chosen())
+    if options.over is not None:
+        return rank(user, folder, options.over, options.alignments, as_json, language)
+    _check_family(user, given)
+    edits = asked_edits(user.model, options.off or [], options.beta)
     from attendo.microscope.run_model import look as look_at
     from attendo.microscope.view import View, ask_for
 
-    request = ask_for(user, text or "", target, beam, MAX_TOKENS if max_tokens is None else max_tokens, edits)
-    chosen = (stack, None if layer is None else layer - 1, None if head is None else head - 1)
-    if serve:
-        opened = (
-            None if chosen == (None, None, None) else View(look_at(user, request, folder)).opened(*chosen)
-        )
+    most = MAX_TOKENS if options.max_tokens is None else options.max_tokens
+    request = ask_for(user, options.text or "", options.target, options.beam, most, edits)
+    chosen = (options.stack, _from_0(options.layer), _from_0(options.head))
+    if options.serve:
+        is_chosen = chosen != (None, None, None)
+        opened = View(look_at(user, request, folder)).opened(*chosen) if is_chosen else None
         state = _state_of(request, ask_for(user, ""), opened)
-        return _serve(user, folder, state, PORT if port is None else port, open_, language)
+        port = PORT if options.port is None else options.port
+        return _serve(user, folder, state, port, options.open_, language)
     view = View(look_at(user, request, folder))
-    steps = None if query is None else view.steps(query - 1, *chosen)
-    shows = steps or ("heads" if heads else "map" if out is None else "answer")
+    steps = None if options.query is None else view.steps(options.query - 1, *chosen)
+    shows = steps or ("heads" if options.heads else "map" if out is None else "answer")
     printed = (
         json_text(view, *chosen, steps) if as_json else "\n".join(text_lines(view, *chosen, language, shows))
     )
@@ -242,10 +209,14 @@ def look(
     return 0
 
 
+def _from_0(number: int | None) -> int | None:
+    return None if number is None else number - 1
+
+
 def _check_together(given: dict[str, bool], as_json: bool) -> None:
     """BadParameter for options that say nothing about each other, or nothing alone."""
-    if not (given["TEXT"] or given["--serve"] or given["--over"]):
-        raise typer.BadParameter("missing TEXT, what the model reads; or give --serve, or --over FILE")
+    has_work = given["TEXT"] or given["--serve"] or given["--over"]
+    refuse_if(not has_work, "missing TEXT, what the model reads; or give --serve, or --over FILE")
     if given["--over"]:
         refuse("--over", {name: given[name] for name in given if name not in ("--over", "--alignments")})
     if given["--serve"]:
@@ -255,11 +226,11 @@ def _check_together(given: dict[str, bool], as_json: bool) -> None:
     if given["--target"]:
         refuse("--target", {name: given[name] for name in ("--beam", "--max-tokens")})
     for name, way in (("--alignments", "--over"), ("--port", "--serve"), ("--open", "--serve")):
-        if given[name] and not given[way]:
-            raise typer.BadParameter(f"{name} goes with {way}; give that, too, or leave {name} out")
+        alone = given[name] and not given[way]
+        refuse_if(alone, f"{name} goes with {way}; give that, too, or leave {name} out")
     for name in ("--stack", "--layer", "--head", "--query"):
-        if given[name] and not given["TEXT"]:
-            raise typer.BadParameter(f"{name} is of the map of a text; give TEXT, too, or leave {name} out")
+        alone = given[name] and not given["TEXT"]
+        refuse_if(alone, f"{name} is of the map of a text; give TEXT, too, or leave {name} out")
 
 
 def _check_family(user: User, given: dict[str, bool]) -> None:

@@ -11,14 +11,11 @@ from attendo.cli.head_ranking import layer_names
 from attendo.cli.reporting import one_line
 from attendo.display.i18n import Language, Localized
 from attendo.display.tables import WIDTH, table_lines
-from attendo.display.width import columns, fitted, isolated, wrapped
-from attendo.display.wrapping import flowed
+from attendo.display.width import columns, fitted, flowed, isolated
 
 if TYPE_CHECKING:
-    from attendo.microscope.attention_map import AttentionMap, Steps
+    from attendo.microscope.attention_map import AttentionMap, KeyStep, Steps
     from attendo.microscope.view import View
-if TYPE_CHECKING:
-    from attendo.microscope.attention_map import KeyStep, Steps
 
 
 Stack = Literal["encoder", "decoder", "cross"]
@@ -92,7 +89,7 @@ def _one_head(shown: AttentionMap, head: int | None, language: Language) -> str:
 def _marked(mark: str, text: str) -> list[str]:
     """A text behind its mark, in lines."""
 
-    first, *rest = wrapped(text, WIDTH - 5)
+    first, *rest = flowed(text, WIDTH - 5)
     return [f"  {mark}{isolated(first)}", *(f"    {isolated(line)}" for line in rest)]
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
 
 import typer
 
-from attendo.cli.reporting import LIVE_EVERY, PLAIN_EVERY, Live, say
+from attendo.cli.reporting import say
 from attendo.display.formats import duration
 from attendo.display.i18n import Language
+from attendo.display.progress import ProgressLine
 
 if TYPE_CHECKING:
     from attendo.decoding.logit_filters import SamplingConfig
@@ -25,16 +28,76 @@ if TYPE_CHECKING:
     from attendo.inference.translator import Translator
 
 
-OnRay = Annotated[
-    bool, typer.Option("--ray", help="A file on a Ray cluster; --threads is then of each worker, else 1.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(metavar="A", help="Of a cluster that runs, as auto; else one is made on this machine."),
-]
-RayWorkers = Annotated[
-    int | None, typer.Option(metavar="N", min=1, help="On the cluster; else all that fit.")
-]
+def option(metavar: str, help: str, *names: str, default: Any = None, **others: Any) -> Any:
+    """An option: the placeholder of its value and its help; others: further arguments of typer.Option."""
+    return typer.Option(default, *names, metavar=metavar, help=help, **others)
+
+
+def switch(name: str, help: str, default: Any = False) -> Any:
+    """An option that is given or not."""
+    return typer.Option(default, name, help=help)
+
+
+def argument(metavar: str, help: str, default: Any = ...) -> Any:
+    """An argument, which its place names."""
+    return typer.Argument(default, metavar=metavar, help=help)
+
+
+class OptionGroup:
+    """Options that several commands share or pass on together: a dataclass, with a field declared as each option is.
+
+    A command takes the group as one parameter; `with_groups` shows Typer the options.
+    """
+
+    def given(self) -> dict[str, Any]:
+        """The options that are not None, by the names of their fields."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # pyright: ignore[reportArgumentType]
+        return {name: value for name, value in values.items() if value is not None}
+
+
+def with_groups(command: Callable[..., int]) -> Callable[..., int]:
+    """The command as Typer reads it: each parameter that is an OptionGroup is replaced, in its place, by its fields."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, tuple[type[OptionGroup], list[str]]] = {}
+    for name, parameter in inspect.signature(command).parameters.items():
+        members = {name: (parameter.default, hints[name])}
+        if isinstance(hints[name], type) and issubclass(hints[name], OptionGroup):
+            types = get_type_hints(hints[name], include_extras=True)
+            defaults = inspect.signature(hints[name]).parameters
+            members = {field: (defaults[field].default, types[field]) for field in defaults}
+            groups[name] = (hints[name], list(members))
+        parameters += [
+            inspect.Parameter(member, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
+            for member, (default, hint) in members.items()
+        ]
+
+    @wraps(command)
+    def called(**values: Any) -> int:
+        for name, (group, members) in groups.items():
+            values[name] = group(**{member: values.pop(member) for member in members})
+        return command(**values)
+
+    del called.__wrapped__  # or Typer reads the annotations of the command
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    return called
+
+
+def flag(name: str) -> str:
+    """A parameter's name as it is typed on the command line.
+
+    >>> flag("length_penalty"), flag("set_")
+    ('--length-penalty', '--set')
+    """
+    return "--" + name.strip("_").replace("_", "-")
+
+
+def refuse_if(is_wrong: object, message: str) -> None:
+    """BadParameter with this message where that is true: options that do not go together, or one that is missing."""
+    if is_wrong:
+        raise typer.BadParameter(message)
+
 
 RUN_FILES = ("config.toml", "tokenizer.json", "card.json", "model.safetensors")
 
@@ -68,31 +131,37 @@ class Elsewhere:
 
 
 @dataclasses.dataclass(frozen=True)
-class RayOptions:
-    """The options as they were given."""
+class RayOptions(OptionGroup):
+    """Whether a file is translated on a Ray cluster, and on which."""
 
-    ray: bool
-    address: str | None
-    workers: int | None
+    ray: bool = switch("--ray", "A file on a Ray cluster; --threads is then of each worker, else 1.")
+    ray_address: str | None = option(
+        "A", "Of a cluster that runs, as auto; else one is made on this machine."
+    )
+    ray_workers: int | None = option("N", "On the cluster; else all that fit.", min=1)
 
     def check(self, in_files: bool, int8: bool, device: str) -> None:
         """BadParameter for options that do not go together."""
-        if not self.ray and (self.address is not None or self.workers is not None):
-            raise typer.BadParameter("--ray-address and --ray-workers are for --ray; give that, too")
-        if self.ray and not in_files:
-            raise typer.BadParameter("--ray is for a file; give --input and --output")
-        if self.ray and int8 and device == "cuda":
-            raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
+        has_cluster = self.ray_address is not None or self.ray_workers is not None
+        refuse_if(
+            has_cluster and not self.ray, "--ray-address and --ray-workers are for --ray; give that, too"
+        )
+        refuse_if(self.ray and not in_files, "--ray is for a file; give --input and --output")
+        refuse_if(
+            self.ray and int8 and device == "cuda",
+            "--int8 is for processors; leave it out, or leave out --device",
+        )
 
     @contextmanager
     def cluster(
-        self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, device: str, threads: int
+        self, work: Any, runs: Sequence[Path], shortlist: Path | None, int8: bool, machine: Machine
     ) -> Iterator[Ahead]:
-        """Within it, the same work done by the workers of the cluster. device: cuda is a GPU for each worker."""
+        """Within it, the same work done by the workers of the cluster, each on what `machine` names."""
         from attendo.inference.batch_ray import Cluster, on_ray
 
-        say("joining the Ray cluster" if self.address else "starting Ray on this machine")
-        on_gpu = device == "cuda"
+        say("joining the Ray cluster" if self.ray_address else "starting Ray on this machine")
+        on_gpu = machine.device == "cuda"
+        threads = machine.threads or 1
         make = Elsewhere(
             work=dataclasses.replace(work, translator=None),
             decoding=work.translator.decoding,
@@ -109,22 +178,37 @@ class RayOptions:
         }
         if shortlist is not None:
             files["shortlist"] = shortlist.read_bytes()
-        with on_ray(make, files, Cluster(self.address, self.workers, threads, int(on_gpu))) as ahead:
+        with on_ray(make, files, Cluster(self.ray_address, self.ray_workers, threads, int(on_gpu))) as ahead:
             yield ahead
 
 
-Threads = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of the processor; else one a core.")]
+Threads = Annotated[int | None, option("N", "Of the processor; else one a core.", min=1, default=...)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Segmented = Annotated[
     Literal["sentence", "paragraph", "none"],
-    typer.Option(
+    option(
+        "UNIT",
+        "Translate by sentence, by paragraph (a line), or none: a text whole.",
         "--segment",
-        metavar="UNIT",
-        help="Translate by sentence, by paragraph (a line), or none: a text whole.",
+        default=...,
     ),
 ]
-OneJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-Spoken = Annotated[Language, typer.Option(metavar="en|ja", help="Of the words.")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine(OptionGroup):
+    """Where a trained model computes."""
+
+    device: Device = "cpu"
+    threads: Threads = None
+
+    def chosen(self) -> str:
+        """The device; as many threads from now on. Raises AttendoError for a device that isn't there."""
+        return chosen_device(self.device, self.threads)
+
+
+OneJson = Annotated[bool, switch("--json", "One JSON object.", default=...)]
+Spoken = Annotated[Language, option("en|ja", "Of the words.", default=...)]
 
 
 def use_threads(threads: int | None) -> None:
@@ -155,20 +239,29 @@ class Drawing:
         return [self.config] if self.alone else configs_of_lines(self.config, number, n)
 
 
-def drawing_of(options: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing, str] | None:
-    """How to draw with these options of SamplingConfig, and what to say at the end; None without a temperature.
+@dataclasses.dataclass(frozen=True)
+class DrawOptions(OptionGroup):
+    """How translations are drawn, where they are: options of SamplingConfig."""
+
+    temperature: float | None = option("T", "Draw, do not search; 1 is the model's own law, 0 greedy.")
+    top_k: int | None = option("K", "Of a draw: only the K likeliest tokens.")
+    top_p: float | None = option("P", "Of a draw: the likeliest, together at least P.")
+    min_p: float | None = option("P", "Of a draw: none below P times the likeliest.")
+    seed: int | None = option("N", "Of a draw: the same seed, the same text.")
+
+
+def drawing_of(given: Mapping[str, Any], n_texts: int, *, in_files: bool) -> tuple[Drawing | None, str]:
+    """How to draw with the given DrawOptions, None without a temperature, and what to say at the end.
 
     A file that is gone on with needs the same seed again: it is 0 if nobody chose one. BadParameter for an option that
     is out of range, or is given without a temperature.
     """
-    given = {name: value for name, value in options.items() if value is not None}
     if "temperature" not in given:
-        if given:
-            name = next(iter(given)).replace("_", "-")
+        for name in given:
             raise typer.BadParameter(
-                f"--{name} is for draws; give --temperature too (1 is the model's own law)"
+                f"{flag(name)} is for draws; give --temperature too (1 is the model's own law)"
             )
-        return None
+        return None, ""
     from attendo.decoding.logit_filters import SamplingConfig
     from attendo.decoding.sampling import fresh_seed
 
@@ -206,38 +299,33 @@ def show(pieces: Iterator[str]) -> None:
     sys.stdout.write(lines.decode("", final=True).replace("\n", " ") + "\n")
 
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")]
-Files = Annotated[
-    list[Path],
-    typer.Argument(metavar="F...", help="Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel."),
-]
+Folder = Annotated[Path, argument("DIR", "The run's folder.")]
+Texts = Annotated[list[str] | None, argument("[TEXT]...", "Else lines on stdin.")]
+Files = Annotated[list[Path], argument("F...", "Rows: a file, a folder, 'a quoted/*.tsv'; or two parallel.")]
 Beam = Annotated[
-    int | None, typer.Option(metavar="N", help="Beam width; 1 is greedy. Else the run's own, mostly 4.")
+    int | None, option("N", "Beam width; 1 is greedy. Else the run's own, mostly 4.", default=...)
 ]
 Penalty = Annotated[
-    float | None, typer.Option(metavar="A", help="GNMT length penalty; 0 is none. Else the run's own.")
+    float | None, option("A", "GNMT length penalty; 0 is none. Else the run's own.", default=...)
 ]
 Columns = Annotated[
     str | None,
-    typer.Option(
-        metavar="C", help="Source and target: source=en,target=ja or 1,2 (default: as in training)."
-    ),
+    option("C", "Source and target: source=en,target=ja or 1,2 (default: as in training).", default=...),
 ]
 Header = Annotated[
     bool | None,
-    typer.Option("--header/--no-header", help="Whether a .tsv file starts with one. Else as in training."),
+    switch("--header/--no-header", "Whether a .tsv file starts with one. Else as in training.", default=...),
 ]
-JsonLines = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+JsonLines = Annotated[bool, switch("--json", "One JSON object a line.", default=...)]
 With = Annotated[
     list[Path] | None,
-    typer.Option("--with", metavar="DIR", help="A run to average with, of the same tokenizer; repeatable."),
+    option("DIR", "A run to average with, of the same tokenizer; repeatable.", "--with", default=...),
 ]
 Input = Annotated[
-    Path | None,
-    typer.Option("--input", metavar="F", help="Lines to work through, perhaps .gz, with --output."),
+    Path | None, option("F", "Lines to work through, perhaps .gz, with --output.", "--input", default=...)
 ]
 Output = Annotated[
-    Path | None, typer.Option("--output", metavar="G", help="Where they go; the same command goes on.")
+    Path | None, option("G", "Where they go; the same command goes on.", "--output", default=...)
 ]
 
 
@@ -299,18 +387,21 @@ def file_done(
     from attendo.inference.batch_files import through_file
     from attendo.training.stopping import stopping
 
-    screen, counts, total = FileScreen(), {}, 0
+    screen = FileScreen()
+    counts = {}
+    total = 0
     with stopping(_interrupt) as stopped:
         try:
             for progress in through_file(source, out, work, request):
-                counts, total = progress.counts, progress.total
+                counts = progress.counts
+                total = progress.total
                 screen.show(progress)
         except KeyboardInterrupt:
-            screen.live.clear()
+            screen.line.clear()
             say(f"stopped; {screen.done} lines are done, and the same command goes on from there")
             return stopped.code or 130
         finally:
-            screen.live.clear()
+            screen.line.clear()
     for line in notes(counts, total):
         say(line)
     say(f"done: {total:,} lines in {duration(time.monotonic() - screen.began)}")
@@ -321,7 +412,7 @@ class FileScreen:
     """How far a file is, with rate and time left: a live line on a terminal, a plain one now and then in a pipe."""
 
     def __init__(self, what: str = "lines"):
-        self.live = Live()
+        self.line = ProgressLine()
         self.what = what
         self.began = self.shown = time.monotonic()
         self.done = "no"
@@ -334,12 +425,13 @@ class FileScreen:
             self.began = self.shown = now  # what came before was reading
             if progress.resumed:
                 say(f"going on: {self.done} lines are done")
-        elif now - self.shown >= (LIVE_EVERY if self.live.on else PLAIN_EVERY):
+        elif now - self.shown >= self.line.every:
             self.shown = now
             rate = (progress.done - progress.resumed) / (now - self.began)
             left = duration((progress.total - progress.done) / rate)
-            line = f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} a second  {left} left"
-            (self.live.show if self.live.on else say)(line)
+            self.line.show(
+                f"{progress.done / progress.total:4.0%}  {self.done} {self.what}  {rate:,.1f} a second  {left} left"
+            )
 
 
 def _interrupt() -> NoReturn:

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from attendo.cli.options import Device, OneJson, Threads, use_threads
+from attendo.cli.options import OneJson, OptionGroup, argument, option, refuse_if, use_threads, with_groups
 from attendo.cli.reporting import say
-from attendo.cli.training_options import (
-    Assignments,
-    Config,
-    CpuMinutes,
-    Epochs,
-    Header,
-    InitFrom,
-    Minutes,
-    Preset,
-    Seed,
-    Steps,
-    Strict,
-    TrainSource,
-    TrainTarget,
-    ValidSide,
-    files_of,
-    joined_settings,
-    one_end,
-)
+from attendo.cli.train import Header, ParallelFiles, SettingOptions, TrainingOptions, files_of, require_data
 from attendo.display.formats import duration, plural
 
 if TYPE_CHECKING:
     from attendo.runs.planning import Outcome, PaperPlan, Plan
+    from attendo.training.scaling import Accelerator
 
-GIB, LABEL = 2**30, 12
+GIB = 2**30
+LABEL = 12
 BESIDE = "and 0.3 GiB of Python and torch; malloc may keep 0.4 of it more"
 COMPILED = "and up to 0.5 GiB of products that oneDNN compiles, one a length"
 HOUR, DAY = 3600.0, 86_400.0
@@ -42,62 +25,42 @@ FEWEST_TOKENS = 4096
 SHARDINGS = {"ddp": "DDP", "fsdp2": "FSDP2"}
 
 
+@dataclass(frozen=True)
+class AcceleratorOptions(OptionGroup):
+    """The accelerators of a plan on paper."""
+
+    accelerator: str = option("NAME", "On paper: a100, h100, h200 or b200.", default="h100")
+    accelerators: int | None = option("N", "How many, on paper; none unless given.", min=1)
+    tokens: float | None = option("T", "Of an update over all of them; else the run's own.", min=1)
+    mfu: float = option("U", "Assumed share of their peak.", min=0.01, max=1, default=0.4)
+    flops: float | None = option("F", "Peak FLOP/s of one, else its data sheet's.", min=1)
+    memory: float | None = option("B", "Its bytes of memory.", min=1)
+    bandwidth: float | None = option("B", "Bytes/s of its network, each way.", min=1)
+    per_node: int | None = option("N", "In a machine, with quicker links; 8 of them.", min=1)
+    latency: float | None = option("S", "Seconds before a message comes.", min=0)
+
+    def named(self) -> Accelerator:
+        """The accelerator of that name, with what is given in place of its data sheet's numbers."""
+        from attendo.training.scaling import named_accelerator
+
+        changes = ("flops", "memory", "bandwidth", "per_node", "latency")
+        return named_accelerator(self.accelerator, {name: getattr(self, name) for name in changes})
+
+
+@with_groups
 def plan(
-    task: Annotated[str, typer.Argument(metavar="TASK", help="As `attendo train` has them.")] = "translation",
-    train: Annotated[
-        list[str] | None, typer.Option(metavar="F", help="Training data; two for parallel files.")
-    ] = None,
-    valid: Annotated[
-        list[str] | None, typer.Option(metavar="F", help="For validation; else split off.")
-    ] = None,
-    train_source: TrainSource = None,
-    train_target: TrainTarget = None,
-    valid_source: ValidSide = None,
-    valid_target: ValidSide = None,
-    columns: Annotated[str | None, typer.Option(metavar="C", help="As `attendo train TASK` has it.")] = None,
-    column: Annotated[str | None, typer.Option(metavar="C", help="The same, of texts.")] = None,
+    *,
+    task: str = argument("TASK", "As `attendo train` has them.", default="translation"),
+    train: list[str] | None = option("F", "Training data; two for parallel files."),
+    valid: list[str] | None = option("F", "For validation; else split off."),
+    parallel: ParallelFiles,
+    columns: str | None = option("C", "As `attendo train TASK` has it."),
+    column: str | None = option("C", "The same, of texts."),
     header: Header = False,
-    preset: Preset = None,
-    config: Config = None,
-    set_: Assignments = None,
-    init_from: InitFrom = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    minutes: Minutes = None,
-    cpu_minutes: CpuMinutes = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    device: Device = "auto",
-    strict: Strict = False,
-    accelerator: Annotated[
-        str, typer.Option(metavar="NAME", help="On paper: a100, h100, h200 or b200.")
-    ] = "h100",
-    accelerators: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="How many, on paper; none unless given.")
-    ] = None,
-    tokens: Annotated[
-        float | None,
-        typer.Option(metavar="T", min=1, help="Of an update over all of them; else the run's own."),
-    ] = None,
-    mfu: Annotated[
-        float, typer.Option(metavar="U", min=0.01, max=1, help="Assumed share of their peak.")
-    ] = 0.4,
-    flops: Annotated[
-        float | None, typer.Option(metavar="F", min=1, help="Peak FLOP/s of one, else its data sheet's.")
-    ] = None,
-    memory: Annotated[float | None, typer.Option(metavar="B", min=1, help="Its bytes of memory.")] = None,
-    bandwidth: Annotated[
-        float | None, typer.Option(metavar="B", min=1, help="Bytes/s of its network, each way.")
-    ] = None,
-    per_node: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="In a machine, with quicker links; 8 of them.")
-    ] = None,
-    latency: Annotated[
-        float | None, typer.Option(metavar="S", min=0, help="Seconds before a message comes.")
-    ] = None,
-    price: Annotated[
-        float | None, typer.Option(metavar="P", min=0, help="Of an hour of one, or of this machine.")
-    ] = None,
+    chosen: SettingOptions,
+    training: TrainingOptions,
+    paper_of: AcceleratorOptions,
+    price: float | None = option("P", "Of an hour of one, or of this machine.", min=0),
     as_json: OneJson = False,
 ) -> int:
     """Predict what training would take, without training.
@@ -109,35 +72,24 @@ def plan(
     """
     from attendo.runs.planning import carried, plain, plan_run
     from attendo.runs.task_specs import family_of
-    from attendo.training.scaling import named_accelerator
 
-    given = {
-        "flops": flops,
-        "memory": memory,
-        "bandwidth": bandwidth,
-        "per_node": per_node,
-        "latency": latency,
-    }
-    named = named_accelerator(accelerator, given)
+    accelerator = paper_of.named()
     family = family_of(task)
-    given_train = _files("--train", task, train, train_source, train_target)
-    given_valid = _files("--valid", task, valid, valid_source, valid_target)
-    options = {
+    given_train = _files("--train", task, train, parallel.train_source, parallel.train_target)
+    given_valid = _files("--valid", task, valid, parallel.valid_source, parallel.valid_target)
+    data = {
         "data.train": given_train or (["stdlib"] if task.endswith("language-model") else None),
         "data.valid": given_valid,
         "data.columns": columns,
         "data.column": column,
         "data.header": header or None,
-        "data.strict": strict or None,
-        "training.seed": seed,
-        **one_end({"steps": steps, "epochs": epochs, "minutes": minutes, "cpu_minutes": cpu_minutes}),
     }
-    tables = joined_settings(family, preset, config, set_, options)
-    if not tables.get("data", {}).get("train"):
-        raise typer.BadParameter("no training data: give --train F")
-    use_threads(threads)
-    made = plan_run(family, tables, say, device, init_from=init_from)
-    paper = None if accelerators is None else carried(made, accelerators, named, tokens, mfu)
+    tables = chosen.joined(family, data | training.settings())
+    require_data(tables)
+    use_threads(training.threads)
+    made = plan_run(family, tables, say, training.device, init_from=chosen.init_from)
+    n = paper_of.accelerators
+    paper = None if n is None else carried(made, n, accelerator, paper_of.tokens, paper_of.mfu)
     if as_json:
         print(json.dumps(plain(made, paper)))
         return 0
@@ -152,8 +104,7 @@ def _files(
     """The files of an option, or the two parallel ones that stand for it."""
     if source is None and target is None:
         return given or None
-    if task != "translation":
-        raise typer.BadParameter(f"{name}-source and {name}-target are of a translator; give {name}")
+    refuse_if(task != "translation", f"{name}-source and {name}-target are of a translator; give {name}")
     return files_of(name, given, source, target)
 
 
@@ -168,7 +119,9 @@ def plan_lines(plan: Plan, price: float | None) -> list[str]:
 
 def _size_lines(plan: Plan) -> list[tuple[str, str]]:
     """Data, model, operations and memory."""
-    model, training, memory = plan.model, plan.training, plan.memory
+    model = plan.model
+    training = plan.training
+    memory = plan.memory
     layers = "+".join(str(n) for n in (model.n_encoder_layers, model.n_decoder_layers) if n)
     sides = {"source": plan.load.source, "target": plan.load.target}
     tokens = " and ".join(f"{n:,.0f} {side}" for side, n in sides.items() if n)
@@ -207,7 +160,8 @@ def _size_lines(plan: Plan) -> list[tuple[str, str]]:
 def _pace_lines(plan: Plan) -> list[tuple[str, str]]:
     """Speed and time."""
     pace = plan.pace
-    unit, how = ("CPU-s" if pace.clock == "CPU" else "s"), ("measured" if pace.measured else "assumed")
+    unit = "CPU-s" if pace.clock == "CPU" else "s"
+    how = "measured" if pace.measured else "assumed"
     tokens = f"{plan.tokens_per_update / pace.seconds:,.0f} tokens/s"
     why = [] if pace.measured else [("", f"no update was tried: {pace.why}")]
     return [

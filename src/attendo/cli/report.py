@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import get_args
 
 import typer
 
-from attendo.cli.options import Spoken
+from attendo.cli.options import Spoken, argument, option
 from attendo.cli.reporting import say, wrote
 
 PAGE, PICTURE = "report.html", "curves.png"
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Folders of runs.")],
-    out: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Where they go; else the first run's folder.")
-    ] = None,
-    across: Annotated[
-        str, typer.Option("--by", metavar="A", help="The axis across: step, minutes or cpu-minutes.")
-    ] = "step",
+    folders: list[Path] = argument("DIR...", "Folders of runs."),
+    out: Path | None = option("FOLDER", "Where they go; else the first run's folder."),
+    across: str = option("A", "The axis across: step, minutes or cpu-minutes.", "--by", default="step"),
     language: Spoken = "en",
 ) -> int:
     """Draw how runs have learned: report.html, which opens offline, and curves.png.

@@ -17,6 +17,7 @@ import typer
 
 from attendo.display.formats import duration
 from attendo.display.i18n import Language, Localized
+from attendo.display.progress import WIDTH, ProgressLine
 from attendo.display.width import ISOLATES, shown
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
     from attendo.data.accounting import LINE_CAP, REMEDIES
     from attendo.errors import AttendoError
 
-    number, rest = 1, b""
+    number = 1
+    rest = b""
     while block := stream.read1(BLOCK):
         *whole, rest = (rest + block).split(b"\n")
         for start in range(0, len(whole), MOST_LINES):
@@ -102,6 +104,11 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
     yield 1, texts
 
 
+def lines_given(texts: list[str] | None) -> Iterator[tuple[int, list[str]]]:
+    """The texts of the command line, otherwise the lines of stdin as they come, in the form of `numbered_chunks`."""
+    return arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes())
+
+
 def refuse_file_name(texts: list[str] | None, remedy: str, argument: str = "TEXT") -> None:
     """BadParameter where the only text is the name of a file: it would be read as the text. argument: of the texts."""
     if not texts or len(texts) != 1:
@@ -124,13 +131,10 @@ def one_line(text: str) -> str:
     return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
 
 
-LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
-"""Seconds between progress lines on a terminal and in a pipe."""
-
 STEADY_STEPS, STEADY_SECONDS, SURELY_STEADY_SECONDS = 20, 10.0, 60.0
 """What a guess of the time left rests on: so many steps and seconds, or more seconds where steps are slow."""
 
-WIDTH, INDENT = 79, "    "
+INDENT = "    "
 
 
 @contextmanager
@@ -145,12 +149,6 @@ def escaping() -> Iterator[None]:
     finally:
         for stream in streams:
             vars(stream).pop("write", None)
-
-
-def unescaped(commands: str) -> None:
-    """Writes what commands the terminal, as it is."""
-    type(sys.stderr).write(sys.stderr, commands)
-    sys.stderr.flush()
 
 
 OPTIONS = (
@@ -218,7 +216,8 @@ def follow(run: TrainingRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
     from attendo.training.stopping import stopping
 
-    screen, speaks = Screen(), run.run.ranks.is_first
+    screen = Screen()
+    speaks = run.run.ranks.is_first
     ended = False
     with stopping(run.stop) as stopped:
         try:
@@ -235,28 +234,11 @@ def follow(run: TrainingRun) -> int:
     return 0
 
 
-class Live:
-    """One line on a terminal's stderr that is written over and over; nothing where stderr is no terminal."""
-
-    def __init__(self):
-        self.on = sys.stderr.isatty()
-
-    def show(self, line: str) -> None:
-        """Puts this line in the place of the one before."""
-        if self.on:
-            unescaped(f"\r\x1b[2K{shown(line[:WIDTH])}")
-
-    def clear(self) -> None:
-        """Takes the line away."""
-        if self.on:
-            unescaped("\r\x1b[2K")
-
-
 class Screen:
     """A training run: progress with rate and time left, evaluations, samples."""
 
     def __init__(self):
-        self.live = Live()
+        self.line = ProgressLine()
         self.shown = 0.0
         self.loss: float | None = None
         self.first: tuple[float, float, int, int] | None = None
@@ -276,14 +258,14 @@ class Screen:
             self._progress(report)
 
     def clear(self) -> None:
-        """Takes the live line away."""
-        self.live.clear()
+        """Removes the line from a terminal."""
+        self.line.clear()
 
     def _progress(self, report: Report) -> None:
         progress = report.progress
         if self.first is None:  # rate and time left are of this sitting
             self.first = (progress.wall_seconds, report.done, progress.tokens, progress.step)
-        if progress.wall_seconds - self.shown < (LIVE_EVERY if self.live.on else PLAIN_EVERY):
+        if progress.wall_seconds - self.shown < self.line.every:
             return
         self.shown = progress.wall_seconds
         elapsed, gained = progress.wall_seconds - self.first[0], report.done - self.first[1]
@@ -292,34 +274,29 @@ class Screen:
         if gained > 0 and (is_steady or elapsed >= SURELY_STEADY_SECONDS):
             left = f"  {duration(elapsed / gained * (1 - report.done))} left"
         rate = f"{(progress.tokens - self.first[2]) / elapsed:,.0f}" if elapsed > 0 else "?"
-        line = (
+        self.line.show(
             f"{report.done:4.0%}  step {progress.step:,}  epoch {progress.epoch + 1}  loss {self.loss:.3f}"
             f"  {rate} tokens/s{left}"
         )
-        if self.live.on:
-            self.live.show(line)
-        else:
-            say(line)
 
 
 class Counter:
     """How many lines a command has done, with the rate, while its results go elsewhere."""
 
     def __init__(self, what: str):
-        self.live = Live()
-        self.live.on = (
-            self.live.on and not sys.stdout.isatty()
-        )  # results on the same screen are progress enough
+        self.line = ProgressLine()
+        # results on the same screen are progress enough
+        self.is_shown = self.line.is_live and not sys.stdout.isatty()
         self.what = what
         self.began = self.shown = time.monotonic()
 
     def show(self, done: int) -> None:
         """Shows it, a few times a second."""
         now = time.monotonic()
-        if now - self.shown > LIVE_EVERY:
+        if self.is_shown and now - self.shown > self.line.every:
             self.shown = now
-            self.live.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} a second")
+            self.line.show(f"{done:,} {self.what}, {done / (now - self.began):,.0f} a second")
 
     def clear(self) -> None:
-        """Takes the line away."""
-        self.live.clear()
+        """Removes the line."""
+        self.line.clear()

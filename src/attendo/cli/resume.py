@@ -1,37 +1,22 @@
-"""attendo resume."""
+"""attendo resume and attendo verify-resume."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from attendo.cli.options import Device
+from attendo.cli.options import Device, Folder, option, refuse_if
 from attendo.cli.reporting import follow, say, silent
-from attendo.cli.training_options import (
-    CpuMinutes,
-    Epochs,
-    Minutes,
-    Steps,
-    one_end,
-    ranks_of,
-)
+from attendo.cli.train import CpuMinutes, Epochs, Minutes, Steps, one_end, ranks_of
 
 
 def resume(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The run's folder.")],
+    folder: Folder,
     steps: Steps = None,
-    more_steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="End after N updates more.")
-    ] = None,
+    more_steps: int | None = option("N", "End after N updates more.", min=1),
     epochs: Epochs = None,
     minutes: Minutes = None,
     cpu_minutes: CpuMinutes = None,
-    threads: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Of the processor; else as many as before.")
-    ] = None,
+    threads: int | None = option("N", "Of the processor; else as many as before.", min=1),
     device: Device = "auto",
 ) -> int:
     """Go on with a run from its newest checkpoint, as if nothing had happened.
@@ -43,17 +28,36 @@ def resume(
     from attendo.training.stopping import Clock
 
     clock = Clock.of_process()
-    ends = {"steps": steps, "more_steps": more_steps, "epochs": epochs}
-    ends = one_end(ends | {"minutes": minutes, "cpu_minutes": cpu_minutes})
+    changes = one_end(
+        steps=steps, more_steps=more_steps, epochs=epochs, minutes=minutes, cpu_minutes=cpu_minutes
+    )
     from attendo.config import read_toml
     from attendo.runs.resume import resumed_run
 
-    changes = {name.removeprefix("training."): value for name, value in ends.items()}
-    if more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise typer.BadParameter(
-            "--more-steps would count anew at each restart by torchrun; give --steps, the total"
-        )
+    refuse_if(
+        more_steps is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1,
+        "--more-steps would count anew at each restart by torchrun; give --steps, the total",
+    )
     config = folder / "config.toml"
     with ranks_of(device, read_toml(config).get("training", {}) if config.exists() else {}) as ranks:
         run = resumed_run(folder, changes, say if ranks.is_first else silent, device, threads, clock, ranks)
         return 0 if run.has_ended else follow(run)
+
+
+def verify_resume(
+    folder: Folder,
+    steps: int | None = option("N", "Replay N steps, and on to the log's next checkpoint; else all.", min=1),
+    device: Device = "auto",
+) -> int:
+    """Prove that a run resumes exactly: make the steps before its newest checkpoint again, and compare.
+
+    They start from the checkpoint before it. Losses, gradient norms and rows are compared at every step by a hash,
+    weights, optimizer and random states at the end, to the last bit. Nothing in the folder changes.
+
+    Example: attendo verify-resume runs/mine
+    """
+    from attendo.runs.resume import verify_resume as verified
+
+    found = verified(folder, steps, say, device)
+    print(found)
+    return 1 if found.differing else 0

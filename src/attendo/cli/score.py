@@ -5,30 +5,27 @@ from __future__ import annotations
 import json
 from itertools import islice
 
+from attendo.cli.evaluate import pairs_of, warn_of_guessing, warn_of_order
 from attendo.cli.options import (
     Columns,
-    Device,
     Files,
     Folder,
     Header,
     JsonLines,
+    Machine,
     Penalty,
-    Threads,
     With,
-    chosen_device,
     make_ready,
     require_files,
+    with_groups,
 )
-from attendo.cli.pairs import pairs_of, warn_of_guessing, warn_of_order
-from attendo.cli.reporting import (
-    MOST_LINES,
-    Counter,
-    say,
-)
+from attendo.cli.reporting import MOST_LINES, Counter, say
 from attendo.cli.translate import candidate_json
 
 
+@with_groups
 def score(
+    *,
     folder: Folder,
     files: Files,
     length_penalty: Penalty = None,
@@ -36,8 +33,7 @@ def score(
     header: Header = None,
     others: With = None,
     as_json: JsonLines = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Print the log-probability (nats, the end included) of given targets and the score, normalized by length.
 
@@ -48,10 +44,13 @@ def score(
     from attendo.inference import Translator
 
     require_files(files)
-    translator = Translator.load(folder, chosen_device(device, threads), others or ())
+    translator = Translator.load(folder, machine.chosen(), others or ())
     make_ready(translator)
     pairs, account = pairs_of(folder, files, columns, header)
-    counter, log_prob, n_tokens, alone = Counter("pairs"), 0.0, 0, len(files) == 1
+    counter = Counter("pairs")
+    log_prob = 0.0
+    n_tokens = 0
+    alone = len(files) == 1
     while chunk := list(islice(pairs, MOST_LINES)):
         texts = [(source, target) for _, source, target in chunk]
         if not n_tokens:

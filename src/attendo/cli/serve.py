@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from attendo.cli.options import Device, Segmented, Threads, chosen_device
+from attendo.cli.options import (
+    Machine,
+    OptionGroup,
+    Segmented,
+    argument,
+    option,
+    refuse_if,
+    switch,
+    with_groups,
+)
 from attendo.errors import AttendoError
 
 NEEDED = (
@@ -25,62 +36,44 @@ NEEDED = (
 )
 
 
-def _limit(help_: str) -> typer.models.OptionInfo:
-    return typer.Option(metavar="N", min=1, help=help_)
+@dataclass(frozen=True)
+class Limits(OptionGroup):
+    """What a server admits at most, and how long it waits: options of ServingConfig, and `watch`."""
+
+    rows: int = option("N", "Texts and beams in a step of a model.", min=1, default=128)
+    timeout: float = option("S", "Seconds after which a request is given up.", default=60.0)
+    drain: float = option("S", "Seconds that requests have to end after SIGTERM.", default=30.0)
+    watch: float | None = option("S", "Every S seconds, load models anew whose files have changed.")
+    max_requests: int = option("N", "Admitted at a time; others get 429.", min=1, default=256)
+    max_cost: int = option("N", "Their tokens x beams x n, at a time.", min=1, default=1_500_000)
+    max_body: int = option("N", "Bytes of a request.", min=1, default=1 << 20)
+    max_texts: int = option("N", "Texts of a request.", min=1, default=256)
+    max_characters: int = option("N", "Characters of a text.", min=1, default=50_000)
+    max_beam: int = option("N", "Beam of a request.", min=1, default=16)
+    max_n: int = option("N", "Answers to a text.", min=1, default=16)
+    max_tokens: int = option("N", "Tokens of an answer.", min=1, default=2048)
 
 
+@with_groups
 def serve(
-    folders: Annotated[list[Path], typer.Argument(metavar="DIR", help="The runs' folders.")],
-    host: Annotated[
-        str, typer.Option(metavar="H", help="Where to listen; 0.0.0.0: everywhere.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="P", min=0, max=65535, help="0: any free one.")] = 8000,
-    api_key_file: Annotated[
-        Path | None, typer.Option(metavar="F", help="Keys that are let in, one a line; # is a comment.")
-    ] = None,
-    no_key: Annotated[
-        bool, typer.Option("--no-key", help="With --host: anybody may ask, and it is meant.")
-    ] = False,
-    source: Annotated[
-        str | None, typer.Option("--from", metavar="L", help="Source language where a card has none, as en.")
-    ] = None,
-    target: Annotated[
-        str | None, typer.Option("--to", metavar="L", help="Target language where a card has none, as ja.")
-    ] = None,
-    look: Annotated[bool, typer.Option("--look", help="Give the microscope's data, too.")] = False,
-    page: Annotated[bool, typer.Option("--page/--no-page", help="Whether / is a page for people.")] = True,
-    cors: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ORIGIN", help="A page elsewhere that may ask, as https://a.org; repeatable."),
-    ] = None,
+    *,
+    folders: list[Path] = argument("DIR", "The runs' folders."),
+    host: str = option("H", "Where to listen; 0.0.0.0: everywhere.", default="127.0.0.1"),
+    port: int = option("P", "0: any free one.", min=0, max=65535, default=8000),
+    api_key_file: Path | None = option("F", "Keys that are let in, one a line; # is a comment."),
+    no_key: bool = switch("--no-key", "With --host: anybody may ask, and it is meant."),
+    source: str | None = option("L", "Source language where a card has none, as en.", "--from"),
+    target: str | None = option("L", "Target language where a card has none, as ja.", "--to"),
+    look: bool = switch("--look", "Give the microscope's data, too."),
+    page: bool = switch("--page/--no-page", "Whether / is a page for people.", default=True),
+    cors: list[str] | None = option("ORIGIN", "A page elsewhere that may ask, as https://a.org; repeatable."),
     segment: Segmented = "sentence",
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Compute in 8-bit numbers: faster, a little less exact.")
-    ] = False,
-    rows: Annotated[int, _limit("Texts and beams in a step of a model.")] = 128,
-    timeout: Annotated[
-        float, typer.Option(metavar="S", help="Seconds after which a request is given up.")
-    ] = 60.0,
-    drain: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that requests have to end after SIGTERM.")
-    ] = 30.0,
-    watch: Annotated[
-        float | None,
-        typer.Option(metavar="S", help="Every S seconds, load models anew whose files have changed."),
-    ] = None,
-    max_requests: Annotated[int, _limit("Admitted at a time; others get 429.")] = 256,
-    max_cost: Annotated[int, _limit("Their tokens x beams x n, at a time.")] = 1_500_000,
-    max_body: Annotated[int, _limit("Bytes of a request.")] = 1 << 20,
-    max_texts: Annotated[int, _limit("Texts of a request.")] = 256,
-    max_characters: Annotated[int, _limit("Characters of a text.")] = 50_000,
-    max_beam: Annotated[int, _limit("Beam of a request.")] = 16,
-    max_n: Annotated[int, _limit("Answers to a text.")] = 16,
-    max_tokens: Annotated[int, _limit("Tokens of an answer.")] = 2048,
+    int8: bool = switch("--int8", "Compute in 8-bit numbers: faster, a little less exact."),
+    limits: Limits,
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Of the log on stderr, a line a request.")
     ] = "text",
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Serve trained models over HTTP until Ctrl-C or SIGTERM: to programs, and to people by a page at /.
 
@@ -102,13 +95,14 @@ def serve(
     """
     if any(find_spec(name) is None for name in NEEDED):
         raise AttendoError('serve needs FastAPI and uvicorn: pip install "attendo[serve]"')
-    for name, value in (("--timeout", timeout), ("--drain", drain), ("--watch", watch)):
+    for name in ("timeout", "drain", "watch"):
+        value = getattr(limits, name)
         if value is not None and not 0 < value < float("inf"):
-            raise typer.BadParameter(f"{name} {value:g}: give seconds, more than 0")
-    if int8 and device == "cuda":
-        raise typer.BadParameter("--int8 is for processors; leave it out, or leave out --device")
-    if not host:
-        raise typer.BadParameter("--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
+            raise typer.BadParameter(f"--{name} {value:g}: give seconds, more than 0")
+    refuse_if(
+        int8 and machine.device == "cuda", "--int8 is for processors; leave it out, or leave out --device"
+    )
+    refuse_if(not host, "--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
     from attendo.data.language_names import require_code
 
     require_code("--from", source)
@@ -127,34 +121,20 @@ def serve(
     for folder in folders:
         if not folder.is_dir():
             raise AttendoError(f"{folder} is no folder; give the folder of a run, as attendo train wrote it")
-    config = ServingConfig(
-        rows=rows,
-        max_requests=max_requests,
-        max_cost=max_cost,
-        max_body=max_body,
-        max_texts=max_texts,
-        max_characters=max_characters,
-        max_beam=max_beam,
-        max_n=max_n,
-        max_tokens=max_tokens,
-        timeout=timeout,
-        drain=drain,
-    )
+    given = limits.given()
+    watch = given.pop("watch", None)
+    config = ServingConfig(**given)
     models = ModelRegistry(
         folders,
-        rows=rows,
-        device=chosen_device(device, threads),
+        rows=config.rows,
+        device=machine.chosen(),
         source=source,
         target=target,
         int8=int8,
         segment=segment,
     )
     state = State(models, config, keys, look, page, origins, names_of(host), Log(log_format))
-    return _left(serve_models(state, host, port, watch=watch, ready=_tell))
-
-
-def _tell(address: str) -> None:
-    print(address, flush=True)
+    return _left(serve_models(state, host, port, watch=watch, ready=partial(print, flush=True)))
 
 
 def _origin(origin: str) -> str:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from attendo.cli.options import Columns, Files, Folder, Header
-from attendo.cli.pairs import pairs_of
+from attendo.cli.evaluate import pairs_of
+from attendo.cli.options import Columns, Files, Folder, Header, option
 from attendo.cli.reporting import Counter, say
 
 
 def shortlist(
     folder: Folder,
     files: Files,
-    out: Annotated[Path, typer.Option(metavar="G", help="Where the shortlist is written.")],
-    per_token: Annotated[
-        int, typer.Option(metavar="K", min=1, help="The most probable targets of each source token.")
-    ] = 50,
-    frequent: Annotated[
-        int, typer.Option(metavar="N", min=0, help="The most frequent targets, for every text.")
-    ] = 100,
+    out: Path = option("G", "Where the shortlist is written.", default=...),
+    per_token: int = option("K", "The most probable targets of each source token.", min=1, default=50),
+    frequent: int = option("N", "The most frequent targets, for every text.", min=0, default=100),
     columns: Columns = None,
     header: Header = None,
 ) -> int:

@@ -8,7 +8,7 @@ import sys
 from collections import Counter as Counts
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -16,37 +16,30 @@ from attendo.cli.options import (
     OF_DRAWS,
     OF_STREAMS,
     Beam,
-    Device,
     Drawing,
+    DrawOptions,
     Folder,
     Input,
     JsonLines,
-    OnRay,
+    Machine,
     Output,
     Penalty,
-    RayAddress,
     RayOptions,
-    RayWorkers,
     Segmented,
-    Threads,
+    Texts,
     With,
     both_files,
-    chosen_device,
     drawing_of,
     file_done,
     make_ready,
+    option,
     refuse,
+    refuse_if,
     show,
+    switch,
+    with_groups,
 )
-from attendo.cli.reporting import (
-    Counter,
-    arguments_as_lines,
-    numbered_chunks,
-    one_line,
-    refuse_file_name,
-    say,
-    stdin_bytes,
-)
+from attendo.cli.reporting import Counter, arguments_as_lines, lines_given, one_line, refuse_file_name, say
 
 if TYPE_CHECKING:
     from attendo.data.segments import Segment
@@ -73,7 +66,8 @@ class TranslationLines:
         self, number: int, texts: list[str], counter: Counter | None = None
     ) -> tuple[list[str], Counts[str]]:
         """The output of each line, and counts; with a counter, each translation without an end is also said."""
-        counts, found = Counts[str](), self._found(number, texts)
+        counts = Counts[str]()
+        found = self._found(number, texts)
         for line, translation in enumerate(found, number):
             counts["split"] += translation.parts > 1
             counts[translation.loop] += 1
@@ -86,27 +80,12 @@ class TranslationLines:
         return [self._line(line, translation) for line, translation in enumerate(found, number)], counts
 
     def _found(self, number: int, texts: list[str]) -> list[Translation]:
-        config, prefixes = self.config, self.prefix or None
+        config = self.config
+        options: dict[str, Any] = {"length_penalty": config.length_penalty, "longest": self.longest}
+        options |= {"segment": self.segment, "prefixes": self.prefix or None, "alignments": self.alignments}
         if self.drawing is not None:
-            return self.translator.sample(
-                texts,
-                self.drawing.configs(number, len(texts)),
-                config.length_penalty,
-                longest=self.longest,
-                segment=self.segment,
-                prefixes=prefixes,
-                alignments=self.alignments,
-            )
-        return self.translator.translate(
-            texts,
-            beam=config.beam,
-            n_best=config.n_best,
-            length_penalty=config.length_penalty,
-            longest=self.longest,
-            segment=self.segment,
-            prefixes=prefixes,
-            alignments=self.alignments,
-        )
+            return self.translator.sample(texts, self.drawing.configs(number, len(texts)), **options)
+        return self.translator.translate(texts, beam=config.beam, n_best=config.n_best, **options)
 
     def request(self, folder: Path, others: list[Path], shortlist: Path | None) -> dict[str, Any]:
         """All that the translations depend on, apart from the texts."""
@@ -165,68 +144,35 @@ def candidate_json(found: Candidate) -> dict[str, Any]:
     return values
 
 
-LEFT, WIDTH = 12, 79
+LEFT = 12
+WIDTH = 79
 
 
+@with_groups
 def translate(
+    *,
     folder: Folder,
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT]...", help="Else lines on stdin.")
-    ] = None,
+    texts: Texts = None,
     beam: Beam = None,
-    n_best: Annotated[
-        int | None, typer.Option(metavar="N", help="Print the N best of each line, N at most the beam.")
-    ] = None,
+    n_best: int | None = option("N", "Print the N best of each line, N at most the beam."),
     length_penalty: Penalty = None,
-    longest: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="The most tokens of a piece (default: as seen in training)."),
-    ] = None,
+    longest: int | None = option("N", "The most tokens of a piece (default: as seen in training)."),
     segment: Segmented = "sentence",
     others: With = None,
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Search in 8-bit numbers: faster, a little less exact.")
-    ] = False,
-    shortlist: Annotated[
-        Path | None, typer.Option(metavar="F", help="Of attendo shortlist: faster for few texts at a time.")
-    ] = None,
-    prefix: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What each translation begins with; whole words.")
-    ] = None,
-    alignments: Annotated[
-        bool, typer.Option("--alignments", help="Behind a tab, which source token each token looks at.")
-    ] = False,
-    temperature: Annotated[
-        float | None,
-        typer.Option(metavar="T", help="Draw, do not search; 1 is the model's own law, 0 greedy."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="K", help="Of a draw: only the K likeliest tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Of a draw: the likeliest, together at least P.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Of a draw: none below P times the likeliest.")
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option(metavar="N", help="Of a draw: the same seed, the same text.")
-    ] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="One TEXT, greedy, shown as it is found.")] = False,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", metavar="K=V", help="Of the search, as decoding.no_repeat_ngram=3; repeatable."
-        ),
-    ] = None,
+    int8: bool = switch("--int8", "Search in 8-bit numbers: faster, a little less exact."),
+    shortlist: Path | None = option("F", "Of attendo shortlist: faster for few texts at a time."),
+    prefix: str | None = option("TEXT", "What each translation begins with; whole words."),
+    alignments: bool = switch("--alignments", "Behind a tab, which source token each token looks at."),
+    draw: DrawOptions,
+    stream: bool = switch("--stream", "One TEXT, greedy, shown as it is found."),
+    set_: list[str] | None = option(
+        "K=V", "Of the search, as decoding.no_repeat_ngram=3; repeatable.", "--set"
+    ),
     source: Input = None,
     out: Output = None,
-    ray: OnRay = False,
-    ray_address: RayAddress = None,
-    ray_workers: RayWorkers = None,
+    cluster: RayOptions,
     as_json: JsonLines = False,
-    device: Device = "cpu",
-    threads: Threads = None,
+    machine: Machine,
 ) -> int:
     """Translate texts, each line of stdin, or a file: one output line for each input line, in order.
 
@@ -258,31 +204,28 @@ def translate(
 
     files = both_files(source, out, bool(texts))
     refuse_file_name(texts, "give < FILE, or --input FILE --output G")
-    if prefix and has_surrogate(prefix):
-        raise typer.BadParameter("--prefix is not UTF-8; type it in a UTF-8 terminal")
+    refuse_if(prefix and has_surrogate(prefix), "--prefix is not UTF-8; type it in a UTF-8 terminal")
     searched = {"--beam": beam is not None, "--n-best": (n_best or 1) > 1}
-    options = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p, "seed": seed}
-    drawing, note = drawing_of(options, len(texts or []), in_files=files is not None) or (None, "")
+    drawing, note = drawing_of(draw.given(), len(texts or []), in_files=files is not None)
     if drawing:
         refuse("--temperature", searched, set_ or [], OF_DRAWS)
     if stream:
-        if len(texts or []) != 1:
-            raise typer.BadParameter("--stream is for one TEXT; give it on the command line")
+        refuse_if(len(texts or []) != 1, "--stream is for one TEXT; give it on the command line")
         shown = {"--temperature": drawing is not None, "--json": as_json, "--alignments": alignments}
         refuse("--stream", searched | {"--beam": beam not in (None, 1)} | shown, set_ or [], OF_STREAMS)
-    cluster = RayOptions(ray, ray_address, ray_workers)
-    cluster.check(files is not None, int8, device)
-    translator = Translator.load(folder, chosen_device("cpu" if ray else device, threads), others or ())
+    cluster.check(files is not None, int8, machine.device)
+    loading = dataclasses.replace(machine, device="cpu") if cluster.ray else machine
+    translator = Translator.load(folder, loading.chosen(), others or ())
     _set_search(translator, set_ or [])
     if shortlist is not None:
         from attendo.decoding.shortlist import load_shortlist
 
         translator.shortlist = load_shortlist(shortlist, translator.tokenizer)
     config = translator.config(beam, n_best, length_penalty)
-    if int8 and config.coverage_penalty and not (drawing or stream):
-        raise typer.BadParameter(
-            "--int8 gives no attention for decoding.coverage_penalty; leave one of them out"
-        )
+    refuse_if(
+        int8 and config.coverage_penalty and not (drawing or stream),
+        "--int8 gives no attention for decoding.coverage_penalty; leave one of them out",
+    )
     work = TranslationLines(
         translator, config, longest, segment, n_best or 1, as_json, prefix or "", alignments, drawing
     )
@@ -293,13 +236,15 @@ def translate(
         return 0
     if files:
         request = work.request(folder, others or [], shortlist) | {"int8": int8}
-        if not ray:
+        if not cluster.ray:
             return file_done(*files, work, request, work.notes)
         runs = [folder, *(others or [])]
-        with cluster.cluster(work, runs, shortlist, int8, device, threads or 1) as ahead:
+        with cluster.cluster(work, runs, shortlist, int8, machine) as ahead:
             return file_done(*files, ahead, request, work.notes)
-    counter, counts, n_lines = Counter("lines"), Counts[str](), 0
-    for number, chunk in arguments_as_lines(texts) if texts else numbered_chunks(stdin_bytes()):
+    counter = Counter("lines")
+    counts = Counts[str]()
+    n_lines = 0
+    for number, chunk in lines_given(texts):
         lines, found = work(number, chunk, counter)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
         sys.stdout.flush()

@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from attendo.display.i18n import Language, Localized
-from attendo.display.width import clusters, columns, fitted, isolated, padded
-from attendo.display.wrapping import flowed
+from attendo.display.width import clusters, columns, fitted, flowed, isolated, padded
 
 SHADES = ((0.80, "█"), (0.60, "▓"), (0.35, "▒"), (0.15, "░"), (0.05, "·"))
 """The smallest weight of each shade; a smaller one leaves the cell blank."""

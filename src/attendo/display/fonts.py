@@ -40,7 +40,8 @@ def fonts_for(text: str) -> tuple[list[str], set[str]]:
     Reads installed fonts one by one until nothing is missing, so a text that the base font has costs nothing.
     """
     wanted = set(text)
-    chosen, drawable = [BASE], wanted & _characters(str(findfont(BASE)))
+    chosen = [BASE]
+    drawable = wanted & _characters(str(findfont(BASE)))
     for family, path in _others() if wanted - drawable else ():
         if found := (wanted - drawable) & _characters(path):
             chosen.append(family)

@@ -20,7 +20,7 @@ def table_lines(heads: Sequence[str], rows: Sequence[Sequence[str | float]], wid
     from attendo.display.width import columns, fitted, shown
 
     texts = [[shown(_text(cell)) for cell in row] for row in rows]
-    sizes = [max(columns(text) for text in column) for column in zip(heads, *texts, strict=True)]
+    sizes = [max(map(columns, column)) for column in zip(heads, *texts, strict=True)]
     over = sum(sizes) + 2 * (len(sizes) - 1) - width
     if over > 0:
         sizes[0] = max(8, sizes[0] - over)

@@ -1,17 +1,25 @@
-"""How wide a text is where every character has its column, and texts cut and wrapped to such a width."""
+"""How wide a text is where every character has its column, and texts cut and wrapped to such a width.
+
+Japanese lines are broken without spaces.
+"""
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from itertools import chain
 
 _COMMANDS = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-EMOJI = "\ufe0f"
-"""Asks for the character before it to be drawn as an emoji."""
 ISOLATES = "\u2068\u2069"
 """The marks around a text whose direction is to change nothing beside it."""
+
+
+_PIECES = re.compile(r"\s+|[^\s\u3000-\u9fff\uf900-\uffef]+|.", re.DOTALL)
+"""Spaces, runs of narrow characters, single wide ones."""
+_NEVER_FIRST = "、。」』)〕】・：；！？，．,:;!?）ーぁぃぅぇぉっゃゅょァィゥェォッャュョ々…"
+_NEVER_LAST = "「『(（〔【"
 
 
 def shown(text: str, kept: str = "") -> str:
@@ -30,21 +38,14 @@ def shown(text: str, kept: str = "") -> str:
 def columns(text: str) -> int:
     """How many columns of a terminal a text takes: two for a wide character, none for one that combines.
 
-    Width as in Unicode's annex 11; characters of ambiguous width count as one, as in most terminals. What U+FE0F
-    makes an emoji takes two.
+    Width as rich has it, in Unicode's annex 11; characters of ambiguous width count as one, as in most terminals.
 
     >>> columns("rain"), columns("雨"), columns("e\\u0301"), columns("☀\\ufe0f")
     (4, 2, 1, 2)
     """
-    if EMOJI not in text:
-        return sum(map(_width, text))
-    return sum(2 if EMOJI in cluster else sum(map(_width, cluster)) for cluster in clusters(text))
+    from rich.cells import cell_len
 
-
-def _width(c: str) -> int:
-    if unicodedata.category(c) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(c) in "WF" else 1
+    return cell_len(text)
 
 
 def clusters(text: str) -> list[str]:
@@ -53,13 +54,9 @@ def clusters(text: str) -> list[str]:
     >>> [len(cluster) for cluster in clusters("e\\u0301雨")]
     [2, 1]
     """
-    found: list[str] = []
-    for c in text:
-        if found and _width(c) == 0:
-            found[-1] += c
-        else:
-            found.append(c)
-    return found
+    from rich.cells import split_graphemes
+
+    return [text[start:end] for start, end, _ in split_graphemes(text)[0]]
 
 
 def fitted(text: str, width: int) -> str:
@@ -70,7 +67,8 @@ def fitted(text: str, width: int) -> str:
     """
     if columns(text) <= width:
         return text
-    kept, used = "", 0
+    kept = ""
+    used = 0
     for cluster in clusters(text):
         used += columns(cluster)
         if used > width - 1:
@@ -104,23 +102,54 @@ def isolated(text: str) -> str:
     return text
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width` columns, broken at spaces where there are any.
+def flowed(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width` columns, the second and all further ones behind `indent`.
 
-    >>> wrapped("a strong wind", 8)
+    A line break in the text stays. A line is broken at a space or beside a Japanese character, but no line begins
+    with what closes or ends with what opens; a run too long for a line is cut.
+
+    >>> flowed("a strong wind", 8)
     ['a strong', 'wind']
+    >>> flowed("rain\\nsnow", 8)
+    ['rain', 'snow']
+    >>> flowed("強い風が吹く。", 12, "  ")
+    ['強い風が吹', '  く。']
     """
-    lines, line = [], ""
-    for word in text.split(" "):
-        joined = f"{line} {word}" if line else word
-        if columns(joined) <= width:
-            line = joined
+    if "\n" in text:
+        first, *rest = text.split("\n")
+        behind = (flowed(indent + part, width, indent) for part in rest)
+        return [*flowed(first, width, indent), *chain(*behind)]
+    start = text[: len(text) - len(text.lstrip())]
+    lines, line = [], start
+    for piece in _joined(_PIECES.findall(" ".join(text.split()))):
+        if columns(line + piece.rstrip()) <= width:
+            line += piece
             continue
-        lines += [line] if line else []
-        line = ""
-        for cluster in clusters(word):
+        lines, line = [*lines, line.rstrip()] if line.strip() else lines, indent
+        for cluster in clusters(piece.lstrip()):
             if columns(line + cluster) > width:
-                lines.append(line)
-                line = ""
+                lines, line = [*lines, line], indent
             line += cluster
-    return [*lines, line]
+    return [*lines, line.rstrip()]
+
+
+def beside(label: str, text: str, width: int) -> list[str]:
+    """A text after a label, wrapped to `width` columns beside it.
+
+    >>> beside("! ", "a strong wind", 10)
+    ['! a strong', '  wind']
+    """
+    left = columns(label)
+    first, *rest = flowed(text, width - left)
+    return [label + first, *(" " * left + part for part in rest)]
+
+
+def _joined(pieces: list[str]) -> list[str]:
+    """The pieces with those put together between which no line may break."""
+    found: list[str] = []
+    for piece in pieces:
+        if found and not piece.isspace() and (piece[0] in _NEVER_FIRST or found[-1][-1] in _NEVER_LAST):
+            found[-1] += piece
+        else:
+            found.append(piece)
+    return found

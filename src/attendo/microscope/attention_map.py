@@ -14,8 +14,7 @@ from jaxtyping import Float
 
 from attendo.display.charts import CELL, shade, shade_legend, standing
 from attendo.display.i18n import Language, Localized
-from attendo.display.width import columns, fitted, isolated, padded, shown
-from attendo.display.wrapping import flowed
+from attendo.display.width import columns, fitted, flowed, isolated, padded, shown
 from attendo.errors import AttendoError
 from attendo.inspecting.measures import entropy
 from attendo.microscope.answers import darkest, layer_of, outcome

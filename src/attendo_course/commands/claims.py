@@ -15,8 +15,7 @@ import typer
 from attendo.cli.options import OneJson, Spoken
 from attendo.cli.reporting import wrote
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import filled
-from attendo.display.wrapping import beside
+from attendo.display.width import beside, filled
 from attendo_course.commands.terminal import pick, terminal_width
 
 if TYPE_CHECKING:
@@ -147,7 +146,7 @@ def _count(found: list[tuple[Claim, Finding]], seconds: float) -> Localized:
 def _claim_lines(claim: Claim, finding: Finding, language: Language) -> list[str]:
     """A claim in full: the statement, the condition, the derivation, the figures, the picture."""
     from attendo.display.charts import picture_lines
-    from attendo.display.wrapping import flowed
+    from attendo.display.width import flowed
 
     width = terminal_width()
     verdict, source = _verdict(claim, finding).text(language), claim.source.text(language)

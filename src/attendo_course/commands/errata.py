@@ -10,8 +10,7 @@ import typer
 
 from attendo.cli.options import OneJson, Spoken
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import filled
-from attendo.display.wrapping import beside
+from attendo.display.width import beside, filled
 from attendo_course.commands.terminal import pick, terminal_width
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def _erratum_lines(
     erratum: Erratum, outcomes: dict[str, tuple[Snippet, str]], language: Language
 ) -> list[str]:
     """An erratum in full: both forms in words and in code, and what the code gives."""
-    from attendo.display.wrapping import flowed
+    from attendo.display.width import flowed
 
     head = f"{erratum.number}  {erratum.title.text(language)} — {_mark(erratum).text(language)}"
     width = terminal_width()

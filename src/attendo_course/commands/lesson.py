@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from attendo.cli.options import Spoken
-from attendo.cli.reporting import LIVE_EVERY, Live, say
+from attendo.cli.reporting import say
 from attendo.display.formats import duration
 from attendo.display.i18n import Localized
+from attendo.display.progress import ProgressLine
 from attendo.display.tables import WIDTH, table_lines
 
 if TYPE_CHECKING:
@@ -109,25 +110,25 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
 
 def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
     """The pieces; on a terminal one line tells, until each is there, how much of the time has passed."""
-    live, began = Live(), time.process_time()
+    line, began = ProgressLine(), time.process_time()
     while True:
         done = threading.Event()
 
         def tick(done: threading.Event = done) -> None:
-            while not done.wait(LIVE_EVERY):
+            while not done.wait(line.every):
                 spent = duration(time.process_time() - began)
-                live.show(f"training: {spent} of about {duration(60 * cpu_minutes)} of CPU time")
+                line.show(f"training: {spent} of about {duration(60 * cpu_minutes)} of CPU time")
 
         thread = threading.Thread(target=tick, daemon=True)
-        if live.on:
+        if line.is_live:
             thread.start()
         try:
             piece = next(pieces, None)
         finally:
             done.set()
-            if live.on:
+            if line.is_live:
                 thread.join()
-            live.clear()
+            line.clear()
         if piece is None:
             return
         yield piece
@@ -140,7 +141,7 @@ def _listed(lesson: Lesson, language: Language) -> list[str | float]:
 
 
 def _paragraph(text: str) -> list[str]:
-    from attendo.display.wrapping import flowed
+    from attendo.display.width import flowed
 
     return flowed(text, WIDTH)
 

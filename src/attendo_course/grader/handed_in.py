@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attendo.display.i18n import Language, Localized
-from attendo.display.wrapping import beside
+from attendo.display.width import beside
 from attendo.errors import AttendoError
 from attendo_course.book import translated
 from attendo_course.grader.checker import PROPERTIES, refuse_unknown, try_file

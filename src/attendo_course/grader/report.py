@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from attendo.display.i18n import Language, Localized, labelled
-from attendo.display.width import filled
-from attendo.display.wrapping import beside, flowed
+from attendo.display.width import beside, filled, flowed
 from attendo_course.book import translated
 from attendo_course.grader.trials import Failure, Property, numbers
 

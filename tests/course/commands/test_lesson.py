@@ -77,7 +77,7 @@ def test_a_quick_look_warns_above_the_table_and_concludes_nothing(small):
 
 def test_on_a_terminal_one_line_tells_the_time_while_a_piece_is_made(monkeypatch, capsys):
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(lesson, "LIVE_EVERY", 0.01)
+    monkeypatch.setattr("attendo.display.progress.LIVE_EVERY", 0.01)
 
     def slow():
         time.sleep(0.1)
@@ -85,7 +85,7 @@ def test_on_a_terminal_one_line_tells_the_time_while_a_piece_is_made(monkeypatch
 
     assert list(lesson.waiting(slow(), 2.0)) == [W]
     shown = capsys.readouterr().err
-    assert "of about 2:00 min of CPU time" in shown and shown.endswith("\r\x1b[2K")
+    assert "of about 2:00 min of CPU time" in shown and shown.endswith("\x1b[1A\x1b[2K")
 
 
 def test_in_japanese_the_columns_stay(small):

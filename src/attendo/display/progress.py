@@ -1,0 +1,61 @@
+"""Progress of long work on stderr: one line that is redrawn on a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING, cast
+
+from attendo.display.width import shown
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+LIVE_EVERY, PLAIN_EVERY = 0.2, 10.0
+"""Seconds between progress lines on a terminal and in a pipe."""
+WIDTH = 79
+
+
+class ProgressLine:
+    """The newest state of long work; `is_live` on a terminal, where each line replaces the one before."""
+
+    def __init__(self):
+        self.is_live = sys.stderr.isatty()
+        self.every = LIVE_EVERY if self.is_live else PLAIN_EVERY
+        self._live: Live | None = None
+
+    def show(self, line: str) -> None:
+        """Draws the line in the place of the one before; in a pipe, prints it."""
+        if not self.is_live:
+            sys.stderr.write(f"{line}\n")
+            sys.stderr.flush()
+            return
+        from rich.text import Text
+
+        if self._live is None:
+            self._live = _begun()
+        self._live.update(Text(shown(line), no_wrap=True, overflow="crop"), refresh=True)
+
+    def clear(self) -> None:
+        """Removes the line from the terminal."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def _begun() -> Live:
+    """A line of the terminal that rich draws; it commands the terminal, so it is written past `escaping`."""
+    from rich.console import Console
+    from rich.live import Live
+
+    stderr = sys.stderr
+    file = SimpleNamespace(write=lambda text: type(stderr).write(stderr, text), flush=stderr.flush)
+    console = Console(
+        file=cast(IO[str], file), force_terminal=True, color_system=None, width=WIDTH, _environ={}
+    )
+    live = Live(
+        console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+    )
+    live.start()
+    console.show_cursor(True)  # a process that is killed would leave the terminal without one
+    return live
