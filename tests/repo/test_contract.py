@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,17 @@ def test_the_public_face_has_what_it_names():
     assert set(attendo.__all__) <= set(dir(attendo))
     with pytest.raises(AttributeError, match="no attribute 'tanslate'"):
         attendo.tanslate  # noqa: B018
+
+
+def test_each_package_names_its_public_interface():
+    """`__all__` of each package of attendo; all of them together are few enough to know, and to keep."""
+    packages = sorted(file.parent.name for file in (ROOT / "src" / "attendo").glob("*/__init__.py"))
+    modules = [import_module("attendo"), *(import_module(f"attendo.{package}") for package in packages)]
+    assert [module.__name__ for module in modules if not hasattr(module, "__all__")] == []
+    assert sum(len(module.__all__) for module in modules) <= 180
+    for module in modules:
+        assert sorted(set(module.__all__)) == sorted(module.__all__), module.__name__
+        assert [name for name in module.__all__ if not hasattr(module, name)] == [], module.__name__
 
 
 def test_the_layer_contract_names_every_floor():
