@@ -117,6 +117,11 @@ def test_every_link_and_anchor_leads_somewhere(site):
     assert broken == []
 
 
+def test_a_backslash_breaks_the_line(site):
+    shown = site["theory/en/nyu.html"].path.read_text(encoding="utf-8")
+    assert "qᵀk has variance d.<br" in shown
+
+
 def test_nothing_is_fetched_from_another_host(site):
     elsewhere = {
         (address, link) for address, page in site.items() for link in page.fetched if urlsplit(link).netloc
