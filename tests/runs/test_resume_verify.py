@@ -34,12 +34,8 @@ def ended(tmp_path_factory, file):
     """A run with checkpoints at steps 3, 4, 6 and 9."""
     folder = tmp_path_factory.mktemp("ended") / "run"
     finished(small_run(folder, file, **SETTINGS))
-    assert [path.name for path in checkpoints(folder / "checkpoints")] == [
-        "step-3",
-        "step-4",
-        "step-6",
-        "step-9",
-    ]
+    names = [path.name for path in checkpoints(folder / "checkpoints")]
+    assert names == ["step-3", "step-4", "step-6", "step-9"]
     return folder
 
 

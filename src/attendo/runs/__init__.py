@@ -12,12 +12,22 @@ from attendo.custom_modules import CustomModules
 from attendo.inference import load
 
 if TYPE_CHECKING:
+    from attendo.runs.init_from import with_adapter
     from attendo.runs.planning import plan_run
     from attendo.runs.resume import resumed_run, verify_resume
     from attendo.runs.task_specs import TaskSpec
     from attendo.runs.training_run import TrainingRun, new_run
 
-__all__ = ["TaskSpec", "TrainingRun", "new_run", "plan_run", "resumed_run", "train", "verify_resume"]
+__all__ = [
+    "TaskSpec",
+    "TrainingRun",
+    "new_run",
+    "plan_run",
+    "resumed_run",
+    "train",
+    "verify_resume",
+    "with_adapter",
+]
 
 _MODULES = {
     "TaskSpec": "task_specs",
@@ -26,6 +36,7 @@ _MODULES = {
     "plan_run": "planning",
     "resumed_run": "resume",
     "verify_resume": "resume",
+    "with_adapter": "init_from",
 }
 
 
