@@ -113,11 +113,13 @@ class ModelConfig:
                 raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(map(str, choices))}")
         for least, names in _AT_LEAST.items():
             for name in names:
-                value, below = getattr(self, name), 1 if name.endswith("dropout") else _BELOW
+                value = getattr(self, name)
+                below = 1 if name.endswith("dropout") else _BELOW
                 if value is not None and not least <= value < below:
                     raise ValueError(f"{name}={str(value)[:40]} must be at least {least} and below {below:,}")
         for name, (other, values) in _USED_WITH.items():
-            value, used = getattr(self, name), getattr(self, other) in values
+            value = getattr(self, name)
+            used = getattr(self, other) in values
             if not used and value != type(self).__dataclass_fields__[name].default:
                 raise ValueError(
                     f"{name}={value!r} means nothing with {other}={getattr(self, other)!r}; leave it out, or set"
@@ -158,7 +160,8 @@ class ModelConfig:
     def _check_heads(self):
         divided = [] if self.head_dim is not None else [("d_model", "n_heads")]
         for whole, part in (*divided, ("n_heads", "n_kv_heads")):
-            number, wanted = getattr(self, whole), getattr(self, part)
+            number = getattr(self, whole)
+            wanted = getattr(self, part)
             if wanted is not None and (wanted < 1 or number % wanted):
                 divisors = [n for n in range(1, number + 1) if number % n == 0]
                 best = min(divisors, key=lambda n: abs(n - wanted))

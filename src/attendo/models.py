@@ -147,7 +147,8 @@ class EncoderClassifier(_Model):
         super().__init__(config, "classifier")
         self.embedding = _embedding(config, _tokens(config))
         self.encoder = _encoder(config)
-        width, n_classes = config.d_output or config.d_model, config.n_classes
+        width = config.d_output or config.d_model
+        n_classes = config.n_classes
         self.output_hidden = nn.Linear(config.d_model, width) if config.d_output else nn.Identity()
         self.output_proj = nn.Linear(width, n_classes) if n_classes else cast(nn.Linear, nn.Identity())
         self._begin(None)

@@ -269,7 +269,8 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "batch q_len d_out"]:
         """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
-        query, bias = self._turned(self.q_norm(query), start), None
+        query = self._turned(self.q_norm(query), start)
+        bias = None
         if isinstance(self.positions, DistanceBias):
             keys = torch.arange(key.shape[2], device=x.device)
             bias = self.positions(_places(x.shape[1], start, x.device), keys)

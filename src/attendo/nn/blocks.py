@@ -150,7 +150,8 @@ class DecoderBlock(nn.Module):
     def memory_keys_values(self, memory: Float[Tensor, "sources src_len d_memory"]) -> tuple[Tensor, Tensor]:
         """The projected memory; of no width where nothing attends to it."""
         if self.cross_attention is None:
-            own, n_sources = self.self_attention, memory.shape[0]
+            own = self.self_attention
+            n_sources = memory.shape[0]
             nothing = memory.new_zeros(n_sources, own.n_kv_heads, 0, own.head_dim)
             return nothing, memory.new_zeros(n_sources, own.n_kv_heads, 0, own.value_dim)
         return self.cross_attention.keys_values(memory)

@@ -63,7 +63,8 @@ class DecoderCache:
         value_dim: int,
     ):
         first = blocks[0][0]
-        n_sources, self.src_len = first.shape[0], first.shape[2]
+        n_sources = first.shape[0]
+        self.src_len = first.shape[2]
         rows = n_sources * rows_per_source
         self.blocks = [
             BlockCache(
@@ -112,7 +113,8 @@ class DecoderCache:
 
         key, value: `[rows, kv_heads, n, head_dim]`. Raises ValueError when a row is full.
         """
-        n, end = key.shape[2], self.longest + key.shape[2]
+        n = key.shape[2]
+        end = self.longest + key.shape[2]
         if end > self.capacity:
             raise ValueError(
                 f"the cache holds {self.capacity} positions, {end} are needed; start with a larger capacity"
@@ -137,7 +139,9 @@ class DecoderCache:
 
     def memory(self, block: BlockCache) -> tuple[Tensor, Tensor, Mask | None]:
         """Keys, values and mask of the memory as `fold` lays out the queries."""
-        key, value, lengths = block.memory_key, block.memory_value, self.memory_lengths
+        key = block.memory_key
+        value = block.memory_value
+        lengths = self.memory_lengths
         if self._source_index is not None:
             key, value = key[self._source_index], value[self._source_index]
             lengths = None if lengths is None else lengths[self._source_index]

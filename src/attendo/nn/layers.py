@@ -210,7 +210,8 @@ class InputEmbedding(nn.Module):
 
         end: with `start`, a number above every position (so that no value need be read back from a device).
         """
-        x, n = self.tokens(token_ids), token_ids.shape[1]
+        x = self.tokens(token_ids)
+        n = token_ids.shape[1]
         if self.positions is not None:
             positions = torch.arange(n, device=token_ids.device)
             if start is not None:
