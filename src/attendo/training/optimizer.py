@@ -62,7 +62,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
     Muon (Jordan et al. 2024) makes the momentum of each gradient orthogonal by a Newton-Schulz iteration, times
     0.2 · √max(rows, columns), as large as a step of AdamW at the same rate (Liu et al. 2025, eq. 4).
 
-    >>> matrix, norm = Parameter(torch.eye(2)), Parameter(torch.ones(2))
+    >>> matrix, norm = nn.Parameter(torch.eye(2)), nn.Parameter(torch.ones(2))
     >>> optimizer = MuonWithAdamW(torch.optim.Muon([matrix]), torch.optim.AdamW([norm]))
     >>> (matrix.sum() + norm.sum()).backward()
     >>> optimizer.step()
