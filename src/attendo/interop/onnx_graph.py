@@ -127,8 +127,8 @@ class Graph:
         """In another shape; 0 keeps the axis of that place, -1 takes what is left."""
         return self.op("Reshape", value, self.constant(list(shape)))
 
-    def model(self, name: str) -> ModelProto:
-        """The finished model, of this version of the operators."""
+    def model(self, name: str, opset: int = OPSET, ir_version: int = IR_VERSION) -> ModelProto:
+        """The finished model, of these versions of the operators and of the format."""
         from attendo import __version__
 
         made = self._helper.make_graph(
@@ -136,8 +136,8 @@ class Graph:
         )
         return self._helper.make_model(
             made,
-            opset_imports=[self._helper.make_opsetid("", OPSET)],
-            ir_version=IR_VERSION,
+            opset_imports=[self._helper.make_opsetid("", opset)],
+            ir_version=ir_version,
             producer_name="attendo",
             producer_version=__version__,
         )

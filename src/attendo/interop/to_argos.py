@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
 from attendo.interop import to_ctranslate2
+from attendo.interop.onnx_graph import Graph, Weights
 from attendo.interop.parity import Found
 from attendo.interop.requirements import required
 from attendo.interop.sentencepiece_models import why_no_sentencepiece
@@ -65,15 +67,9 @@ def write(
     the SentencePiece model, rules for the ends of sentences, and the facts. Raises AttendoError where a language is not
     known, and without the packages.
 
-    >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-    >>> from attendo.models import build_model
-    >>> sizes = dict(d_model=8, d_ff=8, n_heads=2, n_encoder_layers=1, n_decoder_layers=1)
-    >>> bundle = Bundle({}, train_tokenizer(["it rains"], TokenizerConfig(vocab_size=280)))
-    >>> config, out = ModelConfig(vocab_size=bundle.tokenizer.vocab_size, **sizes), Path(tempfile.mkdtemp())
-    >>> bundle.tokenizer.save(out / "tokenizer.json")
-    >>> write(out, bundle, build_model(config), out, languages=("en", "de"))
-    >>> sorted(file.name for file in out.iterdir())
-    ['tokenizer.json', 'translate-en_de.argosmodel']
+    >>> write(Path("run"), Bundle({}, None), None, Path("out"), languages=("en", "??"))
+    Traceback (most recent call last):
+    attendo.errors.AttendoError: '??' is no code of a language; give `languages` as in en,pt-BR
     """
     source, target = _languages(folder, bundle, languages)
     name = f"translate-{source}_{target}"
@@ -216,23 +212,19 @@ def sentence_splitter() -> bytes:
     >>> text[: labels[0].tolist().index(2) + 1]
     'Dr. Li came.'
     """
-    onnx = required("onnx")
     units, table = _alphabet()
-    graph = _Graph(onnx, table)
-    graph.build()
-    made, types = onnx.helper, onnx.TensorProto
-    inputs = [
-        made.make_tensor_value_info("units", types.INT64, ["batch", "len"]),
-        made.make_tensor_value_info("features", types.FLOAT, ["batch", "len", "n_features"]),
-    ]
-    outputs = [made.make_tensor_value_info("labels", types.FLOAT, ["batch", "len", 3])]
-    whole = made.make_graph(graph.nodes, "sentences", inputs, outputs, graph.constants)
-    model = made.make_model(whole, opset_imports=[made.make_opsetid("", 13)], ir_version=8)
+    with Weights(os.devnull, torch.nn.Module()) as none:
+        graph = Graph(none)
+        ids = graph.input("units", ["batch", "len"], integer=True)
+        graph.input("features", ["batch", "len", "n_features"])
+        classes = graph.op("Gather", graph.constant(table), ids, axis=0)
+        graph.output("labels", _labels(graph, classes), ["batch", "len", 3])
+    model = graph.model("sentences", opset=13, ir_version=8)
     config = {"skip_newline": False, "max_seqlen": 1000, "no_ssplit": False, "batch_size": 32}
     config |= {"feat_funcs": [], "use_dictionary": False, "num_dict_feat": 0}
     vocab = {"_id2unit": units, "_unit2id": {unit: number for number, unit in enumerate(units)}}
     facts = {"lang_code": "any", "config": json.dumps(config), "vocab": json.dumps(vocab), "lexicon": "null"}
-    made.set_model_props(model, facts)
+    required("onnx").helper.set_model_props(model, facts)
     return model.SerializeToString(deterministic=True)
 
 
@@ -255,71 +247,44 @@ def _alphabet() -> tuple[list[str], np.ndarray]:
     return ["<PAD>", "<UNK>", *(c for c, _ in rows)], table
 
 
-class _Graph:
-    """Nodes over truth values kept as numbers, 0 or 1, of shape [batch, len, 1]."""
+def _labels(graph: Graph, classes: str) -> str:
+    """The rules, on truth values kept as numbers, 0 or 1, of shape [batch, len, 1]; classes: [batch, len, classes]."""
+    one = graph.constant(np.ones((1, 1, 1), np.float32))
 
-    def __init__(self, onnx: Any, table: np.ndarray):
-        self.helper, self.numpy_helper = onnx.helper, onnx.numpy_helper
-        self.nodes: list[Any] = []
-        self.constants: list[Any] = []
-        self.classes = self._node("Gather", self._constant(table), "units", axis=0)
-        self.one = self._constant(np.ones((1, 1, 1), np.float32))
+    def part(value: str, *bounds: int) -> str:
+        """From a start to an end along an axis."""
+        return graph.op("Slice", value, *(graph.constant([number]) for number in bounds))
 
-    def build(self) -> None:
-        """The rules; `labels` is their outcome."""
-        spaced = self.all(self.at("space", 1), self.no(self.at("lower", 2)))
-        letter = [self.any(self.at("upper", -n), self.at("lower", -n)) for n in range(4)]
-        initial = self.all(letter[1], self.no(letter[2]))
-        title = self.all(self.at("lower", -1), self.at("upper", -2), self.no(letter[3]))
-        short = self.all(self.at("period", 0), self.any(initial, title))
-        follows = self.any(self.at("full", 1), self.at("closing", 1), self.at("stop", 1))
-        spoken = self.any(self.at("closing", 1), self.at("hiragana", 1))
-        ends = self.any(
-            self.all(self.at("stop", 0), spaced, self.no(short)),
-            self.all(self.at("closing", 0), self.at("stop", -1), spaced),
-            self.all(self.at("full", 0), self.no(follows)),
-            self.all(self.at("closing", 0), self.at("full", -1), self.no(spoken)),
-        )
-        half = self._constant(np.full((1, 1, 1), 0.5, np.float32))
-        undecided = self._node("Mul", self._node("Add", ends, self.no(ends)), half)  # 0.5 of the right shape
-        nothing = self._node("Sub", ends, ends)
-        self._node("Concat", undecided, nothing, ends, axis=2, name="labels")
-
-    def at(self, name: str, offset: int) -> str:
+    def at(name: str, offset: int) -> str:
         """Whether the character so far to the right is of this class; outside the text none is."""
         number = _CLASSES.index(name)
-        column = self._slice(self.classes, number, number + 1, axis=2)
+        column = part(classes, number, number + 1, 2)
         if not offset:
             return column
-        pads = [0, max(0, -offset), 0, 0, max(0, offset), 0]
-        padded = self._node("Pad", column, self._constant(np.array(pads, np.int64)))
-        return self._slice(padded, *((offset, 1 << 30) if offset > 0 else (0, offset)), axis=1)
+        padded = graph.op("Pad", column, graph.constant([0, max(0, -offset), 0, 0, max(0, offset), 0]))
+        return part(padded, offset, 1 << 30, 1) if offset > 0 else part(padded, 0, offset, 1)
 
-    def no(self, value: str) -> str:
-        """Not."""
-        return self._node("Sub", self.one, value)
+    def no(value: str) -> str:
+        return graph.op("Sub", one, value)
 
-    def all(self, *values: str) -> str:
-        """And."""
-        first, *others = values
-        for value in others:
-            first = self._node("Mul", first, value)
-        return first
+    def every(*values: str) -> str:
+        return reduce(lambda left, right: graph.op("Mul", left, right), values)
 
-    def any(self, *values: str) -> str:
-        """Or."""
-        return self._node("Max", *values)
+    def some(*values: str) -> str:
+        return graph.op("Max", *values)
 
-    def _slice(self, value: str, start: int, end: int, axis: int) -> str:
-        bounds = [self._constant(np.array([number], np.int64)) for number in (start, end, axis)]
-        return self._node("Slice", value, *bounds)
-
-    def _constant(self, array: np.ndarray) -> str:
-        name = f"c{len(self.constants)}"
-        self.constants.append(self.numpy_helper.from_array(array, name))
-        return name
-
-    def _node(self, kind: str, *inputs: str, name: str | None = None, **attributes: Any) -> str:
-        output = name or f"n{len(self.nodes)}"
-        self.nodes.append(self.helper.make_node(kind, inputs, [output], **attributes))
-        return output
+    spaced = every(at("space", 1), no(at("lower", 2)))
+    letter = [some(at("upper", -n), at("lower", -n)) for n in range(4)]
+    initial = every(letter[1], no(letter[2]))
+    title = every(at("lower", -1), at("upper", -2), no(letter[3]))
+    short = every(at("period", 0), some(initial, title))
+    follows = some(at("full", 1), at("closing", 1), at("stop", 1))
+    spoken = some(at("closing", 1), at("hiragana", 1))
+    ends = some(
+        every(at("stop", 0), spaced, no(short)),
+        every(at("closing", 0), at("stop", -1), spaced),
+        every(at("full", 0), no(follows)),
+        every(at("closing", 0), at("full", -1), no(spoken)),
+    )
+    undecided = graph.op("Mul", graph.op("Add", ends, no(ends)), graph.constant(0.5))  # of the right shape
+    return graph.op("Concat", undecided, graph.op("Sub", ends, ends), ends, axis=2)
