@@ -20,19 +20,11 @@ from attendo.model_config import ModelConfig  # noqa: E402
 
 SIZES = {"d_model": 16, "d_ff": 24, "n_heads": 2, "max_len": 48, "dropout": 0.0}
 PAIR = SIZES | {"n_encoder_layers": 1, "n_decoder_layers": 1, "output_bias": True}
-ALONE = SIZES | {
-    "architecture": "decoder",
-    "n_encoder_layers": 0,
-    "n_decoder_layers": 1,
-    "embedding_scale": False,
-}
-READER = SIZES | {
-    "n_encoder_layers": 1,
-    "n_decoder_layers": 0,
-    "positions": "learned",
-    "embedding_scale": False,
-}
-READER |= {"embedding_norm_eps": 1e-12, "norm_eps": 1e-12}
+ALONE = SIZES | {"architecture": "decoder", "n_encoder_layers": 0, "n_decoder_layers": 1}
+ALONE |= {"embedding_scale": False}
+READER = SIZES | {"n_encoder_layers": 1, "n_decoder_layers": 0, "positions": "learned"}
+READER |= {"embedding_scale": False, "embedding_norm_eps": 1e-12, "norm_eps": 1e-12}
+WITHOUT_BIAS = {"norm": "rms", "norm_first": True, "attention_bias": False, "feed_forward_bias": False}
 PLACES = {
     "MarianMTModel": PAIR,
     "MarianMTModel, no biases, halves": PAIR | {"attention_bias": False, "position_order": "halves"},
@@ -42,28 +34,12 @@ PLACES = {
     "MBartForConditionalGeneration": PAIR
     | {"positions": "learned", "embedding_norm_eps": 1e-5, "norm_first": True, "embedding_scale": False},
     "T5ForConditionalGeneration": PAIR
-    | {
-        "positions": "relative",
-        "norm": "rms",
-        "norm_first": True,
-        "attention_scale": 1.0,
-        "attention_bias": False,
-        "feed_forward_bias": False,
-        "embedding_scale": False,
-        "output_bias": False,
-    },
+    | WITHOUT_BIAS
+    | {"positions": "relative", "attention_scale": 1.0, "embedding_scale": False, "output_bias": False},
     "GPT2LMHeadModel": ALONE | {"positions": "learned", "norm_first": True, "tie": "output"},
     "LlamaForCausalLM": ALONE
-    | {
-        "positions": "rotary",
-        "norm": "rms",
-        "norm_first": True,
-        "attention_bias": False,
-        "feed_forward_bias": False,
-        "feed_forward_gated": True,
-        "n_kv_heads": 1,
-        "activation": "silu",
-    },
+    | WITHOUT_BIAS
+    | {"positions": "rotary", "feed_forward_gated": True, "n_kv_heads": 1, "activation": "silu"},
     "BertForMaskedLM": READER | {"architecture": "masked", "tie": "output"},
     "BertForSequenceClassification": READER
     | {"architecture": "classifier", "pooling": "first", "n_classes": 3, "d_output": 16, "tie": "none"},

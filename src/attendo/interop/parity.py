@@ -182,10 +182,8 @@ def _translations(
     read = [i for i, text in enumerate(examples.texts) if _fits(translator, text)]
     texts = [examples.texts[i] for i in read]
     own = translator.decoding
-    translator.decoding, translator.segment = (
-        dataclasses.replace(own, n_best=1, **foreign.same_search),
-        "none",
-    )
+    translator.decoding = dataclasses.replace(own, n_best=1, **foreign.same_search)
+    translator.segment = "none"
     here = [found.candidates[0] for found in translator.translate(texts, guard=False)]
     there = foreign.translate(texts, own.beam)
     entries = bundle.tokenizer.entries
@@ -203,7 +201,9 @@ def _translations(
         "same_texts": _share([m.text == f.text for m, f in zip(here, there, strict=True)]),
         "largest_difference": max(scores, default=None),
     }
-    mine, theirs, as_run = [m.text for m in here], [f.text for f in there], None
+    mine = [m.text for m in here]
+    theirs = [f.text for f in there]
+    as_run = None
     if translator.decoding != own:
         translator.decoding = own
         as_run = [t.text for t in translator.translate(texts, n_best=1, guard=False)]

@@ -13,7 +13,6 @@ import torch
 
 from attendo.bundle import Bundle, embeds_texts
 from attendo.config import build
-from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizers import SPECIALS, Kind
 from attendo.decoding.logit_filters import SamplingConfig
 from attendo.decoding.options import DecodingConfig
@@ -161,7 +160,7 @@ def _tokenizer_config(bundle: Bundle) -> dict[str, Any]:
 
 
 def _generation(bundle: Bundle) -> dict[str, Any] | None:
-    """How `generate` comes nearest to the run's own search or sampling."""
+    """How `generate` comes nearest to the run's own search or sampling; it has the plain length alone as a norm."""
     table = bundle.tables.get("decoding", {})
     match bundle.model_config.architecture:
         case "encoder-decoder":
@@ -170,10 +169,10 @@ def _generation(bundle: Bundle) -> dict[str, Any] | None:
             return {
                 "decoder_start_token_id": own.begin[0],
                 **({"forced_bos_token_id": own.begin[1]} if len(own.begin) > 1 else {}),
-                "suppress_tokens": sorted({*_never(bundle.tokenizer.never, own)}),
+                "suppress_tokens": sorted({*bundle.tokenizer.never, own.pad_id} - {own.eos_id}),
                 "max_length": min(bundle.model_config.max_len, MOST),
                 "num_beams": beam,
-                **({"early_stopping": True, "length_penalty": _penalty(decoding)} if beam > 1 else {}),
+                **({"early_stopping": True, "length_penalty": decoding.length_penalty} if beam > 1 else {}),
                 **({"no_repeat_ngram_size": decoding.no_repeat_ngram} if decoding.no_repeat_ngram else {}),
             }
         case "decoder":
@@ -187,15 +186,6 @@ def _generation(bundle: Bundle) -> dict[str, Any] | None:
             return how
         case _:
             return None
-
-
-def _penalty(decoding: DecodingConfig) -> float:
-    """The exponent of the plain length: all that `generate` has."""
-    return decoding.length_penalty
-
-
-def _never(never: Sequence[int], own: SpecialTokens) -> set[int]:
-    return {*never, own.pad_id} - {own.eos_id}
 
 
 @dataclass

@@ -37,6 +37,7 @@ SHAPES = {
 }
 TEXTS = ["the quick brown fox", "dogs , rain and Łódź", "", "a b c d e f g h i j k l m n o p q r s t u v"]
 MAX_LEN = 24
+SIZES = {"d_model": 16, "d_ff": 32, "n_heads": 2, "max_len": MAX_LEN, "positions": "learned", "dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +55,10 @@ def tokenizers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ImportedTo
 
 def made(tokenizer: ImportedTokenizer, architecture: str, **more) -> tuple[Bundle, Model]:
     """A model with random weights, whose outputs are sharp."""
-    sizes = {
-        "d_model": 16,
-        "d_ff": 32,
-        "n_heads": 2,
-        "max_len": MAX_LEN,
-        "positions": "learned",
-        "dropout": 0.0,
-    }
     shape = {
         "architecture": architecture,
         "vocab_size": tokenizer.vocab_size,
-        **sizes,
+        **SIZES,
         **SHAPES[architecture],
     }
     torch.manual_seed(0)
@@ -243,16 +236,14 @@ def test_training_goes_on_from_an_imported_model(
     save_description(tmp_path / "start", bundle)
     save_weights(tmp_path / "start", model, bundle, 0)
     (tmp_path / f"data.{ending}").write_text(FILES[task] + "\n", "utf-8")
-    tables = {
-        "training": {
-            "steps": 6,
-            "batch_tokens": 256,
-            "learning_rate": 1e-3,
-            "evaluate_rows": 8,
-            "evaluate_every": 3,
-        },
-        "data": {"train": [str(tmp_path / f"data.{ending}")]},
+    training = {
+        "steps": 6,
+        "batch_tokens": 256,
+        "learning_rate": 1e-3,
+        "evaluate_rows": 8,
+        "evaluate_every": 3,
     }
+    tables = {"training": training, "data": {"train": [str(tmp_path / f"data.{ending}")]}}
     if task == "translation":
         tables["training"] |= {"evaluate_rows": 2, "steps": 3}
         tables["decoding"] = {"beam": 1}

@@ -22,6 +22,13 @@ from attendo.interop.huggingface.options import (
 )
 from attendo.interop.huggingface.table import Head, Row, Table, always, blocks, dense
 
+
+def _attention(theirs: str, ours: str, *names: str) -> dict[str, str]:
+    """The names of an attention's projections, theirs of query, key, value and output, each beside ours."""
+    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
+    return {f"{theirs}.{name}": f"{ours}.{own}" for name, own in zip(names, projections, strict=True)}
+
+
 _ALONE = {
     "n_encoder_layers": 0,
     "norm_first": True,
@@ -81,10 +88,7 @@ GPT2 = Table(
 def _llama(head: str, *options: Option) -> Table:
     """Llama's shape, which others vary in biases and norms of heads."""
     layers = {
-        "self_attn.q_proj": "self_attention.q_proj",
-        "self_attn.k_proj": "self_attention.k_proj",
-        "self_attn.v_proj": "self_attention.v_proj",
-        "self_attn.o_proj": "self_attention.out_proj",
+        **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "o_proj"),
         "self_attn.q_norm": "self_attention.q_norm",
         "self_attn.k_norm": "self_attention.k_norm",
         "input_layernorm": "self_attention_residual.norm",
@@ -165,10 +169,7 @@ QWEN3 = _llama(
 
 
 _BERT_LAYERS = {
-    "attention.self.query": "self_attention.q_proj",
-    "attention.self.key": "self_attention.k_proj",
-    "attention.self.value": "self_attention.v_proj",
-    "attention.output.dense": "self_attention.out_proj",
+    **_attention("attention", "self_attention", "self.query", "self.key", "self.value", "output.dense"),
     "attention.output.LayerNorm": "self_attention_residual.norm",
     "intermediate.dense": "feed_forward.in_proj",
     "output.dense": "feed_forward.out_proj",
@@ -293,10 +294,7 @@ DISTILBERT = Table(
             "distilbert.transformer.layer",
             "encoder",
             {
-                "attention.q_lin": "self_attention.q_proj",
-                "attention.k_lin": "self_attention.k_proj",
-                "attention.v_lin": "self_attention.v_proj",
-                "attention.out_lin": "self_attention.out_proj",
+                **_attention("attention", "self_attention", "q_lin", "k_lin", "v_lin", "out_lin"),
                 "sa_layer_norm": "self_attention_residual.norm",
                 "ffn.lin1": "feed_forward.in_proj",
                 "ffn.lin2": "feed_forward.out_proj",
@@ -327,20 +325,14 @@ DISTILBERT = Table(
 
 
 _BART_LAYERS = {
-    "self_attn.q_proj": "self_attention.q_proj",
-    "self_attn.k_proj": "self_attention.k_proj",
-    "self_attn.v_proj": "self_attention.v_proj",
-    "self_attn.out_proj": "self_attention.out_proj",
+    **_attention("self_attn", "self_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
     "self_attn_layer_norm": "self_attention_residual.norm",
     "fc1": "feed_forward.in_proj",
     "fc2": "feed_forward.out_proj",
     "final_layer_norm": "feed_forward_residual.norm",
 }
 _BART_CROSS = {
-    "encoder_attn.q_proj": "cross_attention.q_proj",
-    "encoder_attn.k_proj": "cross_attention.k_proj",
-    "encoder_attn.v_proj": "cross_attention.v_proj",
-    "encoder_attn.out_proj": "cross_attention.out_proj",
+    **_attention("encoder_attn", "cross_attention", "q_proj", "k_proj", "v_proj", "out_proj"),
     "encoder_attn_layer_norm": "cross_attention_residual.norm",
 }
 
@@ -465,13 +457,10 @@ def _t5_factor(theirs: Theirs) -> float:
 
 def _t5_layers(*, decoder: bool, gated: bool) -> dict[str, str]:
     """The names of a block's layers, which T5 numbers in their order."""
-    parts = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
-    names = {f"layer.0.SelfAttention.{theirs}": f"self_attention.{ours}" for theirs, ours in parts.items()}
+    names = _attention("layer.0.SelfAttention", "self_attention", *"qkvo")
     names["layer.0.layer_norm"] = "self_attention_residual.norm"
     if decoder:
-        names |= {
-            f"layer.1.EncDecAttention.{theirs}": f"cross_attention.{ours}" for theirs, ours in parts.items()
-        }
+        names |= _attention("layer.1.EncDecAttention", "cross_attention", *"qkvo")
         names["layer.1.layer_norm"] = "cross_attention_residual.norm"
     last = f"layer.{2 if decoder else 1}"
     inner = {"wi_1": "in_proj", "wi_0": "gate_proj"} if gated else {"wi": "in_proj"}
