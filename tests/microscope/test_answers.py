@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model, text_of
+from looked_models import FAMILIES, HOSTILE, looked_model, text_of
 
 from attendo.errors import AttendoError
 from attendo.microscope import session as session_module
@@ -18,16 +18,6 @@ from attendo.microscope.search_answers import tree_answer
 from attendo.microscope.session import Session
 from attendo.nn.attention import attention_scores, masked_softmax, share_heads
 from attendo.nn.masks import Mask
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return hostile_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def users(tokenizer):
-    return {family: looked_model(family, tokenizer) for family in FAMILIES}
 
 
 def answered(user, **body):

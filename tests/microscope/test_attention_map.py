@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model
+from looked_models import FAMILIES, HOSTILE, looked_model
 
 from attendo.errors import AttendoError
 from attendo.inspecting.recording import recording
@@ -25,11 +25,6 @@ STACKS = {
     "classification": ["encoder"],
     "masked-language-model": ["encoder"],
 }
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return hostile_tokenizer()
 
 
 def one_hot(sources: list[str], targets: list[str], columns: list[int]) -> AttentionMap:

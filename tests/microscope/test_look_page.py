@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model
+from looked_models import FAMILIES, HOSTILE
 
 from attendo.microscope.answers import MANY
 from attendo.microscope.look_page import MODULES, joined, live_page, saved_page
@@ -46,11 +46,11 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory):
+def pages(users, tmp_path_factory):
     """(session, ask, page text) of each family, of a hostile text and answer."""
-    tokenizer, folder, made = hostile_tokenizer(), tmp_path_factory.mktemp("pages"), {}
+    folder, made = tmp_path_factory.mktemp("pages"), {}
     for family in FAMILIES:
-        session = Session(looked_model(family, tokenizer))
+        session = Session(users[family])
         forced = family in ("translation", "language-model")
         ask = LookRequest(
             text=" ".join(HOSTILE),

@@ -11,7 +11,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 
 import pytest
-from looked_models import hostile_tokenizer, looked_model
 
 import attendo
 from attendo.errors import AttendoError
@@ -23,8 +22,8 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 
 
 @pytest.fixture(scope="module")
-def user():
-    return looked_model("classification", hostile_tokenizer())
+def user(users):
+    return users["classification"]
 
 
 def asked(name: str, **body):

@@ -1,7 +1,7 @@
 """The protocol of the page: every answer of every family is what its schema says, and no request is more."""
 
 import pytest
-from looked_models import FAMILIES, hostile_tokenizer, looked_model, text_of
+from looked_models import FAMILIES, text_of
 from pydantic import TypeAdapter
 
 from attendo.errors import AttendoError
@@ -11,9 +11,8 @@ from attendo.microscope.view import ask_for
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_each_answer_has_the_fields_of_its_schema_and_no_other(family):
-    tokenizer = hostile_tokenizer()
-    user = looked_model(family, tokenizer)
+def test_each_answer_has_the_fields_of_its_schema_and_no_other(users, tokenizer, family):
+    user = users[family]
     session, searches = Session(user), family in ("translation", "language-model")
     edits = [{"kind": "beta", "path": "*", "beta": "inf"}]
     request = ask_for(user, text_of(tokenizer, 8), max_tokens=3)

@@ -17,8 +17,8 @@ from attendo.microscope.session import Session
 
 
 @pytest.fixture(scope="module")
-def server():
-    started = LookServer(Session(looked_model("classification", hostile_tokenizer())))
+def server(users):
+    started = LookServer(Session(users["classification"]))
     thread = threading.Thread(target=started.run, daemon=True)
     thread.start()
     yield started
@@ -158,8 +158,8 @@ def test_a_port_in_use_is_named(server):
         assert b"400" in open_line.recv(200)
 
 
-def test_at_its_end_no_thread_computes():
-    ended = LookServer(Session(looked_model("classification", hostile_tokenizer())))
+def test_at_its_end_no_thread_computes(users):
+    ended = LookServer(Session(users["classification"]))
     thread = threading.Thread(target=ended.run, daemon=True)
     thread.start()
     assert ask(ended)[0].status == 200

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from looked_models import FAMILIES, HOSTILE, hostile_tokenizer, looked_model
+from looked_models import FAMILIES, HOSTILE, hostile_tokenizer
 from tiny_translator import save_run, tiny_translator
 
 import attendo
@@ -26,12 +26,6 @@ LAST = {
     "classification": "encoder.blocks.1.self_attention",
     "masked-language-model": "encoder.blocks.1.self_attention",
 }
-
-
-@pytest.fixture(scope="module")
-def users():
-    tokenizer = hostile_tokenizer()
-    return {family: looked_model(family, tokenizer) for family in FAMILIES}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
