@@ -70,7 +70,11 @@ def _unescaped(paragraph: str) -> str:
 
 @cache
 def sections(language: Language) -> dict[str, Section]:
-    """The claims and errata of every source in one language, by id. Raises LookupError if two have one id."""
+    """The claims and errata of every source in one language, by id. Raises LookupError if two have one id.
+
+    >>> sections("en")["E01"].title
+    'The index of the sine lost its i'
+    """
     found: dict[str, Section] = {}
     for page in SOURCE_PAGES:
         place = f"book/{language}/{page}.md"
@@ -90,14 +94,18 @@ def _table(name: str) -> dict[str, Any]:
 def translated(english: str, /, **values: Any) -> Localized:
     """A short text with its Japanese from `book/ja/messages.toml`; {name} is filled in as by `str.format`.
 
-    >>> translated("layer").ja, translated("least {n}", n=2).en
-    ('層', 'least 2')
+    >>> translated("layer").ja, translated("memory {shape}", shape=2).en
+    ('層', 'memory 2')
     """
     return _filled(english, _table("ja/messages.toml")[english], values)
 
 
 def passage(name: str, /, **values: Any) -> Localized:
-    """A longer text by the names of its module and function, from `book/en/passages.toml` and its Japanese."""
+    """A longer text by the names of its module and function, from `book/en/passages.toml` and its Japanese.
+
+    >>> passage("toys.question").en.endswith("?")
+    True
+    """
     module, _, function = name.partition(".")
     en, ja = (_table(f"{language}/passages.toml")[module][function] for language in ("en", "ja"))
     return _filled(en, ja, values)

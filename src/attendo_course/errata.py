@@ -76,7 +76,11 @@ class Erratum:
 
 @cache
 def all_errata() -> tuple[Erratum, ...]:
-    """The errata of the book in the order of their numbers."""
+    """The errata of the book in the order of their numbers.
+
+    >>> len(all_errata()), all_errata()[-1].number
+    (47, 50)
+    """
     names = sorted(name for name in sections("en") if name.startswith("E"))
     return tuple(_erratum(int(name[1:]), sections("en")[name], sections("ja")[name]) for name in names)
 
@@ -112,4 +116,5 @@ def _snippet(section: Section, label: str) -> Snippet | None:
     code, arrow, outcome = block.removesuffix("\n```").rpartition("\n# → ")
     if not arrow:
         raise LookupError(f"{section.place}: the code after {label} does not end with '# → OUTCOME'")
-    return Snippet(code, re.sub(r"[.()\[\]{}*+?^$|\\]", r"\\\g<0>", outcome).replace("…", ".*"))
+    pattern = re.sub(r'[.()\[\]{}*+?^$|"\\]', r"\\\g<0>", outcome)
+    return Snippet(code, re.sub(r"(?<= )…(?=\w)", r"\\S*", pattern).replace("…", ".*"))

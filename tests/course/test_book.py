@@ -240,6 +240,46 @@ def test_the_front_page_lists_the_presets_and_every_page(language):
     assert set(re.findall(r"^- \[.*\]\((\w+\.md)\)$", text, re.MULTILINE)) == {*PAGES} - {"index.md"}
 
 
+# ---- short texts and passages
+
+
+@cache
+def texts_called_for(function):
+    """The first argument of each call of `translated` or `passage` in the course, where it is written out."""
+    files = (ROOT / "src" / "attendo_course").rglob("*.py")
+    calls = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    return {
+        node.args[0].value
+        for node in calls
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == function
+        if isinstance(node.args[0], ast.Constant)
+    }
+
+
+def test_every_short_text_has_its_japanese():
+    table = tomllib.loads((BOOK / "ja" / "messages.toml").read_text(encoding="utf-8"))
+    assert texts_called_for("translated") <= set(table)
+
+
+def test_every_passage_is_called_for_and_has_both_languages():
+    en, ja = (
+        tomllib.loads((BOOK / one / "passages.toml").read_text(encoding="utf-8")) for one in ("en", "ja")
+    )
+    found = {f"{module}.{name}" for module, parts in en.items() for name in parts}
+    assert texts_called_for("passage") == found
+    assert {module: list(parts) for module, parts in ja.items()} == {
+        module: list(parts) for module, parts in en.items()
+    }
+    for module, parts in en.items():
+        for name, english in parts.items():
+            assert names_in(english) == names_in(ja[module][name]), name
+
+
+def names_in(text):
+    """The values that a text is filled with, by names without their language."""
+    return {re.sub(r"(^|_)(en|ja)$", "", name) for name in re.findall(r"\{(\w+)[^{}]*\}", text)}
+
+
 # ---- the reader
 
 

@@ -28,7 +28,11 @@ _MODULES = (
 
 @cache
 def all_claims() -> tuple[Claim, ...]:
-    """The claims of the book in the order of their ids, each with the function that computes it."""
+    """The claims of the book in the order of their ids, each with the function that computes it.
+
+    >>> len(all_claims()), all_claims()[-1].id
+    (27, 'C27')
+    """
     from attendo_course.claims.claim import Claim
 
     found: dict[str, Claim] = {}
