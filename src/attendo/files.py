@@ -1,6 +1,6 @@
 """Files that are whole or absent: atomic writing, and folders that can be verified.
 
-Everything here uses the standard library only. Whatever the operating system refuses (a full disk, a missing
+Whatever the operating system refuses (a full disk, a missing
 right) comes out as the OSError it is, with what stood there before untouched.
 """
 
@@ -136,25 +136,25 @@ def mend_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Holds a lock on a file, made with its folder if need be, until the block ends; False if another process holds it.
+    """Hold a lock on a file, made with its folder if need be, until the block ends; False if another process holds it.
 
-    The system gives the lock back when a process ends, however it ends. Without such locks (Windows) it is granted.
+    The system gives the lock back when a process ends, however it ends. On a file system without locks, it is granted.
     """
-    try:
-        import fcntl
-    except ImportError:
-        yield True
-        return
+    from filelock import FileLock, Timeout
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        except OSError:  # a file system that knows no locks
-            pass
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    except OSError:
+        pass
+    try:
         yield True
+    finally:
+        lock.release()
 
 
 def sha256_file(path: Path) -> str:

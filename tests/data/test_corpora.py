@@ -10,9 +10,9 @@ from corpus_files import SEPARATORS, read, refusal, write
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data.accounting import LINE_CAP, Account, Fault
 from attendo.data.corpora import PairSource, read_lines, read_pairs, read_rows
-from attendo.data.lines import count_lines, physical_lines
+from attendo.data.data_files import count_lines, physical_lines
+from attendo.data.row_report import LINE_CAP, RowError, RowReport
 from attendo.errors import AttendoError
 
 # --- line rules -------------------------------------------------------------------------------------------
@@ -122,12 +122,12 @@ def test_a_line_of_100_megabytes_is_never_held(tmp_path):
 @given(st.lists(st.binary(max_size=12), max_size=12))
 def test_any_bytes_are_accounted_for(tmp_path_factory, lines):
     path = write(tmp_path_factory.mktemp("any") / "a.tsv", b"a\tb\n" + b"\n".join(lines))
-    account = Account("a")
-    pairs = list(read_pairs(PairSource((path,)), False, account))
-    assert len(pairs) == account.used
+    row_report = RowReport("a")
+    pairs = list(read_pairs(PairSource((path,)), False, row_report))
+    assert len(pairs) == row_report.used
     assert (
-        account.read
-        == account.used + account.n_skipped
+        row_report.read
+        == row_report.used + row_report.n_skipped
         == count_lines(path)
         == len(list(physical_lines(path)))
     )
@@ -227,9 +227,9 @@ def test_rows_with_other_roles(tmp_path):
 
 def test_lines_of_text(tmp_path):
     path = write(tmp_path / "a.txt", b"one\ttab\r\n\n  \n\xff\nlast")
-    account = Account("a")
-    assert [number for number, _ in read_lines(path, account=account)] == [1, 5]
-    assert {reason: entry.lines for reason, entry in account.skipped.items()} == {
+    row_report = RowReport("a")
+    assert [number for number, _ in read_lines(path, row_report=row_report)] == [1, 5]
+    assert {reason: entry.lines for reason, entry in row_report.skipped.items()} == {
         "empty line": [2, 3],
         "invalid UTF-8": [4],
     }
@@ -242,8 +242,10 @@ def test_lines_of_text(tmp_path):
 
 
 def test_an_account_in_words():
-    account = Account("f.tsv", read=5, used=3)
-    account.skip(2, Fault("no text"))
-    account.skip(4, Fault("too long"))
-    assert account.line() == ("f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)")
-    assert account.as_json()["skipped"]["too long"] == {"count": 1, "lines": [4]}
+    row_report = RowReport("f.tsv", read=5, used=3)
+    row_report.skip(2, RowError("no text"))
+    row_report.skip(4, RowError("too long"))
+    assert row_report.line() == (
+        "f.tsv: 5 rows read, 3 used, 2 skipped (1 no text: line 2, 1 too long: line 4)"
+    )
+    assert row_report.as_json()["skipped"]["too long"] == {"count": 1, "lines": [4]}

@@ -11,13 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data import doctor, row_table
-from attendo.data.accounting import Account
+from attendo.data import doctor, doctor_checks
 from attendo.data.corpora import PairSource, read_pairs
 from attendo.data.doctor import even_sample, examine, filtered, parse_drop
-from attendo.data.doctor_checks import later_rows
+from attendo.data.doctor_checks import RECORD, RowTable, later_rows
 from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, Report
-from attendo.data.row_table import RECORD, RowTable
+from attendo.data.row_report import RowReport
 from attendo.data.scripts import SCRIPTS, code_points, scripts_and_controls
 from attendo.errors import AttendoError
 
@@ -155,7 +154,7 @@ def test_rows_the_reader_skips_are_in_the_account(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(b"one\teins\n\xff\tx\n\ntwo\tzwei\n")
     report = examine(PairSource((path,)))
-    assert (report.account.read, report.account.used, report.account.n_skipped) == (4, 2, 2)
+    assert (report.row_report.read, report.row_report.used, report.row_report.n_skipped) == (4, 2, 2)
     assert report.found
     with pytest.raises(AttendoError, match=r"a\.tsv:2: invalid UTF-8"):
         examine(PairSource((path,)), strict=True)
@@ -231,7 +230,7 @@ def test_a_table_in_files_equals_one_in_memory(tmp_path, monkeypatch):
     train, test = source_of(tmp_path / "a.tsv", rows), source_of(tmp_path / "b.tsv", rows[::70])
     drop = parse_drop("duplicates,leaks")
     in_memory = examine(train, test, drop)
-    monkeypatch.setattr(row_table, "HELD_ROWS", 500)
+    monkeypatch.setattr(doctor_checks, "HELD_ROWS", 500)
     monkeypatch.setattr(doctor, "_BATCH_ROWS", 128)
     in_files = examine(train, test, drop)
     assert in_files == in_memory
@@ -239,7 +238,7 @@ def test_a_table_in_files_equals_one_in_memory(tmp_path, monkeypatch):
 
 
 def test_a_table_spreads_equal_sources_into_equal_buckets(monkeypatch):
-    monkeypatch.setattr(row_table, "HELD_ROWS", 100)
+    monkeypatch.setattr(doctor_checks, "HELD_ROWS", 100)
     rng = np.random.default_rng(0)
     with RowTable() as table:
         for first in range(0, 1000, 50):
@@ -250,7 +249,7 @@ def test_a_table_spreads_equal_sources_into_equal_buckets(monkeypatch):
         buckets = list(table.buckets())
     assert sorted(np.concatenate([bucket["line"] for bucket in buckets])) == list(range(1000))
     for number, bucket in enumerate(buckets):
-        assert (bucket["near_source"] % row_table.N_BUCKETS == number).all()
+        assert (bucket["near_source"] % doctor_checks.N_BUCKETS == number).all()
 
 
 @given(st.integers(0, 200), st.integers(1, 20).map(lambda n: 2 * n))
@@ -272,10 +271,10 @@ def test_dropped_rows_are_skipped_with_a_reason_and_the_rest_is_sound(tmp_path):
     train = source_of(tmp_path / "a.tsv", [*rows, ("", "x")])
     test = source_of(tmp_path / "b.tsv", [rows[1], rows[5]])
     report = examine(train, test, parse_drop("leaks, duplicates"))
-    account = Account(train.name)
-    kept = [(s, t) for _, s, t in filtered(read_pairs(train, account=account), report, account)]
-    assert (account.read, account.used, len(kept)) == (104, 98, 98)
-    assert {reason: (e.count, e.lines) for reason, e in account.skipped.items()} == {
+    row_report = RowReport(train.name)
+    kept = [(s, t) for _, s, t in filtered(read_pairs(train, row_report=row_report), report, row_report)]
+    assert (row_report.read, row_report.used, len(kept)) == (104, 98, 98)
+    assert {reason: (e.count, e.lines) for reason, e in row_report.skipped.items()} == {
         "leak": (2, [2, 6]),
         "duplicate": (3, [101, 102, 103]),
         "no source": (1, [104]),
@@ -287,26 +286,26 @@ def test_dropped_rows_are_skipped_with_a_reason_and_the_rest_is_sound(tmp_path):
 def test_only_duplicates_leave_one_row(tmp_path):
     source = source_of(tmp_path / "a.tsv", [("one", "eins")] * 50)
     report = examine(source, drop=parse_drop("duplicates"))
-    account = Account(source.name)
-    assert [n for n, _, _ in filtered(read_pairs(source, account=account), report, account)] == [1]
-    assert (account.used, account.n_skipped) == (1, 49)
+    row_report = RowReport(source.name)
+    assert [n for n, _, _ in filtered(read_pairs(source, row_report=row_report), report, row_report)] == [1]
+    assert (row_report.used, row_report.n_skipped) == (1, 49)
 
 
 def test_nothing_is_dropped_unless_asked(tmp_path):
     source = source_of(tmp_path / "a.tsv", [("one", "eins")] * 5)
-    account = Account(source.name)
-    assert len(list(filtered(read_pairs(source, account=account), examine(source), account))) == 5
+    row_report = RowReport(source.name)
+    assert len(list(filtered(read_pairs(source, row_report=row_report), examine(source), row_report))) == 5
 
 
 def test_dropping_everything_or_from_a_changed_file_is_an_error(tmp_path):
     source = source_of(tmp_path / "a.tsv", [("same", "same")] * 5)
     report = examine(source, drop=parse_drop("untranslated"))
-    account = Account(source.name)
+    row_report = RowReport(source.name)
     with pytest.raises(AttendoError, match=r"none of 5 rows can be used: 5 untranslated copy.*`drop`"):
-        list(filtered(read_pairs(source, account=account), report, account))
+        list(filtered(read_pairs(source, row_report=row_report), report, row_report))
     longer = source_of(tmp_path / "a.tsv", [("one", "eins")] * 9)
     with pytest.raises(AttendoError, match=r"a\.tsv:6: the file changed"):
-        list(filtered(read_pairs(longer), report, Account("a.tsv", read=9, used=9)))
+        list(filtered(read_pairs(longer), report, RowReport("a.tsv", read=9, used=9)))
 
 
 def test_parse_drop():
@@ -378,7 +377,7 @@ def test_any_text_is_examined(tmp_path_factory, rows):
     if usable:
         folder = tmp_path_factory.mktemp("any")
         report = examine(source_of(folder / "a.tsv", usable), source_of(folder / "b.tsv", usable))
-        assert report.account.used == len(usable)
+        assert report.row_report.used == len(usable)
         counts = {finding.check.name: finding.count for finding in report.findings}
         assert counts["duplicates"] == len(usable) - len(set(usable))
         assert counts["leaks"] == len(usable)
@@ -393,6 +392,6 @@ def test_a_million_pairs_in_a_minute_and_constant_memory(tmp_path):
         for _ in range(1_000_000):
             file.write(" ".join(rng.choices(words, k=10)) + "\t" + " ".join(rng.choices(words, k=10)) + "\n")
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
-    assert examine(source).account.used == 1_000_000
+    assert examine(source).row_report.used == 1_000_000
     assert time.process_time() - started < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000

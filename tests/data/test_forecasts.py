@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data import forecasts_lexicon as lexicon
+from attendo.data import forecasts as lexicon
 from attendo.data import weather
 from attendo.data.forecasts import (
     Alert,

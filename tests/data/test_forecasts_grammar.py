@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data import forecasts_lexicon as lexicon
-from attendo.data.forecasts import forecasts
-from attendo.data.forecasts_grammar import (
+from attendo.data import forecasts as lexicon
+from attendo.data.forecasts import (
     Alert,
     Clause,
     Forecast,
@@ -18,6 +17,7 @@ from attendo.data.forecasts_grammar import (
     Wind,
     english,
     english_event,
+    forecasts,
     japanese,
 )
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attendo.data import formats
-from attendo.data.accounting import LINE_CAP
 from attendo.data.corpora import parse_columns
+from attendo.data.row_report import LINE_CAP
 from attendo.errors import AttendoError
 
 # --- columns ----------------------------------------------------------------------------------------------

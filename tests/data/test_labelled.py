@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data.accounting import Account
 from attendo.data.labelled import (
     MOST_LABELS,
     LabelledRow,
     LabelledSource,
     LabelSet,
+    LongTexts,
     class_weights,
     count_labels,
     held_out_texts,
     read_labelled,
     shown,
 )
-from attendo.data.labelled_store import LabelledStore, labelled_store
-from attendo.data.long_texts import LongTexts
+from attendo.data.row_report import RowReport
+from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
@@ -63,12 +63,12 @@ def test_a_column_of_labels_and_one_of_texts_from_any_format(tmp_path, name, tex
 def test_labels_are_names_even_where_json_has_numbers(tmp_path):
     values = [0, 1, True, False, " a \t b ", "", None, 1.5, ["x"], 10**30]
     lines = "".join(json.dumps({"label": value, "text": "t"}) + "\n" for value in values)
-    account = Account("f")
-    found = list(read_labelled(LabelledSource(written(tmp_path / "f.jsonl", lines)), account=account))
+    row_report = RowReport("f")
+    found = list(read_labelled(LabelledSource(written(tmp_path / "f.jsonl", lines)), row_report=row_report))
     assert [(row.number, row.label) for row in found] == [
         (1, "0"), (2, "1"), (3, "true"), (4, "false"), (5, "a b"), (10, str(10**30)),
     ]  # fmt: skip
-    assert {reason: entry.lines for reason, entry in account.skipped.items()} == {
+    assert {reason: entry.lines for reason, entry in row_report.skipped.items()} == {
         "no label": [6, 7],
         "not text": [8, 9],
     }
@@ -83,9 +83,9 @@ def test_a_missing_label_is_named_with_its_column(tmp_path, columns, named):
         AttendoError, match=rf"f.csv:3: no label \(column {named}\); fill the field or delete"
     ):
         list(read_labelled(LabelledSource(file, columns), strict=True))
-    account = Account(str(file))
-    assert len(list(read_labelled(LabelledSource(file, columns), account=account))) == 1
-    assert account.line().endswith("2 rows read, 1 used, 1 skipped (1 no label: line 3)")
+    row_report = RowReport(str(file))
+    assert len(list(read_labelled(LabelledSource(file, columns), row_report=row_report))) == 1
+    assert row_report.line().endswith("2 rows read, 1 used, 1 skipped (1 no label: line 3)")
 
 
 # Counting
@@ -249,32 +249,32 @@ def check(store: LabelledStore, tokenizer: Tokenizer, data: list[LabelledRow]) -
 @pytest.mark.parametrize("n", [0, 1, 6, 7, 8, 50])
 def test_what_went_in_comes_out_and_is_kept(tokenizer, tmp_path, monkeypatch, n):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
-    monkeypatch.setattr("attendo.data.labelled_store._CHUNK", 7)
+    monkeypatch.setattr("attendo.data.store._CHUNK", 7)
     labels = LabelSet(("down", "up"))
-    store = labelled_store(iter(ROWS[:n]), Account("f"), labels, tokenizer, "k")
+    store = labelled_store(iter(ROWS[:n]), RowReport("f"), labels, tokenizer, "k")
     check(store, tokenizer, ROWS[:n])
     assert store.facts.key == "k"
     for wrong in (-1, n):
         with pytest.raises(IndexError):
             store.text(wrong)
     unread = [LabelledRow(0, "no label of the set", "")]
-    check(labelled_store(unread, Account("f"), labels, tokenizer, "k"), tokenizer, ROWS[:n])
+    check(labelled_store(unread, RowReport("f"), labels, tokenizer, "k"), tokenizer, ROWS[:n])
 
 
 @pytest.mark.parametrize("name", ["ids", "offsets", "labels", "rows", "manifest.json"])
 def test_a_damaged_store_is_built_again(tokenizer, tmp_path, monkeypatch, name):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     labels = LabelSet(("down", "up"))
-    labelled_store(ROWS, Account("f"), labels, tokenizer, "k")
+    labelled_store(ROWS, RowReport("f"), labels, tokenizer, "k")
     file = tmp_path / "labelled-k" / name
     file.write_bytes(file.read_bytes()[:-1])
-    check(labelled_store(ROWS, Account("f"), labels, tokenizer, "k"), tokenizer, ROWS)
+    check(labelled_store(ROWS, RowReport("f"), labels, tokenizer, "k"), tokenizer, ROWS)
 
 
 def test_a_label_that_is_not_in_the_set_leaves_no_store(tokenizer, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
     with pytest.raises(AttendoError, match=r"f\.tsv:1: the label 'down' was not seen"):
-        labelled_store(ROWS, Account("f.tsv"), LabelSet(("left", "up")), tokenizer, "k")
+        labelled_store(ROWS, RowReport("f.tsv"), LabelSet(("left", "up")), tokenizer, "k")
     assert list(tmp_path.iterdir()) == []
 
 

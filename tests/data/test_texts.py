@@ -123,8 +123,8 @@ def test_a_line_is_a_document_and_every_line_is_accounted_for(tmp_path: Path) ->
     path = written(tmp_path / "a.txt", b"one\r\n\ntwo\tb\n\xff\n three")
     reading = Reading("a")
     assert documents(path, documents="line", reading=reading) == ["one", "two\tb", " three"]
-    (account,) = reading.accounts
-    assert (account.read, account.used, account.n_skipped) == (5, 3, 2)
+    (row_report,) = reading.row_reports
+    assert (row_report.read, row_report.used, row_report.n_skipped) == (5, 3, 2)
     assert (reading.n_files, reading.n_documents) == (1, 3)
     with pytest.raises(AttendoError, match=r"a\.txt:2: empty line"):
         documents(path, documents="line", strict=True)
@@ -147,7 +147,7 @@ def test_a_row_is_a_document(tmp_path: Path) -> None:
     reading = Reading("all")
     found = documents(jsonl, csv, tsv, column="text", header=True, reading=reading)
     assert found == ["one\nmore of it", "three, four", "five"]
-    assert [(a.read, a.used) for a in reading.accounts] == [(2, 1), (1, 1), (1, 1)]
+    assert [(a.read, a.used) for a in reading.row_reports] == [(2, 1), (1, 1), (1, 1)]
     assert reading.as_json()["accounts"][0]["skipped"] == {"missing key": {"count": 1, "lines": [2]}}
 
 

@@ -11,8 +11,7 @@ import sklearn.metrics
 import torch
 from tiny_classifiers import COUNTS, TEXTS, TOKENIZER, classifier, config, saved
 
-from attendo.data.labelled import LabelledRow
-from attendo.data.long_texts import LongTexts
+from attendo.data.labelled import LabelledRow, LongTexts
 from attendo.errors import AttendoError
 from attendo.inference import classifier as classifier_module
 from attendo.inference.classifier import Classifier

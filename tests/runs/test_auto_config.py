@@ -5,8 +5,7 @@ import pytest
 import torch
 from tiny_corpus import pairs_file
 
-from attendo.data.pair_corpus import PairCorpus, PairDataset
-from attendo.data.pair_data import PairData
+from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.runs import auto_config
 from attendo.runs.auto_config import choose_tokenizer, choose_training, sizes_for, vocabulary_for
 from attendo.runs.settings import RunConfig

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data.accounting import Account
 from attendo.data.labelled import LabelledRow, LabelSet
-from attendo.data.labelled_store import labelled_store
+from attendo.data.row_report import RowReport
+from attendo.data.store import labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.metrics import accuracy, class_scores, confusion_matrix
 from attendo.runs import tasks as module
@@ -40,7 +40,7 @@ TOKENIZER = train_tokenizer((row.text for row in TRAIN), TokenizerConfig(kind="w
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
-    return labelled_store(TRAIN, Account("rows"), LABELS, TOKENIZER, "k")
+    return labelled_store(TRAIN, RowReport("rows"), LABELS, TOKENIZER, "k")
 
 
 def log_joint(train: list[tuple[str, list[str]]], label: str, text: list[str]) -> float:

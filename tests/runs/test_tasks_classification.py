@@ -7,12 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attendo.data.accounting import Account
 from attendo.data.batches import Batch
-from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
 from attendo.data.labelled_corpus import LabelledDataset
-from attendo.data.labelled_store import LabelledStore, labelled_store
-from attendo.data.long_texts import LongTexts
+from attendo.data.row_report import RowReport
+from attendo.data.store import LabelledStore, labelled_store
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
 from attendo.metrics import fit_temperature
@@ -49,7 +48,7 @@ TOKENIZER = train_tokenizer((row.text for row in ROWS), TokenizerConfig(kind="wo
 @pytest.fixture
 def store(tmp_path, monkeypatch) -> LabelledStore:
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
-    return labelled_store(ROWS, Account("rows"), LABELS, TOKENIZER, "k")
+    return labelled_store(ROWS, RowReport("rows"), LABELS, TOKENIZER, "k")
 
 
 def classifier(dropout: float = 0.0) -> Classifier:
@@ -208,7 +207,7 @@ def test_the_card_says_what_was_learned_from(store):
 
 def test_the_loop_learns_what_rain_is(tmp_path, monkeypatch):
     monkeypatch.setenv("ATTENDO_CACHE", str(tmp_path))
-    big = labelled_store(weather(400, 1), Account("rows"), LABELS, TOKENIZER, "big")
+    big = labelled_store(weather(400, 1), RowReport("rows"), LABELS, TOKENIZER, "big")
     material = LabelledDataset(big, LongTexts(), (2 / 3, 2.0))
     task = ClassificationTask(material, classifier(dropout=0.1), weather(100, seed=2), 256)
     config = TrainingConfig(

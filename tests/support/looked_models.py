@@ -3,7 +3,7 @@
 import torch
 
 from attendo.data import forecasts
-from attendo.data.long_texts import LongTexts
+from attendo.data.labelled import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.options import DecodingConfig

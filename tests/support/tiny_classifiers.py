@@ -6,7 +6,7 @@ import torch
 
 from attendo.bundle import Bundle, save_description, save_weights
 from attendo.config import to_table
-from attendo.data.long_texts import LongTexts
+from attendo.data.labelled import LongTexts
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.inference.classifier import Classifier
 from attendo.models import EncoderClassifier, ModelConfig, build_model

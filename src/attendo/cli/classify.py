@@ -20,7 +20,7 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import Counter, lines_given, one_line, refuse_file_name, say, wrote
-from attendo.data.accounting import Account
+from attendo.data.row_report import RowReport
 
 
 @with_groups
@@ -94,7 +94,7 @@ def _classify_file(
 ) -> int:
     """Labels the texts of a table; its columns and header as in training unless given."""
     from attendo.data.corpora import parse_kept
-    from attendo.data.lines import require_file
+    from attendo.data.data_files import require_file
     from attendo.inference import Classifier
     from attendo.inference.classifier import FOUND, check_table, classify_table
 
@@ -102,12 +102,12 @@ def _classify_file(
     check_table(out, "--output")
     kept = () if keep is None else parse_kept(keep, FOUND)
     classifier = Classifier.load(folder, device)
-    account = Account(str(source))
+    row_report = RowReport(str(source))
     counter = Counter("rows")
-    rows = _rows_of(source, folder, columns, kept, header, account)
+    rows = _rows_of(source, folder, columns, kept, header, row_report)
     n_done, n_cut = classify_table(classifier, rows, out, counter.show, kept)
     counter.clear()
-    say(account.line())
+    say(row_report.line())
     if n_cut:
         say(classifier.long_texts.summary(n_cut, n_done))
     say(wrote(out))
@@ -120,7 +120,7 @@ def _rows_of(
     columns: str | None,
     kept: tuple[str, ...],
     header: bool | None,
-    account: Account,
+    row_report: RowReport,
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Each row of a table of texts, or each line, with its number: the text and the kept fields."""
     from attendo.config import read_toml
@@ -136,6 +136,6 @@ def _rows_of(
     if columns is not None:  # those of training name the label, too
         column = parse_columns(columns, LABELLED if "," in columns else ("text",))[-1]
     if kept:
-        return read_with_kept(source, column, kept, bool(header), account)
-    lines = read_lines(source, column, bool(header), account=account, keep_skipped=True)
+        return read_with_kept(source, column, kept, bool(header), row_report)
+    lines = read_lines(source, column, bool(header), row_report=row_report, keep_skipped=True)
     return ((number, (text,)) for number, text in lines)

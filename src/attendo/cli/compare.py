@@ -35,7 +35,7 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import say
-from attendo.data.accounting import Account
+from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 from attendo.display.width import shown
 
@@ -249,9 +249,9 @@ def _classifications(
         data_of(CLASSIFICATION, folder).source(files[0], options.columns, options.header)
         for folder in folders
     ]
-    account = Account(sources[0].name)
-    rows = list(read_labelled(sources[0], account=account))
-    say(account.line())
+    row_report = RowReport(sources[0].name)
+    rows = list(read_labelled(sources[0], row_report=row_report))
+    say(row_report.line())
     if sources[1] != sources[0] and list(read_labelled(sources[1])) != rows:
         raise AttendoError(
             f"{files[0]}: {folders[0]} and {folders[1]} read its columns differently; say with --columns which to take"
@@ -287,7 +287,7 @@ def _text_sums(
         reading = Reading(source.name)
         stream = TokenStream.of_chunks(read_documents(source, reading=reading), user.tokenizer)
         if not sums:
-            for line in (reading.line(), *(account.line() for account in reading.accounts)):
+            for line in (reading.line(), *(report.line() for report in reading.row_reports)):
                 say(line)
         sums.append(text_sums(user, stream, metrics, options.context))
     return sums[0], sums[1]

@@ -27,7 +27,7 @@ from attendo.cli.options import (
     with_groups,
 )
 from attendo.cli.reporting import one_line, say
-from attendo.data.accounting import Account
+from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 from attendo.display.tables import table_lines
 from attendo.display.width import shown
@@ -132,9 +132,9 @@ def _keep(out: Path | None, texts: list[str]) -> None:
 def _translations(
     translator: Translator, folder: Path, files: list[Path], options: TaskOptions
 ) -> tuple[dict[str, Any], list[str]]:
-    numbered, account = pairs_of(folder, files, options.columns, options.header)
+    numbered, row_report = pairs_of(folder, files, options.columns, options.header)
     pairs = [(source, target) for _, source, target in numbered]
-    say(account.line())
+    say(row_report.line())
     warn_of_order(translator.card.get("languages") or {}, pairs, len(files) == 2)
     beam = options.beam
     result = translator.evaluate(
@@ -144,7 +144,7 @@ def _translations(
     _keep(options.out, list(result.texts))
     scores = [dataclasses.asdict(found) for found in result.scores]
     beam = beam or translator.decoding.beam
-    facts = {"account": account.as_json(), "beam": beam, "scores": scores} | result.measures
+    facts = {"account": row_report.as_json(), "beam": beam, "scores": scores} | result.measures
     lines = [f"{found.name} {found.value:.2f}  {found.signature}" for found in result.scores]
     loss = f"loss {result.measures['loss']:.4f} nats a token"
     lines.append(f"perplexity {result.measures['perplexity']:.3f}  {loss}  (beam {beam})")
@@ -166,9 +166,9 @@ def _classifications(
         check_table(out, "--out")
     data = data_of(CLASSIFICATION, folder)
     source = data.source(files[0], options.columns, options.header)
-    account = Account(source.name)
-    rows = list(read_labelled(source, account=account))
-    say(account.line())
+    row_report = RowReport(source.name)
+    rows = list(read_labelled(source, row_report=row_report))
+    say(row_report.line())
     refuse_header(rows, source, classifier)
     if n := n_known(data, rows):
         say(f"{n:,} of {len(rows):,} texts stand in the training file, too: the scores flatter")
@@ -176,18 +176,18 @@ def _classifications(
     if out is not None:
         with label_table(out, ("line", "label", "found", "probability", "text")) as write:
             for row, found in zip(rows, result.found, strict=True):
-                [line] = account.places_json([row.number])
+                [line] = row_report.places_json([row.number])
                 write((line, row.label, found.label, found.probability, row.text))
     n_cut = sum(found.cut for found in result.found)
     if n_cut:
         say(classifier.long_texts.summary(n_cut, len(rows)))
-    return _assessment_json(result, account), _assessment_lines(result)
+    return _assessment_json(result, row_report), _assessment_lines(result)
 
 
 def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: Classifier) -> None:
     """Raises AttendoError where line 1 seems to be a header: it has a label that is no class, and alone has it."""
+    from attendo.data.data_files import suffix
     from attendo.data.labelled import shown
-    from attendo.data.lines import suffix
     from attendo.errors import AttendoError
 
     number, label, _ = rows[0]
@@ -200,9 +200,9 @@ def refuse_header(rows: list[LabelledRow], source: LabelledSource, classifier: C
         )
 
 
-def _assessment_json(result: Assessment, account: Account) -> dict[str, Any]:
+def _assessment_json(result: Assessment, row_report: RowReport) -> dict[str, Any]:
     return {
-        "account": account.as_json(),
+        "account": row_report.as_json(),
         "classes": [dataclasses.asdict(score) for score in result.classes],
         "confusion": result.confusion.tolist(),
     } | result.measures
@@ -246,7 +246,7 @@ def _perplexity(
     source = texts_of(data_of(LANGUAGE_MODEL, folder), files, options.column, options.header)
     reading = Reading(source.name)
     stream = TokenStream.of_chunks(read_documents(source, reading=reading), generator.tokenizer)
-    for line in (reading.line(), *(account.line() for account in reading.accounts)):
+    for line in (reading.line(), *(row_report.line() for row_report in reading.row_reports)):
         say(line)
     longest = generator.model.config.max_len
     context = options.context or longest
@@ -301,7 +301,7 @@ def warn_of_order(
 
     Raises AttendoError where each side is in the other one's language, or script.
     """
-    from attendo.data.language_scripts import misfit
+    from attendo.data.languages import misfit
     from attendo.data.scripts import seen_in
     from attendo.errors import AttendoError
 
@@ -338,12 +338,12 @@ def warn_of_guessing(translator: Translator, log_prob: float, n_tokens: int, are
 
 def pairs_of(
     folder: Path, files: list[Path], columns: str | None, header: bool | None
-) -> tuple[Iterator[tuple[int, str, str]], Account]:
+) -> tuple[Iterator[tuple[int, str, str]], RowReport]:
     """The usable pairs of files, read in the run's direction, and their account, complete at the end."""
     from attendo.data.corpora import read_pairs
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import family_of
 
     source = data_of(family_of("translation"), folder).source(files, columns, header)
-    account = Account(source.name)
-    return read_pairs(source, account=account), account
+    row_report = RowReport(source.name)
+    return read_pairs(source, row_report=row_report), row_report

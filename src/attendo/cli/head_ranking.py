@@ -51,10 +51,10 @@ def rank(
 def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     """The usable rows of a file, read as in training; says how many."""
     from attendo.cli.evaluate import pairs_of, warn_of_order
-    from attendo.data.accounting import Account
     from attendo.data.corpora import read_lines
+    from attendo.data.data_files import require_file
     from attendo.data.labelled import read_labelled
-    from attendo.data.lines import require_file
+    from attendo.data.row_report import RowReport
     from attendo.inference import Classifier, Translator
     from attendo.runs.settings import data_of
     from attendo.runs.task_specs import CLASSIFICATION
@@ -62,17 +62,17 @@ def _rows(user: User, folder: Path, file: Path) -> list[Any]:
     require_file(file)
     match user:
         case Translator():
-            numbered, account = pairs_of(folder, [file], None, None)
+            numbered, row_report = pairs_of(folder, [file], None, None)
             rows: list[Any] = [(source, target) for _, source, target in numbered]
             warn_of_order(user.card.get("languages") or {}, rows, are_parallel=False)
         case Classifier():
             source = data_of(CLASSIFICATION, folder).source(file, None, None)
-            account = Account(source.name)
-            rows = [(row.text, row.label) for row in read_labelled(source, account=account)]
+            row_report = RowReport(source.name)
+            rows = [(row.text, row.label) for row in read_labelled(source, row_report=row_report)]
         case _:
-            account = Account(str(file))
-            rows = [line for _, line in read_lines(file, account=account)]
-    say(account.line())
+            row_report = RowReport(str(file))
+            rows = [line for _, line in read_lines(file, row_report=row_report)]
+    say(row_report.line())
     return rows
 
 

@@ -353,8 +353,7 @@ def chosen_device(device: str, threads: int | None) -> str:
 
 def require_files(names: list[Path]) -> None:
     """Raises AttendoError, before anything slow begins, for a file that isn't there or a pattern of none."""
-    from attendo.data.lines import require_file
-    from attendo.data.shards import expanded
+    from attendo.data.data_files import expanded, require_file
 
     for name in names:
         if not name.is_dir():

@@ -45,7 +45,7 @@ def numbered_chunks(stream: BufferedReader, name: str = "stdin") -> Iterator[tup
     Only LF ends a line; a CR before it goes with it, and so does a byte order mark. A last line without LF is a
     line. Raises AttendoError naming the line that is not UTF-8 or longer than a line may be.
     """
-    from attendo.data.accounting import LINE_CAP, REMEDIES
+    from attendo.data.row_report import LINE_CAP, REMEDIES
     from attendo.errors import AttendoError
 
     number = 1
@@ -72,15 +72,15 @@ def stdin_text() -> str:
 
 def _decoded(lines: list[bytes], number: int, name: str) -> Iterator[tuple[int, list[str]]]:
     """The lines as one chunk; those before a bad one are still given, and then the error is raised."""
-    from attendo.data.accounting import Fault
-    from attendo.data.lines import decode
+    from attendo.data.data_files import decode
+    from attendo.data.row_report import RowError
     from attendo.errors import AttendoError
 
     texts: list[str] = []
     for position, line in enumerate(lines, number):
         line = line.removesuffix(b"\r")
         text = decode(line.removeprefix(b"\xef\xbb\xbf") if position == 1 else line)
-        if isinstance(text, Fault):
+        if isinstance(text, RowError):
             if texts:
                 yield number, texts
             raise AttendoError(f"{name}:{position}: {text.reason} ({text.detail}); send UTF-8")

@@ -46,7 +46,7 @@ def score(
     require_files(files)
     translator = Translator.load(folder, machine.chosen(), others or ())
     make_ready(translator)
-    pairs, account = pairs_of(folder, files, columns, header)
+    pairs, row_report = pairs_of(folder, files, columns, header)
     counter = Counter("pairs")
     log_prob = 0.0
     n_tokens = 0
@@ -63,8 +63,8 @@ def score(
                 print(json.dumps({"line": number} | candidate_json(candidate), ensure_ascii=False))
             else:
                 print(f"{candidate.log_prob:.4f}\t{candidate.score:.4f}")
-        counter.show(account.used)
+        counter.show(row_report.used)
     counter.clear()
-    say(account.line())
+    say(row_report.line())
     warn_of_guessing(translator, log_prob, n_tokens, not alone)
     return 0

@@ -103,7 +103,7 @@ def serve(
         int8 and machine.device == "cuda", "--int8 is for processors; leave it out, or leave out --device"
     )
     refuse_if(not host, "--host is empty; give an address, as 127.0.0.1, or 0.0.0.0 for all")
-    from attendo.data.language_names import require_code
+    from attendo.data.languages import require_code
 
     require_code("--from", source)
     require_code("--to", target)

@@ -28,7 +28,7 @@ def shortlist(
     from attendo.inference import Translator
 
     tokenizer = Translator.load(folder).tokenizer
-    pairs, account = pairs_of(folder, files, columns, header)
+    pairs, row_report = pairs_of(folder, files, columns, header)
     counter = Counter("pairs")
 
     def shown():
@@ -36,11 +36,11 @@ def shortlist(
             if n == MOST_PAIRS:
                 break
             yield source, target
-            counter.show(account.used)
+            counter.show(row_report.used)
 
     learned = shortlist_of_pairs(tokenizer, shown(), per_token=per_token, frequent=frequent)
     counter.clear()
     save_shortlist(out, learned, tokenizer)
-    say(account.line())
+    say(row_report.line())
     say(f"{out}: up to {per_token:,} targets of each source token, {len(learned.frequent):,} of every text")
     return 0

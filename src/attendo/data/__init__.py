@@ -1,4 +1,4 @@
-"""Corpora, tokenizers, the token store, batches and the data doctor: everything between files and tensors.
+"""From files of texts to batches of token ids: readers, tokenizers, token stores, and the data doctor.
 
 The names are imported when they are first used.
 """
@@ -7,56 +7,67 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attendo.data.accounting import Account as Account
-    from attendo.data.batches import Batch as Batch
-    from attendo.data.batches import token_batches as token_batches
-    from attendo.data.corpora import PairSource as PairSource
-    from attendo.data.corpora import read_pairs as read_pairs
-    from attendo.data.doctor import examine as examine
-    from attendo.data.labelled import LabelledSource as LabelledSource
-    from attendo.data.labelled import read_labelled as read_labelled
-    from attendo.data.labelled_doctor import examine_labelled as examine_labelled
-    from attendo.data.texts import TextSource as TextSource
-    from attendo.data.texts import read_documents as read_documents
-    from attendo.data.token_stream import TokenStream as TokenStream
-    from attendo.data.tokenizer_training import TokenizerConfig as TokenizerConfig
-    from attendo.data.tokenizer_training import train_tokenizer as train_tokenizer
-    from attendo.data.tokenizers import Tokenizer as Tokenizer
+    from attendo.data.batches import Batch, TokenDataset, token_batches
+    from attendo.data.corpora import PairSource, read_lines, read_pairs
+    from attendo.data.doctor import examine
+    from attendo.data.labelled import LabelledSource, read_labelled
+    from attendo.data.labelled_doctor import examine_labelled
+    from attendo.data.row_report import RowError, RowReport
+    from attendo.data.segments import split_sentences
+    from attendo.data.store import pair_store
+    from attendo.data.texts import TextSource, read_documents
+    from attendo.data.token_stream import TokenStream, window_batches
+    from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+    from attendo.data.tokenizers import SpecialTokens, Tokenizer
 
 _MODULES = {
-    "Account": "accounting",
     "Batch": "batches",
     "LabelledSource": "labelled",
     "PairSource": "corpora",
+    "RowError": "row_report",
+    "RowReport": "row_report",
+    "SpecialTokens": "tokenizers",
     "TextSource": "texts",
+    "TokenDataset": "batches",
     "TokenStream": "token_stream",
     "Tokenizer": "tokenizers",
     "TokenizerConfig": "tokenizer_training",
     "examine": "doctor",
     "examine_labelled": "labelled_doctor",
+    "pair_store": "store",
     "read_documents": "texts",
     "read_labelled": "labelled",
+    "read_lines": "corpora",
     "read_pairs": "corpora",
+    "split_sentences": "segments",
     "token_batches": "batches",
     "train_tokenizer": "tokenizer_training",
+    "window_batches": "token_stream",
 }
 
 __all__ = [
-    "Account",
     "Batch",
     "LabelledSource",
     "PairSource",
+    "RowError",
+    "RowReport",
+    "SpecialTokens",
     "TextSource",
+    "TokenDataset",
     "TokenStream",
     "Tokenizer",
     "TokenizerConfig",
     "examine",
     "examine_labelled",
+    "pair_store",
     "read_documents",
     "read_labelled",
+    "read_lines",
     "read_pairs",
+    "split_sentences",
     "token_batches",
     "train_tokenizer",
+    "window_batches",
 ]
 
 

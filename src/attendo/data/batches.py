@@ -1,14 +1,17 @@
-"""Batches of pairs under a token budget: which rows go together, and their tensors.
+"""Batches under a token budget: which rows go together in an epoch, and their tensors.
 
 The list of batches is a pure function of the lengths, the budget, the seed and the epoch, so a run is resumed
-by its position in the list and nothing else.
+by its position in the list and nothing else. Of more rows than should be sorted at once, contiguous shards come in an
+order drawn from (seed, epoch), and a few of them at a time are shuffled together and cut into batches. So a batch mixes
+rows from places far apart, memory holds one such group, and a file is read in stretches.
 """
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import islice
+from itertools import chain, islice
 from typing import overload
 
 import numpy as np
@@ -16,10 +19,138 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attendo.data.epoch_rows import GROUPING, EpochRows, Grouping, Rows
-from attendo.data.lengths import RowLengths, Stretches
-from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.store import PairStore, StoreFacts
+from attendo.data.store import PairStore, RowLengths, StoreFacts, Stretches
+from attendo.data.tokenizers import OWN, SpecialTokens
+
+Rows = NDArray[np.int64]
+Cut = Callable[[Rows, np.random.Generator], Sequence[Rows]]
+"""Divides rows, given in ascending order, into batches in a random order."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Up to `at_once` rows are shuffled all together; of more, some `shards` shards of `shard` rows at a time."""
+
+    at_once: int = 1 << 22
+    shard: int = 1 << 15
+    shards: int = 16
+
+
+GROUPING = Grouping()
+
+
+class _Groups:
+    """The groups of an epoch, each made when it is asked for; the last one is kept, and all their batches' sizes."""
+
+    def __init__(self, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping) -> None:
+        self._n_rows = n_rows
+        self._seeds = seeds
+        self._cut = cut
+        self._shard = grouping.shard
+        n_shards = -(-n_rows // grouping.shard)
+        order = np.random.default_rng(seeds).permutation(n_shards)
+        self._shards = np.array_split(order, max(1, n_shards // grouping.shards))
+        self._last: tuple[int, Sequence[Rows]] = -1, ()
+        self._sizes: list[NDArray[np.int32]] = []
+        self._ends: list[int] = []  # batches up to the end of each group counted so far
+        self._counting = threading.Lock()  # a thread that loads ahead counts too
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def group(self, number: int) -> Sequence[Rows]:
+        last, batches = self._last
+        if last != number:
+            shard = self._shard
+            parts = [
+                np.arange(i * shard, min((i + 1) * shard, self._n_rows)) for i in sorted(self._shards[number])
+            ]
+            # one number more than for the order of the shards, which keeps the two apart
+            random = np.random.default_rng((*self._seeds, len(self._seeds), number))
+            batches = self._cut(np.concatenate(parts), random)
+            self._last = number, batches
+        return batches
+
+    def find(self, place: int) -> tuple[int, int]:
+        """In which group the batch of this number is, and where in it; one past the last group if there is none."""
+        number = 0
+        while number < len(self) and self._counted(number) <= place:
+            number += 1
+        return number, place - (self._ends[number - 1] if number else 0)
+
+    def sizes(self) -> NDArray[np.int32]:
+        for number in range(len(self)):
+            self._counted(number)
+        return np.concatenate(self._sizes)
+
+    def total(self) -> int:
+        return self._counted(len(self) - 1)
+
+    def _counted(self, number: int) -> int:
+        with self._counting:
+            while len(self._ends) <= number:
+                sizes = np.array([len(rows) for rows in self.group(len(self._ends))], np.int32)
+                self._sizes.append(sizes)
+                self._ends.append((self._ends[-1] if self._ends else 0) + len(sizes))
+        return self._ends[number]
+
+
+class EpochRows(Sequence[Rows]):
+    """The row numbers of each batch of an epoch; a slice is the same for a part of them.
+
+    Every row is in one batch. To begin somewhere, the groups before are made and counted; so are all of them for the
+    length, once.
+    """
+
+    def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
+        self._groups = groups
+        self._start = start
+        self._stop = stop
+
+    @classmethod
+    def of(cls, n_rows: int, seeds: tuple[int, ...], cut: Cut, grouping: Grouping = GROUPING) -> "EpochRows":
+        """All batches of an epoch of n_rows rows; seeds: what its random numbers are drawn from."""
+        return cls(_Groups(n_rows, seeds, cut, grouping))
+
+    def __len__(self) -> int:
+        total = self._groups.total()
+        stop = total if self._stop is None else min(self._stop, total)
+        return max(0, stop - self._start)
+
+    def __iter__(self) -> Iterator[Rows]:
+        number, place = self._groups.find(self._start)
+        end = None if self._stop is None else place + max(0, self._stop - self._start)
+        groups = map(self._groups.group, range(number, len(self._groups)))
+        yield from islice(chain.from_iterable(groups), place, end)
+
+    @overload
+    def __getitem__(self, index: int) -> Rows: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Rows]: ...
+
+    def __getitem__(self, index: int | slice) -> "Rows | Sequence[Rows]":
+        if isinstance(index, slice):
+            return self._part(index)
+        place = index + len(self) if index < 0 else index
+        if place < 0 or (self._stop is not None and self._start + place >= self._stop):
+            raise IndexError(f"no batch {index}")
+        number, at = self._groups.find(self._start + place)
+        if number == len(self._groups):
+            raise IndexError(f"no batch {index}")
+        return self._groups.group(number)[at]
+
+    def sizes(self) -> NDArray[np.int32]:
+        return self._groups.sizes()[self._start : self._stop]
+
+    def _part(self, index: slice) -> "Sequence[Rows]":
+        if index.step in (None, 1) and index.stop is None and (index.start or 0) >= 0:
+            return EpochRows(self._groups, self._start + (index.start or 0), self._stop)  # nothing is counted
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            return [self[i] for i in range(start, stop, step)]
+        return EpochRows(self._groups, self._start + start, self._start + max(start, stop))
+
 
 Lengths = NDArray[np.integer] | RowLengths | Stretches
 
@@ -70,21 +201,21 @@ class Batch:
 
     def pinned(self) -> "Batch":
         """The same batch in memory from which a GPU can copy while it computes."""
-        return replace(
-            self,
-            inputs={name: tensor.pin_memory() for name, tensor in self.inputs.items()},
-            targets=self.targets.pin_memory(),
-            weights=None if self.weights is None else self.weights.pin_memory(),
-        )
+        return self._with_each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
         """The same batch with its tensors on a device; itself if they are there."""
         if self.targets.device == device:
             return self
-        inputs = {name: tensor.to(device, non_blocking=True) for name, tensor in self.inputs.items()}
-        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _with_each(self, change: Callable[[Tensor], Tensor]) -> "Batch":
+        """The same batch with each of its tensors changed."""
         return replace(
-            self, inputs=inputs, targets=self.targets.to(device, non_blocking=True), weights=weights
+            self,
+            inputs={name: change(tensor) for name, tensor in self.inputs.items()},
+            targets=change(self.targets),
+            weights=None if self.weights is None else change(self.weights),
         )
 
 
@@ -213,7 +344,9 @@ def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> B
     """
     sources = [store.source(int(row)) for row in rows]
     targets = [store.target(int(row)) for row in rows]
-    pad_id, nothing, begin = specials.pad_id, specials.no_target, specials.begin
+    pad_id = specials.pad_id
+    nothing = specials.no_target
+    begin = specials.begin
     src, src_lengths = _padded(sources, *specials.around_source, pad_id)
     tgt, tgt_lengths = _padded(targets, begin, (), pad_id)
     wanted, _ = _padded(targets, (nothing,) * (len(begin) - 1), (specials.eos_id,), nothing)
@@ -251,7 +384,8 @@ def _cut(
     if not len(source):
         return []
     shuffled = random.permutation(len(source))
-    best, best_share = [], np.inf
+    best: list[Rows] = []
+    best_share = np.inf
     for width in _WIDTHS:
         order = shuffled[_bucketed(source[shuffled], target[shuffled], width)]
         batches = np.split(order, _cuts(np.maximum(source, target)[order], batch_tokens))
@@ -281,7 +415,8 @@ def _cuts(longest: NDArray[np.int32], batch_tokens: int) -> list[int]:
 
     `longest` [rows] is the larger side of each row. One look per batch, not per row.
     """
-    cuts, start = [], 0
+    cuts: list[int] = []
+    start = 0
     while True:
         window = longest[start : start + max(1, batch_tokens // int(longest[start])) + 1]
         taken = np.maximum.accumulate(window) * np.arange(1, len(window) + 1)

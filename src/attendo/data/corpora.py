@@ -4,7 +4,7 @@ A file is `.tsv` (no quoting; a single `.txt` of pairs is read the same way), `.
 or a pair is two parallel text files; each may end in `.gz`. A folder or a pattern stands for many of them, which are
 read one after the other as if they were one (`shards.expanded`). Fields keep their content exactly: only the line
 ending and a byte order mark are taken off. A row that cannot be used is skipped and counted under its reason
-(`accounting.REMEDIES`), or stops the reading where `strict` is set; a field of white space alone counts as
+(`row_report.REMEDIES`), or stops the reading where `strict` is set; a field of white space alone counts as
 empty.
 """
 
@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from attendo.data.accounting import Account, Fault
+from attendo.data.data_files import (
+    TABLES,
+    TOO_LONG,
+    count_lines,
+    decode,
+    expanded,
+    physical_lines,
+    require_file,
+    suffix,
+    text_lines,
+)
 from attendo.data.formats import RawRow, Wanted, read_csv, read_jsonl, read_parquet, read_tsv
-from attendo.data.lines import TOO_LONG, count_lines, decode, physical_lines, require_file, suffix, text_lines
-from attendo.data.shards import TABLES, expanded
+from attendo.data.row_report import RowError, RowReport
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
@@ -31,7 +40,7 @@ AGAINST = "`against` SOURCE `against` TARGET"
 class Row(NamedTuple):
     """One row: its 1-based line number (where a CSV record starts; the row in Parquet) and its fields.
 
-    The lines of several files count on from one to the next; `Account.place` gives file and line.
+    The lines of several files count on from one to the next; `RowReport.place` gives file and line.
     """
 
     number: int
@@ -69,7 +78,6 @@ class PairSource:
 
     @property
     def name(self) -> str:
-        """The file, or both files, as messages name them."""
         return _joined(self.files)
 
     def parts(self) -> list[tuple[Path, ...]]:
@@ -162,31 +170,31 @@ def read_rows(
     columns: Columns | None = None,
     header: bool = False,
     strict: bool = False,
-    account: Account | None = None,
+    row_report: RowReport | None = None,
 ) -> Iterator[Row]:
-    """The usable rows of a file with columns, one field per role; `account` is kept up to date.
+    """The usable rows of a file with columns, one field per role; `row_report` is kept up to date.
 
     path: a file, or a folder or pattern of files. Raises AttendoError for a missing, empty or unusable file and, with
     `strict`, at the first bad row.
     """
-    account = Account(str(path)) if account is None else account
+    row_report = RowReport(str(path)) if row_report is None else row_report
     files = expanded(path, TABLES)
-    wanted = Wanted(roles, columns, header, account.option)
+    wanted = Wanted(roles, columns, header, row_report.option)
     parts = ((str(file), _raw_rows(file, wanted)) for file in files)
-    yield from _accounted(parts, wanted, strict, account)
+    yield from _counted_rows(parts, wanted, strict, row_report)
 
 
 def read_pairs(
-    source: PairSource, strict: bool = False, account: Account | None = None
+    source: PairSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[tuple[int, str, str]]:
     """The usable pairs of a source: (line number, source text, target text), streamed.
 
     Raises AttendoError as `read_rows` does; two parallel files with unequal numbers of lines are refused with
     both counts before the first pair.
     """
-    account = Account(source.name) if account is None else account
+    row_report = RowReport(source.name) if row_report is None else row_report
     parts = source.parts()
-    wanted = Wanted(PAIR, source.columns, source.header, account.option, source.instead)
+    wanted = Wanted(PAIR, source.columns, source.header, row_report.option, source.instead)
     for part in parts:
         if len(part) == 2:
             _require_parallel(part[0], part[1])
@@ -197,7 +205,7 @@ def read_pairs(
         )
         for part in parts
     )
-    for number, (first, second) in _accounted(rows, wanted, strict, account):
+    for number, (first, second) in _counted_rows(rows, wanted, strict, row_report):
         yield (number, second, first) if source.reverse else (number, first, second)
 
 
@@ -206,7 +214,7 @@ def read_lines(
     column: str | None = None,
     header: bool = False,
     strict: bool = False,
-    account: Account | None = None,
+    row_report: RowReport | None = None,
     keep_empty: bool = False,
     keep_skipped: bool = False,
 ) -> Iterator[tuple[int, str]]:
@@ -218,8 +226,8 @@ def read_lines(
 
     Raises AttendoError as `read_rows` does.
     """
-    account = Account(str(path)) if account is None else account
-    wanted = Wanted(("text",), None if column is None else (column,), header, account.option)
+    row_report = RowReport(str(path)) if row_report is None else row_report
+    wanted = Wanted(("text",), None if column is None else (column,), header, row_report.option)
     if suffix(path) in (".tsv", ".csv", ".jsonl", ".parquet"):
         rows = _raw_rows(path, wanted)
     elif column is not None or header:
@@ -227,12 +235,12 @@ def read_lines(
     else:
         rows = _whole_lines(path, keep_empty)
     blank = ("",) if keep_skipped else None
-    for number, fields in _accounted([(str(path), rows)], wanted, strict, account, keep_empty, blank):
+    for number, fields in _counted_rows([(str(path), rows)], wanted, strict, row_report, keep_empty, blank):
         yield number, fields[0]
 
 
 def read_with_kept(
-    path: Path, column: str | None, kept: Columns, header: bool, account: Account
+    path: Path, column: str | None, kept: Columns, header: bool, row_report: RowReport
 ) -> Iterator[Row]:
     """Every row of a table: a text, and behind it the fields of the columns `kept`, whatever these hold.
 
@@ -241,18 +249,18 @@ def read_with_kept(
     """
     if suffix(path) not in TABLES:
         raise AttendoError(f"{path}: a text file has no columns; leave out `keep`")
-    wanted = Wanted(("text",), (column or "text", *kept), header, f"{account.option} or `keep`")
+    wanted = Wanted(("text",), (column or "text", *kept), header, f"{row_report.option} or `keep`")
     rows = _raw_rows(path, wanted)
-    yield from _accounted(
-        [(str(path), rows)], wanted, False, account, blank=("",) * (1 + len(kept)), n_kept=len(kept)
+    yield from _counted_rows(
+        [(str(path), rows)], wanted, False, row_report, blank=("",) * (1 + len(kept)), n_kept=len(kept)
     )
 
 
-def _accounted(
+def _counted_rows(
     parts: Iterable[tuple[str, Iterator[RawRow]]],
     wanted: Wanted,
     strict: bool,
-    account: Account,
+    row_report: RowReport,
     keep_empty: bool = False,
     blank: tuple[str, ...] | None = None,
     n_kept: int = 0,
@@ -266,33 +274,33 @@ def _accounted(
     for name, rows in parts:
         start += number
         number = 0
-        account.begin(name, start)
+        row_report.begin(name, start)
         for number, fields in rows:
-            account.read += 1
-            known = () if isinstance(fields, Fault) else fields
+            row_report.read += 1
+            known = () if isinstance(fields, RowError) else fields
             n_needed = len(known) - n_kept
-            fault = (
-                fields if isinstance(fields, Fault) else _field_fault(known[:n_needed], wanted, keep_empty)
+            row_error = (
+                fields if isinstance(fields, RowError) else _field_error(known[:n_needed], wanted, keep_empty)
             )
-            if fault is None:
-                account.used += 1
+            if row_error is None:
+                row_report.used += 1
                 yield Row(start + number, known)
             else:
-                account.skip(start + number, fault, strict)
+                row_report.skip(start + number, row_error, strict)
                 if blank is not None:
                     yield Row(start + number, (*blank[:n_needed], *known[n_needed:]) if known else blank)
-    account.end()
-    account.require_used()
+    row_report.end()
+    row_report.require_used()
 
 
-def _field_fault(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> Fault | None:
+def _field_error(fields: tuple[str, ...], wanted: Wanted, keep_empty: bool) -> RowError | None:
     for position, text in enumerate(fields):
         if "\0" in text:
-            return Fault("NUL character")
+            return RowError("NUL character")
         if (not text or text.isspace()) and not keep_empty:
             column = wanted.columns[position] if wanted.columns else ""
             named = f"column {column if column.isdecimal() else repr(column)}" if column else ""
-            return Fault(f"no {wanted.roles[position]}", named)
+            return RowError(f"no {wanted.roles[position]}", named)
     return None
 
 
@@ -318,12 +326,12 @@ def _raw_rows(path: Path, wanted: Wanted, both: str = "") -> Iterator[RawRow]:
 
 def _whole_lines(path: Path, keep_empty: bool) -> Iterator[RawRow]:
     for number, text in text_lines(path):
-        if isinstance(text, Fault):
+        if isinstance(text, RowError):
             yield number, text
         elif keep_empty or text.strip():
             yield number, (text,)
         else:
-            yield number, Fault("empty line")
+            yield number, RowError("empty line")
 
 
 def _joined(files: Iterable[Path]) -> str:
@@ -363,13 +371,13 @@ def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
 
 def _parallel_fields(
     source: Path, first: bytes | None, target: Path, second: bytes | None
-) -> tuple[str, str] | Fault:
+) -> tuple[str, str] | RowError:
     if not first and not second and first is not None and second is not None:
-        return Fault("empty line")
+        return RowError("empty line")
     texts: list[str] = []
     for path, line in ((source, first), (target, second)):
         text = TOO_LONG if line is None else decode(line)
-        if isinstance(text, Fault):
-            return Fault(text.reason, f"in {path}{f': {text.detail}' if text.detail else ''}")
+        if isinstance(text, RowError):
+            return RowError(text.reason, f"in {path}{f': {text.detail}' if text.detail else ''}")
         texts.append(text)
     return texts[0], texts[1]

@@ -1,7 +1,7 @@
 """The data doctor: what is wrong with a corpus of pairs, found in two streaming passes and bounded memory.
 
 The first pass samples rows evenly to learn how the two columns differ. The second turns each row into a
-record of 51 bytes (hashes, lengths, scripts, flags: `row_table.RowTable`); then rows are compared bucket by
+record of 51 bytes (hashes, lengths, scripts, flags: `doctor_checks.RowTable`); then rows are compared bucket by
 bucket. No text is kept. With `drop`, a third reader, `filtered`, leaves out the rows found, each of them
 accounted for.
 """
@@ -14,12 +14,9 @@ from itertools import islice
 
 import numpy as np
 
-from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
-from attendo.data.doctor_checks import Comparison, Statistics
-from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, LikeLabels, Report
-from attendo.data.lines import taken_off
-from attendo.data.row_table import (
+from attendo.data.data_files import taken_off
+from attendo.data.doctor_checks import (
     HAS_LETTERS,
     NOT_NFC,
     ODD_CHARACTERS,
@@ -27,8 +24,12 @@ from attendo.data.row_table import (
     SOUNDS_SWAPPED,
     SOURCE_APART,
     TARGET_APART,
+    Comparison,
     RowTable,
+    Statistics,
 )
+from attendo.data.doctor_report import CHECKS, OTHER_WAY_ROUND, LikeLabels, Report
+from attendo.data.row_report import RowReport
 from attendo.data.scripts import (
     USUAL_SHARE,
     code_points,
@@ -47,7 +48,8 @@ FEWEST_FOR_PROFILE = 100
 SURE_NATS = 5.0
 """Both sides must sound that much like the other column (e**5 = 148 to 1) before a row is called swapped."""
 
-_BATCH_ROWS, _BATCH_CHARACTERS = 2_048, 1 << 18
+_BATCH_ROWS = 2_048
+_BATCH_CHARACTERS = 1 << 18
 
 
 def parse_drop(text: str) -> frozenset[str]:
@@ -92,7 +94,7 @@ def examine(
     sample = even_sample(read_pairs(source, strict), SAMPLE_ROWS)
     profile = _learned_profile(sample)
     with RowTable() as table, RowTable() as compared:
-        account, statistics = _read(source, strict, profile, table)
+        row_report, statistics = _read(source, strict, profile, table)
         read = [_read(other, strict, profile, compared) for other in others]
         comparison = Comparison(statistics, drop)
         for records, other_records in zip(table.buckets(), compared.buckets(), strict=True):
@@ -105,7 +107,7 @@ def examine(
     if not all(comparison.usual):
         not_checked["wrong-script"] = "no usual script in one column"
     return Report(
-        account=account,
+        row_report=row_report,
         against=None if against is None else read[0][0],
         findings=comparison.findings(not_checked),
         source=statistics.side("source"),
@@ -122,20 +124,21 @@ def examine(
 
 def _read(
     source: PairSource, strict: bool, profile: np.ndarray | None, table: RowTable
-) -> tuple[Account, Statistics]:
-    """Puts the records of all usable rows into the table; their account, and what they say together."""
-    account, statistics = Account(source.name), Statistics()
-    for batch in _batches(read_pairs(source, strict, account)):
+) -> tuple[RowReport, Statistics]:
+    """Puts the records of all usable rows into the table; their row report, and what they say together."""
+    row_report = RowReport(source.name)
+    statistics = Statistics()
+    for batch in _batches(read_pairs(source, strict, row_report)):
         records = _records(batch, profile)
         statistics.add(records)
         table.append(records)
-    return account, statistics
+    return row_report, statistics
 
 
-def filtered(pairs: Iterable[Pair], report: Report, account: Account) -> Iterator[Pair]:
-    """The pairs without the rows that the report says to drop, which are moved to the account's skipped.
+def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
+    """The pairs without the rows that the report says to drop, which are moved to the skipped rows of the row report.
 
-    `pairs` must be read from the file that was examined, with the same `account`, which still adds up at each
+    `pairs` must be read from the file that was examined, with the same `row_report`, which still adds up at each
     row.
     """
     for pair in pairs:
@@ -143,14 +146,14 @@ def filtered(pairs: Iterable[Pair], report: Report, account: Account) -> Iterato
         if number >= len(report.verdicts):
             if report.drop:
                 raise AttendoError(
-                    f"{account.place(number)}: the file changed since it was examined; start again"
+                    f"{row_report.place(number)}: the file changed since it was examined; start again"
                 )
             yield pair
         elif verdict := report.verdicts[number]:
-            account.drop(number, CHECKS[verdict - 1].reason)
+            row_report.drop(number, CHECKS[verdict - 1].reason)
         else:
             yield pair
-    account.require_used()
+    row_report.require_used()
 
 
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:

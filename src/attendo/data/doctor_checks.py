@@ -1,18 +1,106 @@
-"""The checks of the data doctor: what the records of all rows say together, in constant memory."""
+"""The checks of the data doctor on one short record per row, in constant memory.
+
+The records are held in memory up to a fixed size and in temporary files beyond it. Rows are spread over buckets
+by the hash of their normalized source, so rows that could be copies of each other always meet in one bucket, and
+the checks that compare rows go bucket by bucket.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from types import TracebackType
+from typing import IO, Self
 
 import numpy as np
 
 from attendo.data.doctor_report import CHECKS, Finding, LikeLabels, Side
-from attendo.data.language_scripts import UNSPACED
-from attendo.data.row_table import (
-    HAS_LETTERS,
-    NOT_NFC,
-    ODD_CHARACTERS,
-    SOUNDS_SWAPPED,
-    SOURCE_APART,
-    TARGET_APART,
-)
+from attendo.data.languages import UNSPACED
 from attendo.data.scripts import HAN, JAPANESE, SCRIPTS, USUAL_SHARE, usual_script
+
+N_BUCKETS = 64
+HELD_ROWS = 1 << 19
+"""Records kept in memory before they are written to the bucket files: 2**19 of 51 bytes are 27 MB."""
+
+RECORD = np.dtype(
+    [
+        ("near_source", "i8"),  # hashes of the normalized and of the exact texts
+        ("source", "i8"),
+        ("near_target", "i8"),
+        ("target", "i8"),
+        ("line", "i8"),
+        ("source_length", "u4"),  # in characters
+        ("target_length", "u4"),
+        ("source_script", "u1"),  # codes of scripts.SCRIPTS
+        ("target_script", "u1"),
+        ("flags", "u1"),  # what the row alone shows: the bits below
+    ]
+)
+NOT_NFC = 1
+ODD_CHARACTERS = 2
+SOUNDS_SWAPPED = 4
+HAS_LETTERS = 8
+SOURCE_APART = 16
+TARGET_APART = 32
+
+
+class RowTable:
+    """Append-only table of records (dtype RECORD); a context manager, which removes its temporary files."""
+
+    def __init__(self) -> None:
+        self._held: list[np.ndarray] = []
+        self._n_held = 0
+        self._files: list[IO[bytes]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        for file in self._files:
+            file.close()
+
+    def append(self, records: np.ndarray) -> None:
+        """Add a batch of records, [rows] of dtype RECORD."""
+        self._held.append(records)
+        self._n_held += len(records)
+        if self._n_held >= HELD_ROWS:
+            self._spill()
+
+    def buckets(self) -> Iterator[np.ndarray]:
+        """All records, bucket by bucket; the same bucket number holds the same sources in every table."""
+        if not self._files:
+            records = self._gather()
+            which = _bucket(records)
+            order = np.argsort(which, kind="stable")
+            edges = np.searchsorted(which[order], np.arange(N_BUCKETS + 1))
+            for first, last in pairwise(edges):
+                yield records[order[first:last]]
+        else:
+            self._spill()
+            for file in self._files:
+                file.seek(0)
+                yield np.frombuffer(file.read(), RECORD)
+
+    def _gather(self) -> np.ndarray:
+        records = np.concatenate([np.empty(0, RECORD), *self._held])
+        self._held, self._n_held = [records], len(records)
+        return records
+
+    def _spill(self) -> None:
+        if not self._files:
+            self._files = [tempfile.TemporaryFile() for _ in range(N_BUCKETS)]  # noqa: SIM115 (closed by __exit__)
+        records = self._gather()
+        self._held, self._n_held = [], 0
+        which = _bucket(records)
+        for number, file in enumerate(self._files):
+            file.seek(0, 2)
+            file.write(records[which == number].tobytes())
+
+
+def _bucket(records: np.ndarray) -> np.ndarray:
+    return records["near_source"] & (N_BUCKETS - 1)
+
 
 MOST_LABELS = 20
 ROWS_A_LABEL = 10
@@ -24,7 +112,8 @@ SMOOTHING = 10
 
 _APART = {"source": SOURCE_APART, "target": TARGET_APART}
 
-_RATIO_STEP, _RATIO_BINS = 0.01, 3_000
+_RATIO_STEP = 0.01
+_RATIO_BINS = 3_000
 
 
 class Statistics:
@@ -44,7 +133,6 @@ class Statistics:
         }  # no more than tell of labels
 
     def add(self, records: np.ndarray) -> None:
-        """Count a batch of records."""
         self.n_rows += len(records)
         self.n_swapped += int(((records["flags"] & SOUNDS_SWAPPED) > 0).sum())
         self.last_line = max(self.last_line, int(records["line"].max()))
@@ -68,7 +156,6 @@ class Statistics:
         return float(np.exp((reached - _RATIO_BINS // 2) * _RATIO_STEP))
 
     def usual_script(self, side: str) -> tuple[int, float]:
-        """As `scripts.usual_script`, of all records."""
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
@@ -137,7 +224,6 @@ class Comparison:
                 self.verdicts[lines] = position
 
     def findings(self, not_checked: dict[str, str]) -> tuple[Finding, ...]:
-        """The outcome of each check, in the order of CHECKS."""
         return tuple(
             Finding(
                 check,

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from attendo.data.accounting import Account
-from attendo.data.language_identification import language_of
-from attendo.data.language_names import name_of
-from attendo.data.language_scripts import Seen
+from attendo.data.languages import Seen, language_of, name_of
+from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 
 
@@ -26,7 +24,6 @@ class Check:
 
     @property
     def fix(self) -> str:
-        """What to do about rows that are found."""
         return self.instead or f"`drop` {self.name}"
 
 
@@ -63,38 +60,37 @@ class Finding:
     lines: tuple[int, ...] = ()
     not_checked: str = ""
 
-    def told(self, account: Account, fix: str = "") -> list[str]:
+    def told(self, row_report: RowReport, fix: str = "") -> list[str]:
         """What was found, for the terminal; fix: what stands behind the places."""
         if self.not_checked:
             return [f"          –  {self.check.name}: not checked, {self.not_checked}"]
         out = [f"  {self.count:>9,}  {self.check.name}: {self.check.title}"]
         if self.count:
-            out.append(f"             {account.places(list(self.lines), self.count)}{fix}")
+            out.append(f"             {row_report.places(list(self.lines), self.count)}{fix}")
         return out
 
-    def as_json(self, account: Account) -> dict[str, Any]:
-        """What was found, as plain values."""
+    def as_json(self, row_report: RowReport) -> dict[str, Any]:
         return {
             "count": self.count,
-            "lines": account.places_json(list(self.lines)),
+            "lines": row_report.places_json(list(self.lines)),
             "not_checked": self.not_checked,
         }
 
 
-def anything_found(account: Account, findings: Sequence[Finding]) -> bool:
+def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
     """Whether any row was skipped or any check found something (exit code 1 of `attendo doctor`)."""
-    return account.n_skipped > 0 or any(finding.count for finding in findings)
+    return row_report.n_skipped > 0 or any(finding.count for finding in findings)
 
 
-def accounted(account: Account, against: Account | None, taken_off: str = "") -> list[str]:
+def report_head(row_report: RowReport, against: RowReport | None, taken_off: str = "") -> list[str]:
     """What a report begins with: the rows that were read, those that were skipped, and the other file.
 
     taken_off: what reading takes off the lines.
     """
-    out = [account.file, f"  {account.counts()}"]
+    out = [row_report.file, f"  {row_report.counts()}"]
     out += [
-        f"    {entry.count:>9,}  {reason}, {account.places(entry.lines, entry.count)}"
-        for reason, entry in account.skipped.items()
+        f"    {entry.count:>9,}  {reason}, {row_report.places(entry.lines, entry.count)}"
+        for reason, entry in row_report.skipped.items()
     ]
     if taken_off:
         out.append(f"  {taken_off} are there, and taken off while reading")
@@ -123,7 +119,6 @@ class LikeLabels:
     columns: str
 
     def line(self) -> str:
-        """For the terminal."""
         return (
             f"  {self.side}: only {self.n_different} different; if these are labels, `columns` {self.columns}"
         )
@@ -139,8 +134,8 @@ class Report:
     reading takes off the files. sample: pairs of texts whose languages are identified.
     """
 
-    account: Account
-    against: Account | None
+    row_report: RowReport
+    against: RowReport | None
     findings: tuple[Finding, ...]
     source: Side
     target: Side
@@ -161,26 +156,26 @@ class Report:
     @property
     def found(self) -> bool:
         """As `anything_found`; rows to compare with that stand the other way round are found, too."""
-        return self.against_reversed or anything_found(self.account, self.findings)
+        return self.against_reversed or anything_found(self.row_report, self.findings)
 
     def summary(self) -> str:
         """The report in one line, as `attendo train` prints it."""
         named = [f"leaks not checked, {OTHER_WAY_ROUND}"] if self.against_reversed else []
         named += [f"{f.count:,} {f.check.name}{self._dropped(f)}" for f in self.findings if f.count]
-        return f"{self.account.line()}; {', '.join(named) if named else 'nothing else found'}"
+        return f"{self.row_report.line()}; {', '.join(named) if named else 'nothing else found'}"
 
     def lines(self) -> list[str]:
         """The report for the terminal, at most 80 columns wide but for file names."""
         low, middle, high = self.ratios
-        account = self.account
-        out = accounted(account, self.against, self.taken_off)
+        row_report = self.row_report
+        out = report_head(row_report, self.against, self.taken_off)
         if self.like_labels is not None:
             out.append(self.like_labels.line())
         for name, side in (("source", self.source), ("target", self.target)):
             script = f"{side.script} {side.share:.1%}" if side.script else "no one script"
             out.append(
                 f"  {name}: {script}, {side.mean_length:.0f} characters on average, "
-                f"longest {side.longest:,} ({account.places([side.longest_line], 1)})"
+                f"longest {side.longest:,} ({row_report.places([side.longest_line], 1)})"
             )
         sides = zip(("source", "target"), self.seen, strict=True)
         if languages := [f"{name} {name_of(seen.language)}" for name, seen in sides if seen.language]:
@@ -190,7 +185,7 @@ class Report:
         )
         for finding in self.findings:
             fix = self._dropped(finding) or ("" if finding.check.instead else f"  ({finding.check.fix})")
-            out += finding.told(account, fix)
+            out += finding.told(row_report, fix)
             if finding.count and finding.check.instead:
                 out.append(f"             ({finding.check.instead})")
         if sum(finding.count > 0 and not finding.check.instead for finding in self.findings) > 1:
@@ -198,9 +193,8 @@ class Report:
         return out
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values."""
         return {
-            "account": self.account.as_json(),
+            "account": self.row_report.as_json(),
             "against": None if self.against is None else self.against.as_json(),
             "taken_off": self.taken_off,
             "source": self._side_json(self.source, self.seen[0]),
@@ -208,7 +202,7 @@ class Report:
             "like_labels": None if self.like_labels is None else vars(self.like_labels),
             "length_ratio": dict(zip(("p1", "median", "p99"), self.ratios, strict=True)),
             "findings": {
-                finding.check.name: finding.as_json(self.account) | {"fix": finding.check.fix}
+                finding.check.name: finding.as_json(self.row_report) | {"fix": finding.check.fix}
                 for finding in self.findings
             },
         }
@@ -216,7 +210,7 @@ class Report:
     def _side_json(self, side: Side, seen: Seen) -> dict[str, Any]:
         return vars(side) | {
             "language": seen.language,
-            "longest_line": self.account.places_json([side.longest_line])[0],
+            "longest_line": self.row_report.places_json([side.longest_line])[0],
         }
 
     def _dropped(self, finding: Finding) -> str:

@@ -1,61 +1,328 @@
 """The built-in corpus `forecasts`: English-Japanese weather forecasts from a grammar, in any number of pairs.
 
-A forecast is a small structure (`forecasts_grammar.py`): date, place, a main clause and up to two clauses
-nested below it, each about the weather (drawn from the Markov chain of `weather.py` in the day's order), a
-temperature, a wind or a warning. The split is a function of the structure without its temperatures, so that a
-held-out forecast is never a training forecast with another number in it.
+A forecast is a small structure: date, place, a main clause and up to two clauses nested below it, each about the
+weather (drawn from the Markov chain of `weather.py` in the day's order), a temperature, a wind or a warning. Both
+languages are written from the structure. The English determines it, so each English text has one right Japanese. The
+Japanese is head-final: the innermost clause comes first and the main verb last; a relative clause precedes its noun.
+
+The split is a function of the structure without its temperatures, so that a held-out forecast is never a training
+forecast with another number in it.
 """
 
 import hashlib
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from importlib.resources import files
 from itertools import islice, pairwise
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from attendo.data import forecasts_lexicon as lexicon
 from attendo.data import weather
-from attendo.data.forecasts_grammar import (
-    Alert,
-    Clause,
-    Connective,
-    Event,
-    Forecast,
-    Temperature,
-    Weather,
-    Wind,
-    english,
-    japanese,
-)
-
-__all__ = [
-    "Alert",
-    "Clause",
-    "Event",
-    "Forecast",
-    "Split",
-    "Temperature",
-    "Weather",
-    "Wind",
-    "combination",
-    "english",
-    "forecasts",
-    "japanese",
-    "nearest_neighbor_baseline",
-    "pairs",
-    "sample",
-    "split_of",
-]
 
 Split = Literal["train", "valid", "test"]
 T = TypeVar("T")
 
-_NAMED_DATES = tuple(lexicon.NAMED_DATES)
-_MONTH_DAYS = tuple(lexicon.MONTH_DAYS)
-_PLACES = tuple(lexicon.PLACES)
+# ---- the words
+
+
+class Endings(NamedTuple):
+    """The four endings of a Japanese verb that the grammar uses."""
+
+    plain: str
+    conditional: str  # if ...
+    past: str
+    te: str
+
+
+_WORDS = json.loads((files("attendo.data") / "forecasts_words.json").read_text(encoding="utf-8"))
+VERB_CLASSES = {name: Endings(*endings) for name, endings in _WORDS["verb_classes"].items()}
+
+
+class Phenomenon(NamedTuple):
+    """One phenomenon: its state in the Markov chain, the temperatures it fits, and its two languages.
+
+    form: "verb" (it rains), "be" (it is sunny), "there is" or "there are" (there is fog).
+    """
+
+    state: str
+    coldest: int
+    hottest: int
+    form: str
+    stem: str
+    verb_class: str
+
+
+PHENOMENA = {name: Phenomenon(*values) for name, values in _WORDS["phenomena"].items()}
+ONLY_BY_DAY = frozenset(
+    ("sunny", "blue skies", "sunny spells", "sunshine", "strong sunshine", "sweltering", "yellow dust")
+)
+
+
+class Notice(NamedTuple):
+    """An official warning: the weather state and the temperatures it goes with, and its Japanese name."""
+
+    state: str
+    coldest: int
+    hottest: int
+    japanese: str
+
+
+WARNINGS = {name: Notice(*values) for name, values in _WORDS["warnings"].items()}
+
+
+class TimeOfDay(NamedTuple):
+    """A time of day, in the order of the day: at that time, from that time on, and in Japanese."""
+
+    at: str
+    onward: str
+    japanese: str
+
+
+TIMES = tuple(TimeOfDay(*values) for values in _WORDS["times"])
+FIRST_TIME_BY_NIGHT = 5  # index into TIMES
+
+_ORDINAL_ENDINGS = {1: "st", 2: "nd", 3: "rd", 21: "st", 22: "nd", 23: "rd", 31: "st"}
+
+NAMED_DATES = {
+    "today": "今日",
+    "tomorrow": "明日",
+    "the day after tomorrow": "明後日",
+    "this weekend": "週末",
+    **{f"on {english}": japanese for english, japanese in _WORDS["weekdays"].items()},
+    **{f"next {english}": f"来週の{japanese}" for english, japanese in _WORDS["weekdays"].items()},
+}
+MONTH_DAYS = {f"on the {day}{_ORDINAL_ENDINGS.get(day, 'th')}": f"{day}日" for day in range(1, 32)}
+DATES = {**NAMED_DATES, **MONTH_DAYS}
+
+WIND_DIRECTIONS: dict[str, str] = _WORDS["wind_directions"]
+WIND_STRENGTHS = {"light": "弱く", "": "", "strong": "強く", "very strong": "非常に強く"}
+
+CERTAINTIES = {"will": "でしょう", "may": "かもしれません", "expected": "見込みです"}
+CERTAINTY_DRAWS = ("will", "will", "may", "expected")
+
+# The temperatures, in degrees Celsius, in which the weather of a place is imagined.
+CLIMATES = {"cold": (-15, 28), "mild": (-8, 40), "warm": (14, 40)}
+COLDEST = -20  # the lowest low of any forecast
+
+# Of each place: its Japanese name, and its climate.
+PLACES: dict[str, tuple[str, str]] = {
+    name: (japanese, climate) for name, (japanese, climate) in _WORDS["places"].items()
+}
+
+Connective = Literal["although", "if", "because", "after", "even if"]
+
+
+@dataclass(frozen=True)
+class Weather:
+    """A phenomenon happens: a key of `PHENOMENA`."""
+
+    phenomenon: str
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """The temperature rises or falls to so many degrees Celsius."""
+
+    change: Literal["rise", "fall"]
+    degrees: int
+
+
+@dataclass(frozen=True)
+class Wind:
+    """A wind blows, of some strength ("" = unsaid) from some direction."""
+
+    strength: str
+    direction: str
+
+
+@dataclass(frozen=True)
+class Alert:
+    """An official warning is issued: a key of `WARNINGS`; in main clauses only."""
+
+    name: str
+
+
+Event = Weather | Temperature | Wind | Alert
+
+
+@dataclass(frozen=True)
+class Clause:
+    """An event at (or, `onward`, from) a time of day, an index into `TIMES`; None = no time said."""
+
+    event: Event
+    time: int | None = None
+    onward: bool = False
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """One forecast; `below` holds the nested clauses from outer to inner, each after its connective."""
+
+    date: str
+    place: str
+    certainty: str
+    main: Clause
+    below: tuple[tuple[Connective, Clause], ...] = ()
+    yesterday: Event | None = None  # a relative clause on the place
+    high_and_low: tuple[int, int] | None = None
+
+
+# ---- English
+
+
+def english_event(event: Event, mood: str, place: str = "") -> str:
+    """The English clause of `event`; `mood` is "present", "past" or a key of `CERTAINTIES`."""
+    match event:
+        case Weather(phenomenon):
+            form = PHENOMENA[phenomenon].form
+            if form == "verb":
+                subject, base, present, past = "it", phenomenon, f"{phenomenon}s", f"{phenomenon}ed"
+                if phenomenon.endswith("e"):
+                    past = f"{phenomenon}d"
+            else:
+                subject = "it" if form == "be" else "there"
+                verb, was = ("are", "were") if form == "there are" else ("is", "was")
+                base, present, past = f"be {phenomenon}", f"{verb} {phenomenon}", f"{was} {phenomenon}"
+        case Temperature(change, degrees):
+            subject, to = "the temperature", f"to {_degrees(degrees)}"
+            forms = ("rise", "rises", "rose") if change == "rise" else ("fall", "falls", "fell")
+            base, present, past = (f"{form} {to}" for form in forms)
+        case Wind(strength, direction):
+            subject = _with_article(f"{strength} {direction} wind".strip())
+            base, present, past = "blow", "blows", "blew"
+        case Alert(name):
+            subject, base, present, past = _with_article(name), "be issued", "is issued", "was issued"
+    match mood:
+        case "present":
+            predicate = present
+        case "past":
+            predicate = past
+        case "expected":
+            plural = present.startswith("are ")
+            predicate = f"{'are' if plural else 'is'} expected to {base}"
+        case _:
+            predicate = f"{mood} {base}"
+    if not place:
+        return f"{subject} {predicate}"
+    return f"{subject} {predicate} {'for' if isinstance(event, Alert) else 'in'} {place}"
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def _degrees(degrees: int) -> str:
+    return f"{degrees} degree{'' if abs(degrees) == 1 else 's'}"
+
+
+def _english_time(clause: Clause) -> str:
+    if clause.time is None:
+        return ""
+    time = TIMES[clause.time]
+    return f" {time.onward if clause.onward else time.at}"
+
+
+def english(forecast: Forecast) -> str:
+    """The English text of `forecast`; different forecasts have different texts.
+
+    >>> below = (("if", Clause(Wind("", "north"))),)
+    >>> english(Forecast("tomorrow", "Sapporo", "will", Clause(Weather("snow"), 3), below))
+    'Tomorrow it will snow in Sapporo in the afternoon if a north wind blows.'
+    """
+    if forecast.yesterday is None:
+        main = english_event(forecast.main.event, forecast.certainty, forecast.place)
+    else:
+        relative = english_event(forecast.yesterday, "past")
+        main = english_event(forecast.main.event, forecast.certainty)
+        main = f"in {forecast.place}, where {relative} yesterday, {main}"
+    parts = [forecast.date[0].upper() + forecast.date[1:], " ", main, _english_time(forecast.main)]
+    if forecast.high_and_low is not None:
+        high, low = forecast.high_and_low
+        parts.append(f", with a high of {_degrees(high)} and a low of {_degrees(low)}")
+    for connective, clause in forecast.below:
+        mood = "will" if connective in ("although", "because") else "present"
+        comma = "," if connective == "although" else ""
+        parts.append(f"{comma} {connective} {english_event(clause.event, mood)}{_english_time(clause)}")
+    return "".join(parts) + "."
+
+
+# ---- Japanese
+
+
+def _japanese_event(event: Event) -> tuple[str, Endings]:
+    match event:
+        case Weather(phenomenon):
+            entry = PHENOMENA[phenomenon]
+            return entry.stem, VERB_CLASSES[entry.verb_class]
+        case Temperature(change, degrees):
+            verb = "上が" if change == "rise" else "下が"
+            return f"気温が{_japanese_degrees(degrees)}まで{verb}", VERB_CLASSES["る5"]
+        case Wind(strength, direction):
+            stem = f"{WIND_DIRECTIONS[direction]}の風が{WIND_STRENGTHS[strength]}吹"
+            return stem, VERB_CLASSES["く5"]
+        case Alert(name):
+            return f"{WARNINGS[name].japanese}が発表され", VERB_CLASSES["1"]
+
+
+def _japanese_degrees(degrees: int) -> str:
+    return f"{'氷点下' if degrees < 0 else ''}{abs(degrees)}度"
+
+
+def _japanese_time(clause: Clause, particle: str) -> str:
+    if clause.time is None:
+        return ""
+    return f"{TIMES[clause.time].japanese}{'から' if clause.onward else particle}"
+
+
+def _japanese_below(connective: Connective, clause: Clause) -> str:
+    stem, endings = _japanese_event(clause.event)
+    match connective:
+        case "although":
+            ending, particle = f"{endings.plain}ものの", "は"
+        case "because":
+            ending, particle = f"{endings.plain}ため", "は"
+        case "if":
+            ending, particle = endings.conditional, "に"
+        case "after":
+            ending, particle = f"{endings.past}後", "に"
+        case "even if":
+            ending, particle = f"{endings.te}も", "に"
+    return f"{_japanese_time(clause, particle)}{stem}{ending}、"
+
+
+def japanese(forecast: Forecast) -> str:
+    """The Japanese text of `forecast`.
+
+    >>> below = (("if", Clause(Wind("", "north"))),)
+    >>> japanese(Forecast("tomorrow", "Sapporo", "will", Clause(Weather("snow"), 3), below))
+    '明日の札幌は、北の風が吹けば、午後は雪が降るでしょう。'
+    """
+    date, place = DATES[forecast.date], PLACES[forecast.place][0]
+    is_warning = isinstance(forecast.main.event, Alert)
+    if forecast.yesterday is None:
+        parts = [f"{date}の{place}{'では' if is_warning else 'は'}、"]
+    else:
+        stem, endings = _japanese_event(forecast.yesterday)
+        parts = [f"昨日{stem}{endings.past}{place}では、{date}、"]
+    if forecast.high_and_low is not None:
+        high, low = map(_japanese_degrees, forecast.high_and_low)
+        parts.append(f"最高気温が{high}、最低気温が{low}で、")
+    parts.extend(_japanese_below(connective, clause) for connective, clause in reversed(forecast.below))
+    stem, endings = _japanese_event(forecast.main.event)
+    time = _japanese_time(forecast.main, "に" if is_warning else "は")
+    return "".join(parts) + f"{time}{stem}{endings.plain}{CERTAINTIES[forecast.certainty]}。"
+
+
+_NAMED_DATES = tuple(NAMED_DATES)
+_MONTH_DAYS = tuple(MONTH_DAYS)
+_PLACES = tuple(PLACES)
+_DIRECTIONS = tuple(WIND_DIRECTIONS)
+_STRENGTHS = tuple(WIND_STRENGTHS)
 _NESTINGS: tuple[tuple[Connective, Connective], ...] = (  # outer, inner: the pairs that read well
     ("although", "if"),
     ("although", "because"),
@@ -80,10 +347,10 @@ def _pick(options: Sequence[T], rng: np.random.Generator) -> T:
 def _fitting_phenomena(state: str, degrees: int, by_night: bool) -> tuple[str, ...]:
     return tuple(
         name
-        for name, entry in lexicon.PHENOMENA.items()
+        for name, entry in PHENOMENA.items()
         if entry.state == state
         and entry.coldest <= degrees <= entry.hottest
-        and not (by_night and name in lexicon.ONLY_BY_DAY)
+        and not (by_night and name in ONLY_BY_DAY)
     )
 
 
@@ -91,7 +358,7 @@ def _fitting_phenomena(state: str, degrees: int, by_night: bool) -> tuple[str, .
 def _fitting_warnings(state: str | None, degrees: int) -> tuple[str, ...]:
     return tuple(
         name
-        for name, entry in lexicon.WARNINGS.items()
+        for name, entry in WARNINGS.items()
         if (state is None or entry.state == state) and entry.coldest <= degrees <= entry.hottest
     )
 
@@ -111,8 +378,8 @@ class _Day:
             return Temperature("rise" if self.rng.random() < 0.5 else "fall", self.degrees)
         if 0.15 <= draw < 0.3 and "wind" not in self.said:
             self.said.add("wind")
-            strength = _pick(lexicon.WIND_STRENGTH_NAMES, self.rng)
-            return Wind(strength, _pick(lexicon.WIND_DIRECTION_NAMES, self.rng))
+            strength = _pick(_STRENGTHS, self.rng)
+            return Wind(strength, _pick(_DIRECTIONS, self.rng))
         if with_warnings and 0.3 <= draw < 0.45:
             state = None if self.state is None else weather.STATES[self.state]
             return Alert(_pick(_fitting_warnings(state, self.degrees), self.rng))
@@ -133,11 +400,11 @@ def _sensible(earlier: Event, later: Event) -> tuple[Connective, ...]:
     if isinstance(later, Alert):
         return ("if", "because", "after")
     if isinstance(earlier, Weather) and isinstance(later, Weather):
-        if lexicon.PHENOMENA[earlier.phenomenon].state == lexicon.PHENOMENA[later.phenomenon].state:
+        if PHENOMENA[earlier.phenomenon].state == PHENOMENA[later.phenomenon].state:
             return ("if", "after")
         return ("although", "if", "after", "even if")
     if isinstance(later, Temperature):
-        is_sun = isinstance(earlier, Weather) and lexicon.PHENOMENA[earlier.phenomenon].state == "sun"
+        is_sun = isinstance(earlier, Weather) and PHENOMENA[earlier.phenomenon].state == "sun"
         is_due = later.change == ("rise" if is_sun else "fall")
         return ("if", "because", "after") if is_due else ("although", "after", "even if")
     return ("although", "if", "because", "after", "even if")
@@ -157,7 +424,7 @@ def _connectives(events: Sequence[Event], rng: np.random.Generator) -> tuple[Con
 def _increasing_times(n: int, rng: np.random.Generator) -> list[int]:
     chosen: set[int] = set()
     while len(chosen) < n:
-        chosen.add(int(rng.random() * len(lexicon.TIMES)))
+        chosen.add(int(rng.random() * len(TIMES)))
     return sorted(chosen)
 
 
@@ -165,7 +432,7 @@ def sample(rng: np.random.Generator) -> Forecast:
     """One random forecast, of any split; takes a varying count of numbers from `rng`."""
     date = _pick(_MONTH_DAYS if rng.random() < 0.25 else _NAMED_DATES, rng)
     place = _pick(_PLACES, rng)
-    coldest, hottest = lexicon.CLIMATES[lexicon.PLACES[place][1]]
+    coldest, hottest = CLIMATES[PLACES[place][1]]
     degrees = coldest + int(rng.random() * (hottest - coldest + 1))
     draw = rng.random()
     depth = 0 if draw < 0.46 else 1 if draw < 0.84 else 2
@@ -175,7 +442,7 @@ def sample(rng: np.random.Generator) -> Forecast:
     yesterday = day.event() if depth < 2 and rng.random() < 0.15 else None
     times = _increasing_times(depth + 1, rng)
     events = [
-        day.event(by_night=time >= lexicon.FIRST_TIME_BY_NIGHT, with_warnings=number == depth)
+        day.event(by_night=time >= FIRST_TIME_BY_NIGHT, with_warnings=number == depth)
         for number, time in enumerate(times)
     ]
     said_times = [time if rng.random() > 0.15 else None for time in times]
@@ -187,8 +454,8 @@ def sample(rng: np.random.Generator) -> Forecast:
 
     high_and_low = None
     if depth == 0 and yesterday is None and isinstance(main.event, Weather) and rng.random() < 0.35:
-        high_and_low = (degrees, max(degrees - 2 - int(rng.random() * 7), lexicon.COLDEST))
-    return Forecast(date, place, _pick(lexicon.CERTAINTY_DRAWS, rng), main, below, yesterday, high_and_low)
+        high_and_low = (degrees, max(degrees - 2 - int(rng.random() * 7), COLDEST))
+    return Forecast(date, place, _pick(CERTAINTY_DRAWS, rng), main, below, yesterday, high_and_low)
 
 
 # ---- splits and pairs

@@ -1,6 +1,6 @@
 """The file formats, from bytes to rows not yet judged: TSV, CSV, JSONL and Parquet, each optionally gzipped.
 
-Each reader streams and yields `(number, fields)`, or `(number, Fault)` for a row it cannot make out, so that
+Each reader streams and yields `(number, fields)`, or `(number, RowError)` for a row it cannot make out, so that
 the caller can account for every row. Only LF ends a line (a CR before it goes with it); U+2028 and its like
 are text.
 """
@@ -15,14 +15,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attendo.data.accounting import LINE_CAP, Fault
-from attendo.data.lines import TOO_LONG, decode, open_binary, physical_lines, text_lines
+from attendo.data.data_files import TOO_LONG, decode, open_binary, physical_lines, text_lines
+from attendo.data.row_report import LINE_CAP, RowError
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 _MOST_TRIES = 100  # to find the end of a record whose quotes are odd: each reads it again
 Fields = tuple[str, ...]
-RawRow = tuple[int, Fields | Fault]
+RawRow = tuple[int, Fields | RowError]
 
 
 class Wanted(NamedTuple):
@@ -93,7 +93,8 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     The number of columns is that of the header; without one, that of the roles where no columns are chosen,
     else that of the first row wide enough.
     """
-    lines, (roles, columns, header, *_) = text_lines(path), wanted
+    lines = text_lines(path)
+    roles, columns, header, *_ = wanted
     picks: list[int] = []
     width = 0
     if header or (columns and not all(column.isdecimal() for column in columns)):
@@ -104,14 +105,14 @@ def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     else:
         picks = [int(column) - 1 for column in columns]
     for number, text in lines:
-        if isinstance(text, Fault):
+        if isinstance(text, RowError):
             yield number, text
             continue
         fields = text.split("\t")
         if width == 0 and len(fields) > max(picks):
             width = len(fields)
         if len(fields) == 1 and not text.strip():
-            yield number, Fault("empty line")
+            yield number, RowError("empty line")
         elif len(fields) == width:
             yield number, tuple([fields[i] for i in picks])
         else:
@@ -124,21 +125,21 @@ def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     first = next(records, None)
     if first is None:
         return
-    if isinstance(first[1], Fault):
+    if isinstance(first[1], RowError):
         raise _no_header(path, first[1])
     picks, width = pick_columns(path, first[1], wanted), len(first[1])
     for number, fields in records:
-        if isinstance(fields, Fault):
+        if isinstance(fields, RowError):
             yield number, fields
         elif len(fields) == width:
             yield number, tuple([fields[i] for i in picks])
         elif not any(field.strip() for field in fields) and len(fields) < 2:
-            yield number, Fault("empty line")
+            yield number, RowError("empty line")
         else:
             yield number, _wrong_width(len(fields), width)
 
 
-def csv_records(path: Path) -> Iterator[tuple[int, list[str] | Fault]]:
+def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
     """Records of a CSV file with the line each starts on; quoted fields may hold line breaks.
 
     A quote that is not closed within LINE_CAP bytes costs its own line only ("broken quoting"): reading goes
@@ -154,31 +155,33 @@ def csv_records(path: Path) -> Iterator[tuple[int, list[str] | Fault]]:
             continue
         fields = _parse_record(line, number)
         held: list[tuple[int, bytes | None]] = []
-        record, quotes = [line], line.count(b'"')
-        size, tries = len(line), _MOST_TRIES
+        record = [line]
+        quotes = line.count(b'"')
+        size = len(line)
+        tries = _MOST_TRIES
         while fields is None:
             item = waiting.popleft() if waiting else next(lines, None)
             if item is not None:
                 held.append(item)
                 size += len(item[1] or b"")
             if item is None or item[1] is None or size > LINE_CAP or not tries:
-                fields = Fault("broken quoting", f"a quote opened on line {number} is not closed")
+                fields = RowError("broken quoting", f"a quote opened on line {number} is not closed")
                 break
             record.append(item[1])
             quotes += item[1].count(b'"')
             if quotes % 2 == 0 and b'"' in item[1]:
                 tries -= 1
                 fields = _parse_record(b"".join(record), number)
-        if isinstance(fields, Fault) and fields.reason == "broken quoting":
+        if isinstance(fields, RowError) and fields.reason == "broken quoting":
             waiting.extendleft(reversed(held))
         yield number, fields
 
 
-def _parse_record(record: bytes, number: int) -> list[str] | Fault | None:
+def _parse_record(record: bytes, number: int) -> list[str] | RowError | None:
     """The fields of a whole record, None if a quoted field is open at its end, or what is wrong with it."""
     record = record[:-2] if record.endswith(b"\r\n") else record.removesuffix(b"\n")
     text = decode(record)
-    if isinstance(text, Fault):
+    if isinstance(text, RowError):
         # Quotes are ASCII, so the end of the record shows even where its text cannot be decoded.
         as_latin = _parse_record(record.decode("latin-1").encode("utf-8"), number)
         return text if isinstance(as_latin, list) else as_latin
@@ -187,43 +190,47 @@ def _parse_record(record: bytes, number: int) -> list[str] | Fault | None:
     try:
         return next(csv.reader([text], strict=True), [])
     except csv.Error as error:
-        return None if "unexpected end of data" in str(error) else Fault("broken quoting", str(error))
+        return None if "unexpected end of data" in str(error) else RowError("broken quoting", str(error))
 
 
 def read_jsonl(path: Path, wanted: Wanted) -> Iterator[RawRow]:
     """Rows of a file with one JSON object a line; a number as column counts the keys of the first one."""
     keys: list[str] | None = None
-    columns, n_needed = wanted.columns, len(wanted.roles)
+    columns = wanted.columns
+    n_needed = len(wanted.roles)
     if columns is not None and not any(column.isdecimal() for column in columns):
         keys = list(columns)
     for number, text in text_lines(path):
-        if isinstance(text, Fault):
+        if isinstance(text, RowError):
             yield number, text
             continue
         if not text.strip():
-            yield number, Fault("empty line")
+            yield number, RowError("empty line")
             continue
         try:
             value = json.loads(text)
         except (ValueError, RecursionError) as error:
-            yield number, Fault("invalid JSON", str(error)[:100])
+            yield number, RowError("invalid JSON", str(error)[:100])
             continue
         if not isinstance(value, dict):
-            yield number, Fault("invalid JSON", f"{type(value).__name__} in place of an object")
+            yield number, RowError("invalid JSON", f"{type(value).__name__} in place of an object")
             continue
         if keys is None:
             names = list(value)
             keys = [names[i] for i in pick_columns(path, names, wanted)]
         missing = [key for key in keys[:n_needed] if key not in value]
         if missing:
-            yield number, Fault("missing key", f"no {missing[0]!r} among {', '.join(map(repr, value))[:100]}")
+            yield (
+                number,
+                RowError("missing key", f"no {missing[0]!r} among {', '.join(map(repr, value))[:100]}"),
+            )
             continue
         fields = [as_text(value[key]) for key in keys[:n_needed]]
         fields += [as_kept(value.get(key)) for key in keys[n_needed:]]
         if "\\u" in text and any(isinstance(field, str) and has_surrogate(field) for field in fields):
-            yield number, Fault("lone surrogate")
+            yield number, RowError("lone surrogate")
         else:
-            yield number, _fields_or_fault(fields)
+            yield number, _fields_or_error(fields)
 
 
 def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
@@ -262,7 +269,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
                 ]
                 for row in zip(*values, strict=True):
                     number += 1
-                    yield number, _fields_or_fault(list(row))
+                    yield number, _fields_or_error(list(row))
         except (pyarrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0][:100]
             raise AttendoError(
@@ -270,7 +277,7 @@ def read_parquet(path: Path, wanted: Wanted) -> Iterator[RawRow]:
             ) from None
 
 
-def as_text(value: Any) -> str | Fault:
+def as_text(value: Any) -> str | RowError:
     """A JSON or Parquet value as text: whole numbers and truth values as JSON writes them, null as empty."""
     if isinstance(value, str):
         return value
@@ -278,7 +285,7 @@ def as_text(value: Any) -> str | Fault:
         return ""
     if isinstance(value, int):
         return json.dumps(value)
-    return Fault("not text", f"{type(value).__name__} in place of text")
+    return RowError("not text", f"{type(value).__name__} in place of text")
 
 
 def as_kept(value: Any) -> str:
@@ -326,7 +333,7 @@ def _inflated(metadata: Any) -> list[str]:
     ]
 
 
-def _parquet_column(array: Any, form: Callable[[Any], str | Fault]) -> list[str | Fault]:
+def _parquet_column(array: Any, form: Callable[[Any], str | RowError]) -> list[str | RowError]:
     if hasattr(array, "dictionary"):
         places = array.indices.to_pylist()
         own = list({*places} - {None})
@@ -338,18 +345,20 @@ def _parquet_column(array: Any, form: Callable[[Any], str | Fault]) -> list[str 
         return [_parquet_value(value, form) for value in array]
 
 
-def _parquet_value(value: Any, form: Callable[[Any], str | Fault]) -> str | Fault:
+def _parquet_value(value: Any, form: Callable[[Any], str | RowError]) -> str | RowError:
     try:
         return form(value.as_py())
     except UnicodeDecodeError as error:
-        return Fault("invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}")
+        return RowError(
+            "invalid UTF-8", f"byte 0x{error.object[error.start]:02x} at position {error.start + 1}"
+        )
 
 
-def _fields_or_fault(fields: list[str | Fault]) -> Fields | Fault:
-    """The fields of a row, or the first fault among them; a field longer than LINE_CAP bytes is one."""
+def _fields_or_error(fields: list[str | RowError]) -> Fields | RowError:
+    """The fields of a row, or the first row error among them; a field longer than LINE_CAP bytes is one."""
     texts = []
     for field in fields:
-        if isinstance(field, Fault):
+        if isinstance(field, RowError):
             return field
         if len(field) > LINE_CAP // 4 and len(field.encode("utf-8", "surrogatepass")) > LINE_CAP:
             return TOO_LONG
@@ -357,20 +366,20 @@ def _fields_or_fault(fields: list[str | Fault]) -> Fields | Fault:
     return tuple(texts)
 
 
-def _header(path: Path, first: tuple[int, str | Fault] | None) -> list[str]:
+def _header(path: Path, first: tuple[int, str | RowError] | None) -> list[str]:
     """The names in the first line of a tab-separated file."""
     if first is None:
         raise AttendoError(f"{path} is empty; give a file with a header and at least one row of data")
-    if isinstance(first[1], Fault):
+    if isinstance(first[1], RowError):
         raise _no_header(path, first[1])
     return first[1].split("\t")
 
 
-def _no_header(path: Path, fault: Fault) -> AttendoError:
+def _no_header(path: Path, row_error: RowError) -> AttendoError:
     return AttendoError(
-        f"{path}:1: no readable header ({fault.reason}); the first line must name the columns"
+        f"{path}:1: no readable header ({row_error.reason}); the first line must name the columns"
     )
 
 
-def _wrong_width(found: int, wanted: int) -> Fault:
-    return Fault("wrong number of columns", f"{plural(found, 'column')} where {wanted} are expected")
+def _wrong_width(found: int, wanted: int) -> RowError:
+    return RowError("wrong number of columns", f"{plural(found, 'column')} where {wanted} are expected")

@@ -15,12 +15,12 @@ from typing import Any
 from tokenizers import Encoding
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.tokenizers import MARK, Tokenizer, keep_to_one_thread, well_formed
+from attendo.data.tokenizers import MARK, OWN, SpecialTokens, Tokenizer, keep_to_one_thread, well_formed
 from attendo.errors import AttendoError
 
 FORMAT = 1
-MOST_GROWTH, MOST_IDS = 10_000, 1 << 24
+MOST_GROWTH = 10_000
+MOST_IDS = 1 << 24
 _KEYS = {"attendo_tokenizer", "vocab_size", "specials", "marks", "pieces", "source", "target"}
 _REMEDY = "copy it back, or import the model again"
 
@@ -113,7 +113,9 @@ class _Side:
 
     def __init__(self, table: Mapping[str, Any], others: Mapping[str, int]) -> None:
         """others: ids of pieces that the library's vocabulary may lack: what is unknown to it may be one of them."""
-        self._document, self._ids, self._others = table["library"], table["ids"], others
+        self._document = table["library"]
+        self._ids = table["ids"]
+        self._others = others
         require_bounded(self._document)
         self.library = LibraryTokenizer.from_str(json.dumps(self._document))
         self.entries = {self._id(i): piece for piece, i in self.library.get_vocab().items()}
@@ -190,8 +192,11 @@ class ImportedTokenizer(Tokenizer):
                 f"the tokenizer has an id {max(found)}, the model's vocab_size is {self.vocab_size}; {_REMEDY}"
             )
         own = self.specials
-        self.pad_id, self.unk_id, self.bos_id = own.pad_id, own.unk_id, own.bos_id
-        self.eos_id, self.mask_id = own.eos_id, own.mask_id
+        self.pad_id = own.pad_id
+        self.unk_id = own.unk_id
+        self.bos_id = own.bos_id
+        self.eos_id = own.eos_id
+        self.mask_id = own.mask_id
         self._silent = frozenset(map(int, document["specials"]["silent"]))
         missing = {i for i, entry in enumerate(self._entries) if entry is None}
         self.not_text = self._silent | missing | self._marks.keys()
@@ -202,7 +207,6 @@ class ImportedTokenizer(Tokenizer):
 
     @property
     def target(self) -> Tokenizer:
-        """What reads a translator's targets: itself, unless the two languages are cut in different ways."""
         return self if self._target is None else self._for_targets
 
     @cached_property
@@ -214,11 +218,9 @@ class ImportedTokenizer(Tokenizer):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """As `Tokenizer.entries`."""
         return tuple(f"<{i}>" if entry is None else entry for i, entry in enumerate(self._entries))
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without what stands around it."""
         return self._side.encode([well_formed(text)], on=False)[0]
 
     def encode_on(self, text: str) -> list[int]:
@@ -229,7 +231,6 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text)], on=True)[0]
 
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
-        """`encode` of each text, or `encode_on` where they are `going_on`, faster."""
         return self._side.encode([well_formed(text) for text in texts], going_on)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -241,7 +242,6 @@ class ImportedTokenizer(Tokenizer):
         return self._joined([self._entries[i] or "" for i in ids if self._spells(i)])
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token spells behind others, maybe only a part of a character."""
         self._check([token_id])
         entry = self._entries[token_id]
         if entry is None or not self._spells(token_id):
@@ -253,7 +253,6 @@ class ImportedTokenizer(Tokenizer):
         return self._joined(["a", entry]).removeprefix("a").encode()
 
     def is_part(self, token_id: int) -> bool:
-        """Whether what it spells is not whole characters."""
         try:
             self.bytes_of(token_id).decode()
         except UnicodeDecodeError:

@@ -1,15 +1,18 @@
-"""Labelled texts: reading them, the labels, their counts and weights, and what validates."""
+"""Labeled texts: reading them, their labels and class weights, what validates, and texts too long for a model."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from attendo.data.accounting import Account
+import numpy as np
+from numpy.typing import NDArray
+
 from attendo.data.corpora import read_rows
+from attendo.data.data_files import TABLES, expanded
 from attendo.data.held_out import HeldOut, held_out, source_hash
-from attendo.data.shards import TABLES, expanded
+from attendo.data.row_report import RowReport
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
@@ -47,7 +50,6 @@ class LabelledSource:
 
     @property
     def name(self) -> str:
-        """The file, as messages name it."""
         return str(self.file)
 
     def paths(self) -> tuple[Path, ...]:
@@ -56,7 +58,7 @@ class LabelledSource:
 
 
 def read_labelled(
-    source: LabelledSource, strict: bool = False, account: Account | None = None
+    source: LabelledSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[LabelledRow]:
     """The usable rows of a source, streamed and accounted for.
 
@@ -65,15 +67,17 @@ def read_labelled(
     AttendoError as `read_rows` does.
     """
     for number, (label, text) in read_rows(
-        source.file, LABELLED, source.columns, source.header, strict, account
+        source.file, LABELLED, source.columns, source.header, strict, row_report
     ):
         yield LabelledRow(number, " ".join(label.split()), text)
 
 
-def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None = None) -> dict[str, int]:
+def count_labels(
+    rows: Iterable[LabelledRow], name: str, row_report: RowReport | None = None
+) -> dict[str, int]:
     """How many rows each label has, in the order of the labels' names.
 
-    account: that of the rows, where they may come from several files. Raises AttendoError, naming `name`, for fewer
+    row_report: that of the rows, where they may come from several files. Raises AttendoError, naming `name`, for fewer
     than two labels, for a column that can be none of labels since nearly every row has another one, and for a header
     that was read as a row.
 
@@ -81,7 +85,8 @@ def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None
     {'a': 2, 'b': 2}
     """
     counts: dict[str, int] = {}
-    n_rows, in_line_1 = 0, ""
+    n_rows = 0
+    in_line_1 = ""
     for row in rows:
         n_rows += 1
         counts[row.label] = counts.get(row.label, 0) + 1
@@ -97,12 +102,12 @@ def count_labels(rows: Iterable[LabelledRow], name: str, account: Account | None
             f"{name}: {len(counts):,} different labels in {plural(n_rows, 'row')} ({_listed(list(counts))}): this is"
             " no column of labels; choose with `columns` label=…,text=…"
         )
-    n_files = 1 if account is None else max(1, len(account.parts))
+    n_files = 1 if row_report is None else max(1, len(row_report.parts))
     others = [count for label, count in counts.items() if label != in_line_1]
     if counts.get(in_line_1) == n_files and len(others) > 1 and min(others) > n_files:
         found = "no other row has" if n_files == 1 else f"as few rows as files, {n_files:,}, have"
         raise AttendoError(
-            f"{(account or Account(name)).place(1)}: {found} the label"
+            f"{(row_report or RowReport(name)).place(1)}: {found} the label"
             f" {shown(in_line_1)}; if the line is a header, give `header`; if not, delete it: a class needs more than"
             " one text"
         )
@@ -198,3 +203,68 @@ def shown(label: str) -> str:
 
 def _listed(labels: Sequence[str]) -> str:
     return ", ".join(map(shown, labels[:5])) + (", …" if len(labels) > 5 else "")
+
+
+Long = Literal["cut", "window"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTexts:
+    """What becomes of a text of more than `max_tokens` tokens.
+
+    long: "cut" keeps max_tokens of it, half from its start and half from its end, where its verdict often stands (as
+    Sun et al. 2019, section 5.3.1). "window" reads all of it through windows of max_tokens tokens that overlap by a
+    quarter or more, whose logits are averaged; in training each epoch sees one window of each text, drawn anew.
+    """
+
+    max_tokens: int = 256
+    long: Long = "cut"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 4:
+            raise ValueError(f"max_tokens={self.max_tokens} must be at least 4")
+
+    def is_long(self, n_tokens: int) -> bool:
+        """Whether a text of so many tokens is longer than the model reads at once."""
+        return n_tokens > self.max_tokens
+
+    def parts(self, ids: Sequence[int]) -> list[Sequence[int]]:
+        """What the model reads of a text: the text itself, what is left of it, or its windows.
+
+        >>> LongTexts(max_tokens=4).parts(range(10)), LongTexts(max_tokens=4, long="window").parts(range(6))
+        ([[0, 1, 8, 9]], [range(0, 4), range(2, 6)])
+        """
+        if not self.is_long(len(ids)):
+            return [ids]
+        if self.long == "cut":
+            return [[*ids[: self._n_head], *ids[len(ids) - self.max_tokens + self._n_head :]]]
+        last = len(ids) - self.max_tokens
+        n_windows = 1 - (-last // (self.max_tokens - self.max_tokens // 4))
+        starts = [last * i // (n_windows - 1) for i in range(n_windows)]
+        return [ids[start : start + self.max_tokens] for start in starts]
+
+    def training_part(self, ids: NDArray[Any], draw: float) -> NDArray[Any]:
+        """What training reads of a text: as `parts`, but one window, chosen by `draw` in [0, 1) from all there are."""
+        if not self.is_long(len(ids)):
+            return ids
+        if self.long == "cut":
+            return np.concatenate([ids[: self._n_head], ids[len(ids) - self.max_tokens + self._n_head :]])
+        start = int(draw * (len(ids) - self.max_tokens + 1))
+        return ids[start : start + self.max_tokens]
+
+    def summary(self, n_long: int, n_texts: int) -> str:
+        """How many texts are longer and what becomes of them, in words.
+
+        >>> LongTexts(max_tokens=256).summary(1200, 25000)
+        '1,200 of 25,000 texts have more than 256 tokens; their first 128 and last 128 are kept'
+        """
+        head, tail = self._n_head, self.max_tokens - self._n_head
+        fate = {
+            "cut": f"their first {head} and last {tail} are kept",
+            "window": f"they are read through windows of {self.max_tokens}",
+        }
+        return f"{n_long:,} of {n_texts:,} texts have more than {self.max_tokens} tokens; {fate[self.long]}"
+
+    @property
+    def _n_head(self) -> int:
+        return self.max_tokens // 2

@@ -14,30 +14,27 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from attendo.data.accounting import Account
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pad_rows, token_batches
 from attendo.data.corpora import parse_columns
-from attendo.data.held_out import HeldOut, source_hash
+from attendo.data.data_files import require_file
+from attendo.data.held_out import KNOWN, HeldOut, TrainedRows, source_hash, split_of_new, validation_rows
 from attendo.data.labelled import (
     LABELLED,
     ClassWeights,
     LabelledRow,
     LabelledSource,
     LabelSet,
+    Long,
+    LongTexts,
     class_weights,
     count_labels,
     held_out_texts,
     read_labelled,
 )
 from attendo.data.labelled_doctor import SeenRows
-from attendo.data.labelled_store import LabelledStore, labelled_store
-from attendo.data.lengths import RowLengths
-from attendo.data.lines import require_file
-from attendo.data.long_texts import Long, LongTexts
-from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.store import StoreFacts, store_key
-from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
+from attendo.data.row_report import RowReport
+from attendo.data.store import LabelledStore, RowLengths, StoreFacts, labelled_store, store_key
+from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 
@@ -70,12 +67,10 @@ class LabelledDataset(TokenDataset):
 
     @property
     def facts(self) -> StoreFacts:
-        """The store's."""
         return self.store.facts
 
     @property
     def n_rows(self) -> int:
-        """Texts."""
         return len(self.store)
 
     @cached_property
@@ -85,7 +80,6 @@ class LabelledDataset(TokenDataset):
 
     @property
     def n_tokens(self) -> int:
-        """Tokens of an epoch, with the start of each text."""
         return self._n_tokens
 
     @cached_property
@@ -164,7 +158,6 @@ class LabelledData:
         LongTexts(max_tokens=self.max_tokens, long=self.long)
 
     def check(self) -> None:
-        """Raises AttendoError for a missing file or columns that cannot be read, before anything slow begins."""
         for name in (*self.train, *self.valid):
             for file in self.source(Path(name)).paths():
                 require_file(file)
@@ -184,7 +177,6 @@ class LabelledData:
 
     @property
     def long_texts(self) -> LongTexts:
-        """What becomes of long texts."""
         return LongTexts(max_tokens=self.max_tokens, long=self.long)
 
 
@@ -208,7 +200,6 @@ class LabelledCorpus:
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The texts split off for validation, where no validation file is given."""
         if self.data.valid:
             return None
         data, source = self.data, self._source
@@ -227,10 +218,11 @@ class LabelledCorpus:
     @cached_property
     def counts(self) -> dict[str, int]:
         """How many training rows each label has; what was read is said once."""
-        account, seen = Account(self._source.name), SeenRows()
-        rows = seen.watch(read_labelled(self._source, self.data.strict, account))
-        every = count_labels(rows, self._source.name, account)
-        for line in (account.line(), *seen.repeats().lines(account)):
+        row_report = RowReport(self._source.name)
+        seen = SeenRows()
+        rows = seen.watch(read_labelled(self._source, self.data.strict, row_report))
+        every = count_labels(rows, self._source.name, row_report)
+        for line in (row_report.line(), *seen.repeats().lines(row_report)):
             self.say(line)
         counts = (
             every if self.held is None else dict.fromkeys(every, 0) | Counter(r.label for r in self.rows())
@@ -243,10 +235,10 @@ class LabelledCorpus:
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
         return counts
 
-    def rows(self, account: Account | None = None) -> Iterator[LabelledRow]:
-        """The training rows; `account` is kept up to date."""
+    def rows(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
+        """The training rows; `row_report` is kept up to date."""
         held = self.held
-        for row in read_labelled(self._source, self.data.strict, account):
+        for row in read_labelled(self._source, self.data.strict, row_report):
             if held is None or row.text not in held:
                 yield row
 
@@ -268,33 +260,31 @@ class LabelledCorpus:
 
     @property
     def validation_name(self) -> str:
-        """The validation file, as messages name it."""
         return self.data.valid[0] if self.data.valid else self._source.name
 
     @property
     def size(self) -> tuple[int, str]:
-        """The number of texts."""
         n = sum(self.counts.values())
         return n, f"{n:,} texts"
 
     def texts(self) -> Iterator[str]:
-        """The training texts, the first ones if there are very many."""
         return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
     def identifying_texts(self) -> Iterator[str]:
-        """The training texts."""
         return (row.text for row in self.rows())
 
     def material(self, tokenizer: Tokenizer) -> LabelledDataset:
         """The training texts in ids, made once and cached."""
-        data, labels = self.data, LabelSet(tuple(self.counts))
+        data = self.data
+        labels = LabelSet(tuple(self.counts))
         options = {
             "columns": data.columns,
             "header": data.header,
             "split": not data.valid,
             "labels": labels.names,
         }
-        files, account = self._source.paths(), Account(self._source.name)
+        files = self._source.paths()
+        row_report = RowReport(self._source.name)
         if not data.valid and data.valid_share != 0.01:
             options["valid_share"] = data.valid_share
         if len(files) > 1:
@@ -302,7 +292,7 @@ class LabelledCorpus:
         if self.held is not None and len(self.trained):
             options["trained"] = self.trained.sha256
         store = labelled_store(
-            self.rows(account), account, labels, tokenizer, store_key(files, options, tokenizer)
+            self.rows(row_report), row_report, labels, tokenizer, store_key(files, options, tokenizer)
         )
         weights = class_weights(list(self.counts.values()), data.class_weights)
         material = LabelledDataset(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
@@ -313,11 +303,9 @@ class LabelledCorpus:
         return material
 
     def facts(self) -> dict[str, Any]:
-        """The labels and their numbers of training rows."""
         return {"labels": self.counts}
 
     def model_facts(self) -> dict[str, Any]:
-        """As many classes as labels."""
         return {"n_classes": len(self.counts)}
 
     @property
@@ -327,9 +315,10 @@ class LabelledCorpus:
     def _all_validation(self) -> Iterator[LabelledRow]:
         if self.data.valid:
             source = self.data.source(Path(self.data.valid[0]))
-            account, labels = Account(source.name), LabelSet(tuple(self.counts))
-            for row in read_labelled(source, self.data.strict, account):
-                labels.id_of(row.label, account.place(row.number))  # told here, where its file is known
+            row_report = RowReport(source.name)
+            labels = LabelSet(tuple(self.counts))
+            for row in read_labelled(source, self.data.strict, row_report):
+                labels.id_of(row.label, row_report.place(row.number))  # told here, where its file is known
                 yield row
             return
         held = self.held

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attendo.data.accounting import Account
 from attendo.data.doctor_checks import later_rows
-from attendo.data.doctor_report import Check, Finding, accounted, anything_found
+from attendo.data.doctor_report import Check, Finding, anything_found, report_head
 from attendo.data.labelled import LabelledRow, LabelledSource, read_labelled
+from attendo.data.row_report import RowReport
 
 FEWEST = 10
 """A label with fewer rows than that is rare."""
@@ -35,11 +35,11 @@ class Repeats(NamedTuple):
     copies: list[int]
     contradictions: list[int]
 
-    def lines(self, account: Account) -> list[str]:
+    def lines(self, row_report: RowReport) -> list[str]:
         """What is found, a line for each kind, for people."""
         kinds = ("exact copies of an earlier row", "texts with another label earlier on")
         return [
-            f"{kind}: {len(rows):,} ({account.places(rows[:3], len(rows))})"
+            f"{kind}: {len(rows):,} ({row_report.places(rows[:3], len(rows))})"
             for kind, rows in zip(kinds, self, strict=True)
             if rows
         ]
@@ -94,8 +94,8 @@ class SeenRows:
 class LabelledReport:
     """What `examine_labelled` found. counts: rows by label. longest: characters, and the row's number."""
 
-    account: Account
-    against: Account | None = None
+    row_report: RowReport
+    against: RowReport | None = None
     counts: Counter[str] = field(default_factory=Counter)
     n_characters: int = 0
     longest: tuple[int, int] = (0, 0)
@@ -103,35 +103,32 @@ class LabelledReport:
 
     @property
     def found(self) -> bool:
-        """As `anything_found`."""
-        return anything_found(self.account, self.findings)
+        return anything_found(self.row_report, self.findings)
 
     def lines(self) -> list[str]:
-        """The report for the terminal."""
-        account, (longest, line) = self.account, self.longest
-        out = accounted(account, self.against)
+        row_report, (longest, line) = self.row_report, self.longest
+        out = report_head(row_report, self.against)
         out.append(
-            f"  text: {self.n_characters / account.used:.0f} characters on average, longest {longest:,}"
-            f" ({account.places([line], 1)})"
+            f"  text: {self.n_characters / row_report.used:.0f} characters on average, longest {longest:,}"
+            f" ({row_report.places([line], 1)})"
         )
         out.append(f"  {len(self.counts):,} labels, the rarest last:")
         common = self.counts.most_common()
         shown = common if len(common) <= 12 else [*common[:6], ("…", 0), *common[-5:]]
         out += [f"    {count:>9,}  {label[:60]}" if count else "            …" for label, count in shown]
         for finding in self.findings:
-            out += finding.told(account)
+            out += finding.told(row_report)
         return out
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values."""
         return {
-            "account": self.account.as_json(),
+            "account": self.row_report.as_json(),
             "against": None if self.against is None else self.against.as_json(),
             "labels": dict(self.counts.most_common()),
-            "mean_length": self.n_characters / self.account.used,
+            "mean_length": self.n_characters / self.row_report.used,
             "longest": self.longest[0],
-            "longest_line": self.account.places_json([self.longest[1]])[0],
-            "findings": {finding.check.name: finding.as_json(self.account) for finding in self.findings},
+            "longest_line": self.row_report.places_json([self.longest[1]])[0],
+            "findings": {finding.check.name: finding.as_json(self.row_report) for finding in self.findings},
         }
 
 
@@ -140,17 +137,19 @@ def examine_labelled(source: LabelledSource, against: LabelledSource | None = No
 
     Raises AttendoError for unreadable files.
     """
-    account, seen = Account(source.name), SeenRows()
-    report = LabelledReport(account)
-    for row in seen.watch(read_labelled(source, account=account)):
+    row_report = RowReport(source.name)
+    seen = SeenRows()
+    report = LabelledReport(row_report)
+    for row in seen.watch(read_labelled(source, row_report=row_report)):
         report.counts[row.label] += 1
         report.n_characters += len(row.text)
         report.longest = max(report.longest, (len(row.text), -row.number))
     report.longest = report.longest[0], -report.longest[1]
     leaks: list[int] = []
     if against is not None:
-        report.against, other = Account(against.name), SeenRows()
-        for _ in other.watch(read_labelled(against, account=report.against)):
+        report.against = RowReport(against.name)
+        other = SeenRows()
+        for _ in other.watch(read_labelled(against, row_report=report.against)):
             pass
         leaks = seen.shared(other)
     rare = (label for label, count in report.counts.items() if count < FEWEST)

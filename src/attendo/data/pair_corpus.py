@@ -1,28 +1,148 @@
-"""From the files a run names to a token store and validation pairs, with every row accounted for."""
+"""The pairs of a translation run: which files train and validate, and the token store and batches made from them."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from attendo.data import forecasts
-from attendo.data.accounting import Account
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pair_batch, token_batches
-from attendo.data.corpora import PairSource, read_pairs
-from attendo.data.doctor import examine, filtered
+from attendo.data.corpora import AGAINST, PairSource, beside, parse_columns, read_pairs
+from attendo.data.data_files import require_file
+from attendo.data.doctor import examine, filtered, parse_drop
 from attendo.data.doctor_report import Report
-from attendo.data.held_out import HeldOut, held_out
-from attendo.data.pair_data import FORECASTS, PairData
-from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.held_out import KNOWN, HeldOut, TrainedRows, held_out, split_of_new, validation_rows
+from attendo.data.languages import Seen, misfit, require_code
+from attendo.data.row_report import RowReport
 from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
-from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import KNOWN, TrainedRows, split_of_new, validation_rows
+from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import Say, plural
 from attendo.errors import AttendoError
+
+FORECASTS = "forecasts"
+"""The name of the embedded corpus, where a file is expected."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairData:
+    """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+
+    train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
+    without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
+    for the card. drop: checks of the doctor whose rows are left out. against: test rows, to look for leaks as in those
+    of `valid`. max_tokens: rows with more on a side are left out, and so are those with more than the model has
+    positions for; 0: none.
+    """
+
+    train: tuple[str, ...]
+    valid: tuple[str, ...] = ()
+    columns: str | None = None
+    header: bool = False
+    reverse: bool = False
+    strict: bool = False
+    drop: str = ""
+    against: tuple[str, ...] = ()
+    max_tokens: int = 0  # as before runs wrote it down; a new one has its family's
+    source_language: str | None = None
+    target_language: str | None = None
+
+    def __post_init__(self):
+        if not self.train:
+            raise ValueError("train names no file; give `train` F, or `train_source` F `train_target` F")
+
+    def training_source(self) -> PairSource:
+        return self._source(self.train, "`train_source` F `train_target` F")
+
+    def validation_source(self) -> PairSource | None:
+        return self._source(self.valid, "`valid_source` F `valid_target` F") if self.valid else None
+
+    def test_source(self) -> PairSource | None:
+        """Where the test rows are read from that the training rows are compared with, if files were given."""
+        return self._source(self.against, AGAINST) if self.against else None
+
+    def compared(self) -> list[PairSource]:
+        """Where the rows come from whose sources are leaks among the training rows: test and validation rows."""
+        return [source for source in (self.test_source(), self.validation_source()) if source is not None]
+
+    def source(
+        self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
+    ) -> PairSource:
+        """Where other pairs are read from in the run's direction; columns and header as in training unless given.
+
+        Columns that are given are those of source and target in that direction: `reverse` does not turn them.
+        """
+        data = replace(
+            self,
+            columns=self.columns if columns is None else columns,
+            header=self.header if header is None else header,
+            reverse=self.reverse and columns is None,
+        )
+        if len(files) == 2 and (columns or header):
+            raise AttendoError("two parallel files have no columns; leave out `columns` and `header`")
+        return data._source(tuple(map(str, files)), "SOURCE TARGET")
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        return self.source_language or "", self.target_language or ""
+
+    def require_languages(self) -> None:
+        """Raises AttendoError where the code of a language is none."""
+        require_code("`source_language`", self.source_language)
+        require_code("`target_language`", self.target_language)
+
+    def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
+        """A line where the training rows are not in their languages, "" where nothing speaks against.
+
+        And whether each side is in the other's language. seen: what the source and the target are in.
+        """
+        if (found := misfit(self.languages, seen)) is None:
+            return "", False
+        option = "`source_language`" if found.side == "source" else "`target_language`"
+        if not found.swapped:
+            remedy = f"look at the data, or mend {option}"
+        elif self.reverse:
+            remedy = "leave out `reverse`, or swap `source_language` and `target_language`"
+        else:
+            remedy = f"{'swap the files, or ' if len(self.train) == 2 else ''}give `reverse`"
+        return f"{option} {found.language}, but the {found.side} is {found.what}: {remedy}", found.is_sure
+
+    def drops(self) -> frozenset[str]:
+        """The checks of the doctor whose rows are left out."""
+        return parse_drop(self.drop)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the pairs come from the built-in grammar of weather forecasts."""
+        return self.train == (FORECASTS,)
+
+    def check(self) -> None:
+        if self.embedded:
+            if self.valid or self.drop or self.against:
+                raise AttendoError(
+                    f"`train` {FORECASTS} brings its own validation rows; leave out `valid`, `against` and `drop`"
+                )
+            return
+        compared = self.compared()
+        for file in (file for source in [self.training_source(), *compared] for file in source.paths()):
+            require_file(file)
+        if "leaks" in self.drops() and not compared:
+            ways = f"{AGAINST}, or `valid_source` and `valid_target`"
+            raise AttendoError(
+                "`drop` leaks: there is no other file to compare with; give one with "
+                + (ways if len(self.train) == 2 else "`against` or `valid`")
+            )
+
+    def _source(self, files: tuple[str, ...], both: str) -> PairSource:
+        columns = None
+        if self.columns is not None and len(files) == 1:
+            first, second = parse_columns(self.columns)
+            columns = (first, second)
+        return beside([Path(f) for f in files], columns, self.header, self.reverse, both)
+
 
 TOKENIZER_ROWS = 1_000_000
 """A tokenizer learns from at most that many pairs: more change its pieces no further."""
@@ -41,17 +161,14 @@ class PairDataset(TokenDataset):
 
     @property
     def facts(self) -> StoreFacts:
-        """The store's."""
         return self.store.facts
 
     @property
     def n_rows(self) -> int:
-        """Pairs."""
         return len(self.store)
 
     @property
     def n_tokens(self) -> int:
-        """Target tokens with their ends."""
         return int(self.store.target_lengths.sum()) + len(self.store)
 
     def _epoch(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
@@ -96,12 +213,10 @@ class PairCorpus:
 
     @property
     def embedded(self) -> bool:
-        """Whether the pairs come from the built-in grammar of weather forecasts."""
         return self.data.embedded
 
     @cached_property
     def held(self) -> HeldOut | None:
-        """The sources split off for validation, where no validation file is given."""
         if self.embedded or self.data.valid:
             return None
 
@@ -117,19 +232,18 @@ class PairCorpus:
 
     @cached_property
     def n_pairs(self) -> int:
-        """How many training pairs there are."""
         if self.embedded:
             return FORECAST_PAIRS
         report, held = self.report, self.held
         if held is not None:
             return held.n_rows - held.n_held_out
         assert report is not None
-        return report.account.used if not report.drop else sum(1 for _ in self.pairs())
+        return report.row_report.used if not report.drop else sum(1 for _ in self.pairs())
 
-    def pairs(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
-        """The training pairs: (line number, source, target); `account` is kept up to date."""
+    def pairs(self, row_report: RowReport | None = None) -> Iterator[tuple[int, str, str]]:
+        """The training pairs: (line number, source, target); `row_report` is kept up to date."""
         held = self.held
-        for number, source, target in self._usable(account):
+        for number, source, target in self._usable(row_report):
             if held is None or source not in held:
                 yield number, source, target
 
@@ -155,7 +269,6 @@ class PairCorpus:
         return found
 
     def texts(self) -> Iterator[str]:
-        """Both sides of the training pairs, of the first ones if there are very many."""
         for _, source, target in itertools.islice(self.pairs(), TOKENIZER_ROWS):
             yield source
             yield target
@@ -173,13 +286,11 @@ class PairCorpus:
         return (source for _, source, _ in (() if self.embedded else self.pairs()))
 
     def facts(self) -> dict[str, Any]:
-        """The languages."""
         return {
             "languages": {"source": self.data.source_language, "target": self.data.target_language},
         }
 
     def model_facts(self) -> dict[str, Any]:
-        """Nothing: a translator's shape is free."""
         return {}
 
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
@@ -203,28 +314,31 @@ class PairCorpus:
             options["max_tokens"] = max_tokens
         if self.held is not None and len(self.trained):
             options["trained"] = self.trained.sha256
-        account, key = Account(data.training_source().name), store_key(files, options, tokenizer)
+        row_report = RowReport(data.training_source().name)
+        key = store_key(files, options, tokenizer)
         store = pair_store(
-            self.pairs(account), tokenizer, key, account=account, max_tokens=max_tokens or None
+            self.pairs(row_report), tokenizer, key, row_report=row_report, max_tokens=max_tokens or None
         )
         if (left_out := store.facts.left_out)[1]:
-            lines = account.places(*left_out)
+            lines = row_report.places(*left_out)
             self.say(f"{plural(left_out[1], 'pair')} of more than {max_tokens:,} tokens left out ({lines})")
         if not len(store):
-            raise AttendoError(f"{account.file}: no pair has {max_tokens:,} tokens or fewer; split the texts")
+            raise AttendoError(
+                f"{row_report.file}: no pair has {max_tokens:,} tokens or fewer; split the texts"
+            )
         return store
 
-    def _usable(self, account: Account | None = None) -> Iterator[tuple[int, str, str]]:
+    def _usable(self, row_report: RowReport | None = None) -> Iterator[tuple[int, str, str]]:
         if self.embedded:
             for number, (source, target) in enumerate(self._forecasts(FORECAST_PAIRS, "train"), 1):
                 yield number, source, target
             return
-        account = Account(self.data.training_source().name) if account is None else account
-        pairs = read_pairs(self.data.training_source(), self.data.strict, account)
+        row_report = RowReport(self.data.training_source().name) if row_report is None else row_report
+        pairs = read_pairs(self.data.training_source(), self.data.strict, row_report)
         report = (
             self.report if self.data.drop else None
         )  # it reads all pairs once: nobody needs that to resume
-        yield from pairs if report is None else filtered(pairs, report, account)
+        yield from pairs if report is None else filtered(pairs, report, row_report)
 
     def _forecasts(self, n: int, split: forecasts.Split) -> list[tuple[str, str]]:
         pairs = forecasts.pairs(n, split)

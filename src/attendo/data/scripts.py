@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attendo.data.language_identification import language_of
-from attendo.data.language_scripts import UNSPACED, Seen
+from attendo.data.languages import UNSPACED, Seen, language_of
 
 # Blocks of letters per script, first and last code point; digits, punctuation and spaces are in none.
 _BLOCKS: dict[str, tuple[tuple[int, int], ...]] = {
@@ -62,11 +61,14 @@ FEWEST_LETTERS = 4
 USUAL_SHARE = 0.8
 """A column has a usual script if that many of its texts are in it; only then can a text be in a wrong one."""
 
-FEWEST_GAPS, LONGEST_PIECE = 2, 8
+FEWEST_GAPS = 2
+LONGEST_PIECE = 8
 """Spaces between letters from which on a text may be cut into words, and how many letters there are to each of them
 at most: words have 2 to 5, but a title or a name, too, may have one space, and phrases have 20 to 40."""
 
-HAN, JAPANESE, FIRST_JOINING = SCRIPTS.index("Han"), SCRIPTS.index("Japanese"), SCRIPTS.index("Hebrew")
+HAN = SCRIPTS.index("Han")
+JAPANESE = SCRIPTS.index("Japanese")
+FIRST_JOINING = SCRIPTS.index("Hebrew")
 _EMOJI, _INVISIBLE, _CONTROL = range(len(SCRIPTS), len(SCRIPTS) + 3)
 _N_CLASSES = len(SCRIPTS) + 3
 _UNSPACED = [SCRIPTS.index(name) for name in UNSPACED]
@@ -79,7 +81,8 @@ _CONTROL_BLOCKS = (
 
 _BUCKETS = 1 << 16
 _END = "\n\n"  # closes each text, so that no group of three letters reaches from one text into the next
-_LINE_FEED, _SPACE = 10, 32
+_LINE_FEED = 10
+_SPACE = 32
 
 
 @dataclass(frozen=True)

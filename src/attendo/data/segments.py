@@ -25,9 +25,13 @@ from attendo.data.tokenizers import is_spaced
 LEAST_TOKENS = 8
 """Shorter sources say nothing about the usual length of a translation."""
 
-_LONGEST, _FEWEST = 0.999, 0.001  # quantiles: single odd rows do not count
-_MOST_TOKENS, _MOST_RATIO = 1 << 14, 10
-_SHARE_OF_ROWS, _LEAST_ROWS, _SHARE_OF_USES = 0.001, 20, 0.99  # of a word that marks a beginning
+_LONGEST = 0.999  # quantiles: single odd rows do not count
+_FEWEST = 0.001
+_MOST_TOKENS = 1 << 14
+_MOST_RATIO = 10
+_SHARE_OF_ROWS = 0.001  # of a word that marks a beginning
+_LEAST_ROWS = 20
+_SHARE_OF_USES = 0.99
 
 
 class Usual(NamedTuple):
@@ -64,7 +68,9 @@ def _quantile(counts: NDArray[np.int64], share: float) -> int:
 
 
 def _beginnings(texts: Iterable[str]) -> tuple[str, ...]:
-    first, every, n = Counter[str](), Counter[str](), 0
+    first = Counter[str]()
+    every = Counter[str]()
+    n = 0
     for text in texts:
         words = text.split()
         first.update(words[:1])
@@ -137,7 +143,6 @@ class Segments:
 
     @property
     def text(self) -> str:
-        """The text again, exactly."""
         return self._between(self.pieces, self.separators)
 
     def joined(self, texts: Sequence[str], spaced: bool | None = None) -> str:

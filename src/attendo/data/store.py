@@ -1,24 +1,26 @@
-"""A token store: pairs of sentences as ids in memory-mapped files, made once for given files, options and tokenizer.
+"""Token stores: rows of ids in memory-mapped files, made once for given files, options and tokenizer.
 
 A store is a folder in the cache, named by its key. It holds flat ids (two bytes each, four if the vocabulary
-needs them) with the offsets of the rows for each side, the row numbers in the file, where those of each of several
-files begin, and a manifest. Each kind is one file of any size: a memory map needs no smaller ones.
+needs them) with the offsets of the rows, the row numbers in the file, where those of each of several
+files begin, and a manifest. Pairs have ids and offsets for each side; labeled texts have a class for each row.
+Each kind is one file of any size: a memory map needs no smaller ones.
 """
 
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendo.cache import cache_folder, discard, opened_or_built
-from attendo.data.accounting import Account
-from attendo.data.lengths import RowLengths
+from attendo.data.labelled import LabelledRow, LabelSet
+from attendo.data.row_report import RowReport
 from attendo.data.tokenizers import Tokenizer
 from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manifest, write_manifest
 
@@ -27,6 +29,109 @@ _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building
 _SIDES = ("source", "target")
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
+
+
+Numbers = NDArray[np.int64]
+Offsets = NDArray[np.int64]
+
+_PIECE = 1 << 18  # rows looked at together
+_BLOCK = 1 << 10  # documents that share one count
+
+
+class RowLengths:
+    """Tokens of rows that stand one after the other: those at `rows`, an array or a slice, as int32.
+
+    offsets: where each row begins, and the end of the last, [rows + 1], perhaps in a file. most: none counts longer.
+
+    >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
+    >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
+    (array([3, 0, 7], dtype=int32), array([7, 3], dtype=int32), 10, 8)
+    """
+
+    def __init__(self, offsets: Offsets, most: int | None = None) -> None:
+        self._offsets = offsets
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getitem__(self, rows: slice | NDArray[np.integer]) -> NDArray[np.int32]:
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            assert step == 1, "a slice of lengths has no step"
+            found = np.diff(self._offsets[start : max(start, stop) + 1])
+        else:
+            found = self._offsets[rows + 1] - self._offsets[rows]
+        return (found if self._most is None else np.minimum(found, self._most)).astype(np.int32)
+
+    def pieces(self) -> Iterator[NDArray[np.int32]]:
+        """All lengths, a bounded number at a time."""
+        for start in range(0, len(self), _PIECE):
+            yield self[start : start + _PIECE]
+
+    def sum(self) -> int:
+        if self._most is None:
+            return int(self._offsets[-1] - self._offsets[0])
+        return sum(int(piece.sum(dtype=np.int64)) for piece in self.pieces())
+
+    def capped(self, most: int) -> "RowLengths":
+        """The same rows, none of which counts longer than `most`."""
+        return RowLengths(self._offsets, most)
+
+
+class Stretches:
+    """Documents that stand one after the other, cut into stretches of at most `most` tokens; as lengths, theirs.
+
+    A document of more is cut into as few as hold it, of equal length up to one token; an empty one gives none. offsets:
+    where each document begins, and the end of the last, [documents + 1], perhaps in a file. One number is held for
+    each 1,024 documents.
+
+    >>> stretches = Stretches(np.array([0, 3, 3, 10]), 4)
+    >>> stretches.edges(np.arange(len(stretches))), stretches[:]
+    ((array([0, 3, 6]), array([ 3,  6, 10])), array([3, 3, 4]))
+    """
+
+    def __init__(self, offsets: Offsets, most: int) -> None:
+        self._offsets = offsets
+        self._most = most
+        counts = [int(self._counts(block)[1].sum()) for block in range(-(-(len(offsets) - 1) // _BLOCK))]
+        self._before = np.cumsum([0, *counts])
+
+    def __len__(self) -> int:
+        return int(self._before[-1])
+
+    def __getitem__(self, rows: slice | NDArray[np.integer]) -> Numbers:
+        wanted = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else rows
+        starts, ends = self.edges(wanted)
+        return ends - starts
+
+    def sum(self) -> int:
+        return int(self._offsets[-1] - self._offsets[0])
+
+    def edges(self, rows: NDArray[np.integer]) -> tuple[Numbers, Numbers]:
+        """Where these stretches begin and end among the tokens."""
+        starts, ends = np.empty((2, len(rows)), np.int64)
+        if not len(rows):
+            return starts, ends
+        blocks = np.searchsorted(self._before, rows, side="right") - 1
+        order = np.argsort(blocks, kind="stable")
+        found, firsts = np.unique(blocks[order], return_index=True)
+        for block, places in zip(found.tolist(), np.split(order, firsts[1:]), strict=True):
+            bounds, at = self._bounds(block), rows[places] - self._before[block]
+            starts[places], ends[places] = bounds[at], bounds[at + 1]
+        return starts, ends
+
+    def _counts(self, block: int) -> tuple[Offsets, NDArray[Any]]:
+        offsets = self._offsets[block * _BLOCK : (block + 1) * _BLOCK + 1]
+        return offsets, -(-np.diff(offsets) // self._most)
+
+    def _bounds(self, block: int) -> Numbers:
+        """Where a block's stretches begin, and the end of the last: there is nothing between two of them."""
+        offsets, counts = self._counts(block)
+        document = np.repeat(np.arange(len(counts)), counts)
+        piece = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+        starts = offsets[document] + piece * np.diff(offsets)[document] // counts[document]
+        return np.append(starts, offsets[-1])
 
 
 @dataclass(frozen=True)
@@ -47,43 +152,190 @@ class StoreFacts:
         discard(self.folder)
 
 
-class PairStore:
-    """Pairs of token ids, without bos and eos, read from memory-mapped files.
+class TokenRows:
+    """Rows of token ids, without bos and eos, one after the other in a memory-mapped file. No row takes memory."""
 
-    `source_lengths` and `target_lengths` are those of the rows, in tokens; `row_numbers` an int64 array [rows] of the
-    rows' numbers in the file they came from, counted on over several: see `place`. No row takes memory.
-    """
+    def __init__(self, folder: Path, prefix: str, dtype: str) -> None:
+        self._ids = mapped(folder / f"{prefix}ids", dtype)
+        self._offsets = mapped(folder / f"{prefix}offsets", "<i8")
+        self.lengths = RowLengths(self._offsets)
+
+    def __getitem__(self, i: int) -> NDArray[Any]:
+        if not 0 <= i < len(self.lengths):
+            raise IndexError(f"row {i} of a store of {len(self.lengths)}")
+        return self._ids[self._offsets[i] : self._offsets[i + 1]]
+
+
+class _TokenRowsWriter:
+    """Writes the files that `TokenRows` reads."""
+
+    def __init__(self, folder: Path, prefix: str, dtype: str, files: ExitStack) -> None:
+        self._ids = files.enter_context((folder / f"{prefix}ids").open("wb"))
+        self._offsets = files.enter_context((folder / f"{prefix}offsets").open("wb"))
+        self._offsets.write(np.zeros(1, "<i8").tobytes())
+        self._dtype = dtype
+        self._end = 0
+
+    def write(self, rows: Sequence[Sequence[int]]) -> None:
+        """Append rows, one at least."""
+        ends = self._end + np.cumsum([len(row) for row in rows], dtype="<i8")
+        self._end = int(ends[-1])
+        self._ids.write(np.fromiter(itertools.chain.from_iterable(rows), self._dtype).tobytes())
+        self._offsets.write(ends.tobytes())
+
+
+class _RowStore:
+    """Rows of a user's files as token ids; `row_numbers` [rows] int64 count on over several files: see `place`."""
 
     def __init__(self, folder: Path) -> None:
         """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
         self.facts = verified_facts(folder, _FORMAT)
-        self._ids = {side: mapped(folder / f"{side}.ids", self.facts.dtype) for side in _SIDES}
-        self._offsets = {side: mapped(folder / f"{side}.offsets", "<i8") for side in _SIDES}
         self.row_numbers: NDArray[np.int64] = mapped(folder / "rows", "<i8")
-        self.source_lengths = RowLengths(self._offsets["source"])
-        self.target_lengths = RowLengths(self._offsets["target"])
-        self._starts = row_starts(folder)
+        starts = folder / "starts"
+        self._starts = mapped(starts, "<i8") if starts.exists() else np.zeros(1, np.int64)
 
     def __len__(self) -> int:
         return len(self.row_numbers)
-
-    def source(self, i: int) -> NDArray[Any]:
-        """The source ids of row i, a view into the file."""
-        return self._row("source", i)
-
-    def target(self, i: int) -> NDArray[Any]:
-        """The target ids of row i, a view into the file."""
-        return self._row("target", i)
 
     def place(self, i: int) -> tuple[int, int]:
         """Which of the files, counted from 0, row i came from, and its number there."""
         return row_place(self._starts, int(self.row_numbers[i]))
 
-    def _row(self, side: str, i: int) -> NDArray[Any]:
-        offsets = self._offsets[side]
-        if not 0 <= i < len(self):
-            raise IndexError(f"row {i} of a store of {len(self)}")
-        return self._ids[side][offsets[i] : offsets[i + 1]]
+
+class PairStore(_RowStore):
+    """Pairs of token ids, without bos and eos, read from memory-mapped files.
+
+    `source_lengths` and `target_lengths` are those of the rows, in tokens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._sources = TokenRows(folder, "source.", self.facts.dtype)
+        self._targets = TokenRows(folder, "target.", self.facts.dtype)
+        self.source_lengths = self._sources.lengths
+        self.target_lengths = self._targets.lengths
+
+    def source(self, i: int) -> NDArray[Any]:
+        """The source ids of row i, a view into the file."""
+        return self._sources[i]
+
+    def target(self, i: int) -> NDArray[Any]:
+        """The target ids of row i, a view into the file."""
+        return self._targets[i]
+
+
+class LabelledStore(_RowStore):
+    """Labeled texts as token ids, without bos and eos, read from memory-mapped files.
+
+    `lengths` are those of the rows, in tokens, `labels` [rows] int32 class ids.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._texts = TokenRows(folder, "", self.facts.dtype)
+        self.lengths = self._texts.lengths
+        self.labels: NDArray[np.int32] = mapped(folder / "labels", "<i4")
+
+    def text(self, i: int) -> NDArray[Any]:
+        """The ids of row i, a view into the file."""
+        return self._texts[i]
+
+
+def pair_store(
+    pairs: Iterable[Pair],
+    tokenizer: Tokenizer,
+    key: str,
+    cache: Path | None = None,
+    row_report: RowReport | None = None,
+    max_tokens: int | None = None,
+) -> PairStore:
+    """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
+
+    row_report: that of the pairs, which knows their files once they are read. max_tokens: pairs with more on a side are
+    left out; it belongs into the key. It is built in constant memory. Raises AttendoError if the cache can't be written
+    to.
+    """
+
+    def build(new: Path) -> None:
+        left_out, n_left_out = _write_pairs(new, pairs, tokenizer, max_tokens)
+        facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
+        _finish(new, key, tokenizer, row_report, **facts)
+
+    return opened_or_built((cache or cache_folder()) / f"pairs-{key}", PairStore, build)
+
+
+def labelled_store(
+    rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer, key: str
+) -> LabelledStore:
+    """The store of this key in the cache; `rows` are read only if it isn't there yet or is damaged.
+
+    key: of `store_key`, with labels.names among its options. row_report: that of the rows. It is built in constant
+    memory. Raises AttendoError for a label that is not in the set, and if the cache can't be written to.
+    """
+
+    def build(new: Path) -> None:
+        _write_labelled(new, rows, row_report, labels, tokenizer)
+        _finish(new, key, tokenizer, row_report)
+
+    return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)
+
+
+def _write_pairs(
+    folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_tokens: int | None
+) -> tuple[list[int], int]:
+    """Write the files of a store; return the numbers of the first three pairs left out, and how many they are."""
+    dtype = id_type(tokenizer.vocab_size)
+    remaining = iter(pairs)
+    left_out: list[int] = []
+    n_left_out = 0
+    with ExitStack() as files:
+        numbers = files.enter_context((folder / "rows").open("wb"))
+        writers = [_TokenRowsWriter(folder, f"{side}.", dtype, files) for side in _SIDES]
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            _, sources, targets = zip(*chunk, strict=True)
+            encoded = tokenizer.encode_batch(sources), tokenizer.target.encode_batch(targets)
+            kept = [
+                (n, *ids) for (n, *_), *ids in zip(chunk, *encoded, strict=True) if _fits(ids, max_tokens)
+            ]
+            if len(kept) < len(chunk):
+                n_left_out += len(chunk) - len(kept)
+                left_out += sorted({n for n, *_ in chunk} - {n for n, *_ in kept})[: 3 - len(left_out)]
+            if not kept:
+                continue
+            kept_numbers, *columns = zip(*kept, strict=True)
+            numbers.write(np.array(kept_numbers, "<i8").tobytes())
+            for writer, column in zip(writers, columns, strict=True):
+                writer.write(column)
+    return left_out, n_left_out
+
+
+def _write_labelled(
+    folder: Path, rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer
+) -> None:
+    remaining = iter(rows)
+    with ExitStack() as files:
+        numbers = files.enter_context((folder / "rows").open("wb"))
+        classes = files.enter_context((folder / "labels").open("wb"))
+        texts = _TokenRowsWriter(folder, "", id_type(tokenizer.vocab_size), files)
+        while chunk := list(itertools.islice(remaining, _CHUNK)):
+            texts.write(tokenizer.encode_batch(row.text for row in chunk))
+            class_ids = [labels.id_of(row.label, row_report.place(row.number)) for row in chunk]
+            classes.write(np.array(class_ids, "<i4").tobytes())
+            numbers.write(np.array([row.number for row in chunk], "<i8").tobytes())
+
+
+def _fits(sides: Iterable[Sequence[int]], max_tokens: int | None) -> bool:
+    return max_tokens is None or all(len(ids) <= max_tokens for ids in sides)
+
+
+def _finish(
+    folder: Path, key: str, tokenizer: Tokenizer, row_report: RowReport | None, **facts: object
+) -> None:
+    """Write where the row numbers of each file begin, if the rows came from several, and the manifest."""
+    if row_report is not None and len(row_report.parts) > 1:
+        starts = np.array([part.start for part in row_report.parts], "<i8")
+        (folder / "starts").write_bytes(starts.tobytes())
+    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size), **facts})
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:
@@ -99,26 +351,6 @@ def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Toke
         "tokenizer": tokenizer.sha256,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-
-
-def pair_store(
-    pairs: Iterable[Pair],
-    tokenizer: Tokenizer,
-    key: str,
-    cache: Path | None = None,
-    account: Account | None = None,
-    max_tokens: int | None = None,
-) -> PairStore:
-    """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
-
-    account: that of the pairs, which knows their files once they are read. max_tokens: pairs with more on a side are
-    left out; it belongs into the key. It is built in constant memory. Raises AttendoError if the cache can't be written
-    to.
-    """
-    folder = (cache or cache_folder()) / f"pairs-{key}"
-    return opened_or_built(
-        folder, PairStore, lambda new: _build(new, pairs, tokenizer, key, account, max_tokens)
-    )
 
 
 def verified_facts(folder: Path, wanted: int) -> StoreFacts:
@@ -144,19 +376,6 @@ def id_type(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
-def save_row_starts(folder: Path, account: Account | None) -> None:
-    """Keeps where the row numbers of each file begin, if the rows came from several."""
-    if account is not None and len(account.parts) > 1:
-        starts = np.array([part.start for part in account.parts], "<i8")
-        (folder / "starts").write_bytes(starts.tobytes())
-
-
-def row_starts(folder: Path) -> NDArray[np.int64]:
-    """The number of the last row before each file, [files]; that of one file is 0."""
-    path = folder / "starts"
-    return mapped(path, "<i8") if path.exists() else np.zeros(1, np.int64)
-
-
 def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
     """Which file a row number means, counted from 0, and its number there.
 
@@ -165,58 +384,6 @@ def row_place(starts: NDArray[np.int64], number: int) -> tuple[int, int]:
     """
     file = int(np.searchsorted(starts, number, side="left")) - 1
     return file, number - int(starts[file])
-
-
-def _build(
-    folder: Path,
-    pairs: Iterable[Pair],
-    tokenizer: Tokenizer,
-    key: str,
-    account: Account | None,
-    max_tokens: int | None,
-) -> None:
-    dtype, left_out, n_left_out = id_type(tokenizer.vocab_size), [], 0
-    remaining = iter(pairs)
-    ends = dict.fromkeys(_SIDES, 0)
-    with (
-        (folder / "rows").open("wb") as rows,
-        (folder / "source.ids").open("wb") as source,
-        (folder / "target.ids").open("wb") as target,
-        (folder / "source.offsets").open("wb") as source_offsets,
-        (folder / "target.offsets").open("wb") as target_offsets,
-    ):
-        files: dict[str, tuple[IO[bytes], IO[bytes]]] = {
-            "source": (source, source_offsets),
-            "target": (target, target_offsets),
-        }
-        for _, offsets in files.values():
-            offsets.write(np.zeros(1, "<i8").tobytes())
-        while chunk := list(itertools.islice(remaining, _CHUNK)):
-            _, *texts = zip(*chunk, strict=True)
-            encoded = tokenizer.encode_batch(texts[0]), tokenizer.target.encode_batch(texts[1])
-            kept = [
-                (n, *ids) for (n, *_), *ids in zip(chunk, *encoded, strict=True) if _fits(ids, max_tokens)
-            ]
-            if len(kept) < len(chunk):
-                n_left_out += len(chunk) - len(kept)
-                left_out += sorted({n for n, *_ in chunk} - {n for n, *_ in kept})[: 3 - len(left_out)]
-            if not kept:
-                continue
-            numbers, *columns = zip(*kept, strict=True)
-            rows.write(np.array(numbers, "<i8").tobytes())
-            for side, found in zip(_SIDES, columns, strict=True):
-                ids, offsets = files[side]
-                positions = ends[side] + np.cumsum([len(row) for row in found], dtype="<i8")
-                ends[side] = int(positions[-1])
-                ids.write(np.fromiter(itertools.chain.from_iterable(found), dtype).tobytes())
-                offsets.write(positions.tobytes())
-    facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
-    save_row_starts(folder, account)
-    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype, **facts})
-
-
-def _fits(sides: Iterable[Sequence[int]], max_tokens: int | None) -> bool:
-    return max_tokens is None or all(len(ids) <= max_tokens for ids in sides)
 
 
 def mapped(path: Path, dtype: str) -> NDArray[Any]:

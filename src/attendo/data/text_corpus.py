@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from attendo.data.batches import EpochBatches, TokenDataset
-from attendo.data.held_out import FEWEST_ROWS, HeldOut, held_out
-from attendo.data.lines import require_file
-from attendo.data.special_tokens import OWN, SpecialTokens
+from attendo.data.data_files import require_file
+from attendo.data.held_out import FEWEST_ROWS, HeldOut, TrainedRows, held_out
 from attendo.data.store import StoreFacts, store_key
 from attendo.data.texts import (
     STDLIB,
@@ -23,10 +22,8 @@ from attendo.data.texts import (
     read_documents,
     standard_library,
 )
-from attendo.data.token_stream import TokenStream, token_stream
-from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import TrainedRows
-from attendo.data.windows import require_window, window_batches
+from attendo.data.token_stream import TokenStream, require_window, token_stream, window_batches
+from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 
@@ -46,7 +43,6 @@ class TextSplit:
     lengths: tuple[int, ...] = ()
 
     def line(self) -> str:
-        """What is held out, in one line, for people."""
         if self.held is None:
             which = "the text" if len(self.lengths) == 1 else "each document"
             return f"the last {TAIL_SHARE:.0%} of {which} is split off for validation"
@@ -105,7 +101,10 @@ def _tails(chunks: Iterable[Chunk], lengths: tuple[int, ...], part: Part) -> Ite
     in_tail = False
     for text, begins in chunks:
         if begins:
-            document, place, starts, in_tail = document + 1, 0, True, False
+            document += 1
+            place = 0
+            starts = True
+            in_tail = False
         tail = int(lengths[document] * TAIL_SHARE)
         near = lengths[document] - tail - place  # where the tail begins in this chunk
         if in_tail or near >= len(text):
@@ -144,7 +143,6 @@ class TextData:
     strict: bool = False
 
     def check(self) -> None:
-        """Raises AttendoError for a missing file or an option that cannot be read, before anything slow begins."""
         if self.embedded and self.valid:
             raise AttendoError(f"`train` {STDLIB} brings its own validation files; leave out `valid`")
         for part in ("train", "valid"):
@@ -158,14 +156,12 @@ class TextData:
         return self.train == (STDLIB,)
 
     def source(self, part: Part) -> TextSource | None:
-        """Where a part is read from; None for a validation part that is split off."""
         if self.embedded:
             return standard_library(part)
         files = self.train if part == "train" else self.valid
         return self.other(map(Path, files)) if files else None
 
     def other(self, files: Iterable[Path]) -> TextSource:
-        """Other files, read as the run's are."""
         return TextSource(tuple(files), self.column, self.header, self.documents)
 
 
@@ -179,7 +175,6 @@ class WindowDataset(TokenDataset):
 
     @property
     def facts(self) -> StoreFacts:
-        """The stream's."""
         assert self.stream.facts is not None, "a stream in memory has no store"
         return self.stream.facts
 
@@ -224,7 +219,7 @@ class TextCorpus:
         reading = Reading(self._train.name)
         for _ in read_documents(self._train, self.data.strict, reading):
             pass
-        for line in (reading.line(), *(account.line() for account in reading.accounts)):
+        for line in (reading.line(), *(report.line() for report in reading.row_reports)):
             self.say(line)
         return sum(len(chunk.text) for chunk in self.chunks("train"))
 
@@ -237,11 +232,9 @@ class TextCorpus:
 
     @property
     def size(self) -> tuple[int, str]:
-        """In rows of about 20 words."""
         return self.n_characters // CHARACTERS_A_ROW, f"{self.n_characters:,} characters"
 
     def texts(self) -> Iterator[str]:
-        """The training texts in chunks, the first ones if there are very many."""
         read = 0
         for chunk in self.chunks("train"):
             yield chunk.text
@@ -250,7 +243,6 @@ class TextCorpus:
                 return
 
     def stream(self, tokenizer: Tokenizer, part: Part) -> TokenStream:
-        """A part in ids, made once and cached."""
         data, source = self.data, self.data.source(part)
         files = (source or self._train).paths()
         options = (source or self._train).options() | {"part": part, "split": source is None}
@@ -269,11 +261,9 @@ class TextCorpus:
         return iter(())
 
     def facts(self) -> dict[str, Any]:
-        """Nothing: a language model's users need the tokenizer alone."""
         return {}
 
     def model_facts(self) -> dict[str, Any]:
-        """Nothing: the shape is free."""
         return {}
 
     @property

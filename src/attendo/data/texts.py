@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from attendo.data.accounting import REMEDIES, Account, Fault
 from attendo.data.corpora import read_lines
+from attendo.data.data_files import TABLES, decode, expanded, is_pattern, open_binary, physical_lines, suffix
 from attendo.data.held_out import source_hash
-from attendo.data.lines import decode, open_binary, physical_lines, suffix
-from attendo.data.shards import TABLES, expanded, is_pattern
+from attendo.data.row_report import REMEDIES, RowError, RowReport
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
@@ -77,7 +76,6 @@ class TextSource:
 
     @property
     def name(self) -> str:
-        """The source as messages name it."""
         names = [str(path) for path in self.files]
         return self.label or (
             " + ".join(names) if len(names) < 4 else f"{names[0]} and {len(names) - 1} more"
@@ -92,13 +90,12 @@ class TextSource:
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
     def _named(self, name: Path) -> tuple[Path, ...]:
-        """A file or a folder, or the files that a pattern names."""
         return expanded(name, self.suffixes) if is_pattern(name) else (name,)
 
 
 @dataclass
 class Reading:
-    """What came of reading a source: `n_files` are read, each used or left out; rows and lines have their accounts.
+    """What came of reading a source: `n_files` are read, each used or left out; rows and lines have row reports.
 
     >>> Reading("notes", n_files=3, n_documents=2, left_out={"empty file": ["b.txt"]}).line()
     'notes: 3 files, 2 documents, 1 file left out (empty file: b.txt)'
@@ -108,27 +105,25 @@ class Reading:
     n_files: int = 0
     n_documents: int = 0
     left_out: dict[str, list[str]] = field(default_factory=dict)
-    accounts: list[Account] = field(default_factory=list)
+    row_reports: list[RowReport] = field(default_factory=list)
 
     def line(self) -> str:
-        """What was read, in one line, for people; the accounts have lines of their own."""
+        """What was read, in one line, for people; the row reports have lines of their own."""
         text = f"{self.name}: {plural(self.n_files, 'file')}, {plural(self.n_documents, 'document')}"
         n_left_out = sum(map(len, self.left_out.values()))
         return f"{text}, {plural(n_left_out, 'file')} left out ({self._reasons()})" if n_left_out else text
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain values, for JSON output and the run folder."""
-        accounts = [account.as_json() for account in self.accounts]
+        row_reports = [report.as_json() for report in self.row_reports]
         return {
             "name": self.name,
             "files": self.n_files,
             "documents": self.n_documents,
             "left_out": self.left_out,
-            "accounts": accounts,
+            "accounts": row_reports,
         }
 
     def leave_out(self, path: Path, reason: str) -> None:
-        """Count a file that cannot be used."""
         self.left_out.setdefault(reason, []).append(str(path))
 
     def require_documents(self) -> None:
@@ -212,10 +207,10 @@ _Pieces = Iterator[str | None]
 def _pieces(path: Path, source: TextSource, strict: bool, reading: Reading) -> _Pieces:
     rows = has_rows(path)
     if rows or source.documents == "line":
-        account = Account(str(path), option="`column`")
-        reading.accounts.append(account)
+        row_report = RowReport(str(path), option="`column`")
+        reading.row_reports.append(row_report)
         column, header = (source.column, source.header) if rows else (None, False)
-        for _, text in read_lines(path, column, header, strict, account):
+        for _, text in read_lines(path, column, header, strict, row_report):
             yield text
             yield None
     elif source.documents == "blank":
@@ -269,11 +264,11 @@ def _paragraphs(path: Path) -> _Pieces:
     """The documents that blank lines part: their lines, joined by LF."""
     inside = False
     for number, line in physical_lines(path):
-        text = Fault("too long") if line is None else decode(line)
-        if isinstance(text, Fault):
+        text = RowError("too long") if line is None else decode(line)
+        if isinstance(text, RowError):
             raise _refused(path, number, text)
         if "\0" in text:
-            raise _refused(path, number, Fault("NUL character"))
+            raise _refused(path, number, RowError("NUL character"))
         if text.strip():
             yield f"\n{text}" if inside else text
             inside = True
@@ -297,11 +292,11 @@ def _decoded(path: Path) -> Iterator[str]:
                 text = decoder.decode(block, final=not block)
             except UnicodeDecodeError as error:
                 line += error.object.count(b"\n", 0, error.start)
-                fault = Fault("invalid UTF-8", f"byte 0x{error.object[error.start]:02x}")
-                raise _refused(path, line, fault) from None
+                row_error = RowError("invalid UTF-8", f"byte 0x{error.object[error.start]:02x}")
+                raise _refused(path, line, row_error) from None
             if "\0" in text:
                 line += text.count("\n", 0, text.index("\0"))
-                raise _refused(path, line, Fault("NUL character"))
+                raise _refused(path, line, RowError("NUL character"))
             line += text.count("\n")
             if text:
                 yield text
@@ -319,6 +314,6 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def _refused(path: Path, line: int, fault: Fault) -> AttendoError:
-    detail = f" ({fault.detail})" if fault.detail else ""
-    return AttendoError(f"{path}:{line}: {fault.reason}{detail}; {REMEDIES[fault.reason]}")
+def _refused(path: Path, line: int, row_error: RowError) -> AttendoError:
+    detail = f" ({row_error.detail})" if row_error.detail else ""
+    return AttendoError(f"{path}:{line}: {row_error.reason}{detail}; {REMEDIES[row_error.reason]}")

@@ -11,7 +11,6 @@ from typing import Any
 from tokenizers import Tokenizer as LibraryTokenizer
 from tokenizers.trainers import BpeTrainer
 
-from attendo.data.tokenizer_file import tokenizer_document
 from attendo.data.tokenizers import (
     BYTES,
     MARK,
@@ -20,6 +19,7 @@ from attendo.data.tokenizers import (
     LearnedTokenizer,
     Tokenizer,
     keep_to_one_thread,
+    tokenizer_document,
     well_formed,
 )
 from attendo.data.unigram import train_unigram
@@ -164,7 +164,7 @@ def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[
     """
     found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
     goal = config.character_coverage * sum(n for _, n in found)
-    kept, covered = 0, 0
+    kept = covered = 0
     while kept < len(found) and covered < goal:
         covered += found[kept][1]
         kept += 1

@@ -11,18 +11,178 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.tokenizer_file import MARK, Kind, tokenizer_document
 from attendo.errors import AttendoError, is_failure
 from attendo.files import write_atomic
+
+Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
+MARK: Final = "▁"  # U+2581, what SentencePiece writes for a space
+
+# One cut of a text: characters of one script, one digit, white space, or everything else (punctuation,
+# symbols), each with the mark of the space before it. A character's class doesn't depend on its neighbors, so
+# no piece ever crosses a cut, and a SentencePiece model of the same pieces, which makes no cuts, finds the
+# same pieces. Neither "<0x41>" nor "</s>" is one cut, which is why no text can spell such an entry of the
+# vocabulary.
+_JAPANESE = r"\p{Han}\p{Hiragana}\p{Katakana}ー"
+_LETTERS = r"\p{L}\p{M}\x{200C}\x{200D}"  # with the joiners that Indic and Persian words are spelled with
+_CUTS = "|".join(
+    MARK + "?" + group
+    for group in (
+        r"\p{Han}+",
+        r"\p{Hiragana}+",
+        r"[\p{Katakana}ー]+",
+        r"\p{N}",
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
+        r"\s+",
+        rf"[^{_LETTERS}\p{{N}}\s{MARK}]+",
+    )
+)
+
+# One word of an uncased text: a break of lines in HTML counts as a space, n't and 's are words of their own as in the
+# Penn Treebank, and what is written without spaces is cut into characters (Katakana into runs).
+_UNCASED = "|".join(
+    (
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+?(?=n't(?![{_LETTERS}]))",
+        rf"n't(?![{_LETTERS}])",
+        rf"'(?:s|re|ve|ll|d|m)(?![{_LETTERS}])",
+        rf"[{_LETTERS}&&[^{_JAPANESE}]]+",
+        r"[\p{Katakana}ー]+",
+        r"\.{2,}|--+|\S",
+    )
+)
+
+
+def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
+    """The tokenizer file, as JSON values, of a model of the `tokenizers` library: how texts are cut and joined.
+
+    Nothing is normalized but for `uncased`; the `Prepend` puts the mark of a space before the first word, always, which
+    makes `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
+    """
+    fuse = {"type": "Fuse"}
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    normalizer = None
+    cuts = None
+    joins = [{"type": "ByteFallback"}, fuse]
+    if kind in ("bpe", "unigram"):
+        metaspace = {"type": "Metaspace", "replacement": MARK, "prepend_scheme": "never", "split": True}
+        split = {"type": "Split", "pattern": {"Regex": _CUTS}, "behavior": "Isolated", "invert": False}
+        normalizer = {"type": "Prepend", "prepend": MARK}
+        cuts = {"type": "Sequence", "pretokenizers": [metaspace, split]}
+        joins = [{"type": "Replace", "pattern": {"String": MARK}, "content": " "}, *joins, strip]
+    elif kind == "word":
+        normalizer = {"type": "Prepend", "prepend": " "}
+        cuts = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithNext", "invert": False}
+        joins = [fuse, strip]
+    elif kind == "uncased":
+        normalizer = {"type": "Sequence", "normalizers": [{"type": "NFKC"}, {"type": "Lowercase"}]}
+        normalizer["normalizers"] += [
+            {"type": "Replace", "pattern": {"Regex": r"<br\s*/?>"}, "content": " "},
+            {"type": "Replace", "pattern": {"String": "’"}, "content": "'"},
+        ]
+        cuts = {"type": "Split", "pattern": {"Regex": _UNCASED}, "behavior": "Removed", "invert": True}
+        joins = [fuse]
+    decoder = {"type": "Sequence", "decoders": joins}
+    return library_document(model, normalizer=normalizer, cuts=cuts, decoder=decoder)
+
+
+def library_document(
+    model: dict[str, Any], *, normalizer: Any, cuts: Any, decoder: Any, added: Sequence[Any] = ()
+) -> dict[str, Any]:
+    """What a file of the `tokenizers` library holds: its parts, each None where there is none, and added tokens.
+
+    >>> list(library_document({"type": "BPE"}, normalizer=None, cuts=None, decoder=None))[3:6]
+    ['added_tokens', 'normalizer', 'pre_tokenizer']
+    """
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": list(added),
+        "normalizer": normalizer,
+        "pre_tokenizer": cuts,
+        "post_processor": None,
+        "decoder": decoder,
+        "model": model,
+    }
+
+
+Around = tuple[tuple[int, ...], tuple[int, ...]]
+"""The ids before a text, and those behind it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialTokens:
+    """The special ids of a tokenizer; unless given, those of attendo's own.
+
+    unk_id, mask_id: -1 where there is none. bos_id: where before_prompt is empty, the first id of an empty prompt and
+    of a whole document.
+    no_target: stands in a batch's targets where nothing is to be predicted; no id of a text. around_source: of what a
+    translator's encoder reads; around_text: of what an encoder that stands alone reads. begin: what a translator's
+    decoder starts with, the last of them the first that is followed by text. before_prompt: what the tokenizer puts
+    before a language model's prompt; nothing for GPT-2, SmolLM and Qwen.
+
+    >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
+    ([7, 8, 3], [2, 7, 8], [2, 7, 8])
+    """
+
+    pad_id: int = 0
+    unk_id: int = 1
+    bos_id: int = 2
+    eos_id: int = 3
+    mask_id: int = 1
+    no_target: int = 0
+    around_source: Around = ((), (3,))
+    around_text: Around = ((2,), ())
+    begin: tuple[int, ...] = (2,)
+    before_prompt: tuple[int, ...] = (2,)
+
+    def source(self, ids: Sequence[int]) -> list[int]:
+        """A text as a translator's encoder reads it."""
+        before, behind = self.around_source
+        return [*before, *ids, *behind]
+
+    def text(self, ids: Sequence[int]) -> list[int]:
+        """A text as an encoder that stands alone reads it."""
+        before, behind = self.around_text
+        return [*before, *ids, *behind]
+
+    def prompt(self, ids: Sequence[int]) -> list[int]:
+        """A text as a language model reads it, which needs one id at least.
+
+        >>> SpecialTokens(bos_id=9, before_prompt=()).prompt([]), SpecialTokens(before_prompt=()).prompt([7])
+        ([9], [7])
+        """
+        return [*self.before_prompt, *ids] or [self.bos_id]
+
+    @property
+    def opening(self) -> int:
+        """The id before a whole document in training and scoring, so that its first token has a probability, too."""
+        return self.prompt(())[-1]
+
+    @property
+    def n_around_source(self) -> int:
+        return sum(map(len, self.around_source))
+
+    @property
+    def n_around_text(self) -> int:
+        return sum(map(len, self.around_text))
+
+    @property
+    def n_reserved(self) -> int:
+        """The most places of a translator's positions that its texts can't have, on either side."""
+        return max(self.n_around_source, len(self.begin))
+
+
+OWN: Final = SpecialTokens()
+
 
 SPECIALS: Final = ("<pad>", "<unk>", "<s>", "</s>")
 BYTES: Final = tuple(f"<0x{byte:02X}>" for byte in range(256))
@@ -56,12 +216,10 @@ class Tokenizer(ABC):
     """Whether `decode` leaves out a space at the very beginning."""
 
     def __init__(self, text: str) -> None:
-        """Take the text of a tokenizer file."""
         self._text = text
 
     @property
     def text(self) -> str:
-        """The tokenizer file."""
         return self._text
 
     @property
@@ -194,11 +352,9 @@ class LearnedTokenizer(Tokenizer):
 
     @property
     def entries(self) -> tuple[str, ...]:
-        """As `Tokenizer.entries`."""
         return tuple(self._entries)
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without bos and eos; [] for the empty text."""
         return self._encode(well_formed(text), self._library)
 
     def encode_on(self, text: str) -> list[int]:
@@ -211,11 +367,6 @@ class LearnedTokenizer(Tokenizer):
         return self._encode(well_formed(text), self._inner)
 
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
-        """`encode` of each text, or `encode_on` where they are `going_on`, faster.
-
-        One thread does it unless the environment says TOKENIZERS_PARALLELISM=true, which a process that forks
-        later should not.
-        """
         library = self._inner if going_on else self._library
         clean = [well_formed(text) for text in texts]
         ids = [found.ids for found in library.encode_batch_fast(clean, add_special_tokens=False)]
@@ -238,12 +389,10 @@ class LearnedTokenizer(Tokenizer):
         return data.decode("utf-8", errors="replace")
 
     def bytes_of(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token spells behind others: one alone for a byte."""
         self._check([token_id])
         return self._bytes[token_id]
 
     def is_part(self, token_id: int) -> bool:
-        """Whether it is a byte."""
         return not self._worded and len(SPECIALS) <= token_id < len(SPECIALS) + len(BYTES)
 
     def _encode(self, text: str, library: LibraryTokenizer) -> list[int]:

@@ -18,8 +18,8 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
-from attendo.data.accounting import REMEDIES, Fault
-from attendo.data.lines import decode, physical_lines, text_lines
+from attendo.data.data_files import decode, physical_lines, text_lines
+from attendo.data.row_report import REMEDIES, RowError
 from attendo.errors import AttendoError
 from attendo.files import sha256_file, write_atomic
 
@@ -146,7 +146,7 @@ def _checked(source: Path, out: Path) -> int:
         raise AttendoError(f"{out}: no place for a file; give a file in a folder that exists")
     n_lines = 0
     for n_lines, text in text_lines(source):
-        if isinstance(text, Fault):
+        if isinstance(text, RowError):
             detail = f" ({text.detail})" if text.detail else ""
             raise AttendoError(f"{source}:{n_lines}: {text.reason}{detail}; {REMEDIES[text.reason]}")
     if out.exists() and out.samefile(source):

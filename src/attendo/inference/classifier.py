@@ -21,8 +21,7 @@ from numpy import ndarray
 from attendo.bundle import Bundle, TaskName, load_as
 from attendo.config import build
 from attendo.data.batches import pad_rows, token_batches
-from attendo.data.labelled import LabelledRow, LabelSet
-from attendo.data.long_texts import LongTexts
+from attendo.data.labelled import LabelledRow, LabelSet, LongTexts
 from attendo.data.tokenizers import Tokenizer, require_list
 from attendo.decoding.protocols import TokenRows
 from attendo.errors import AttendoError

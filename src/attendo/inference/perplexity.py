@@ -14,8 +14,8 @@ from jaxtyping import Float
 from torch import nn
 
 from attendo import metrics
-from attendo.data.special_tokens import OWN, SpecialTokens
 from attendo.data.token_stream import Document
+from attendo.data.tokenizers import OWN, SpecialTokens
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM
 from attendo.training.distributed import Ranks

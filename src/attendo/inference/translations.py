@@ -94,8 +94,7 @@ def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokeni
 
 
 def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
-    from attendo.data.pair_corpus import PairCorpus
-    from attendo.data.pair_data import PairData
+    from attendo.data.pair_corpus import PairCorpus, PairData
 
     try:
         data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attendo.data.tokenizer_file import library_document
-from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Tokenizer
+from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Tokenizer, library_document
 from attendo.errors import AttendoError
 from attendo.interop.requirements import required
 

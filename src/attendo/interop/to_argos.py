@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from attendo.bundle import Bundle
-from attendo.data.language_names import name_of
+from attendo.data.languages import name_of
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import write_atomic

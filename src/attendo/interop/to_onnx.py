@@ -28,8 +28,7 @@ from torch import Tensor
 from attendo.bundle import Bundle, save_card
 from attendo.config import build
 from attendo.data.batches import pad_rows
-from attendo.data.special_tokens import Around
-from attendo.data.tokenizers import Kind, Tokenizer
+from attendo.data.tokenizers import Around, Kind, Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.logit_filters import SamplingConfig

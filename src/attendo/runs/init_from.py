@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from attendo.bundle import Bundle, load_bundle, load_model, weights_hash
 from attendo.config import read_toml
 from attendo.custom_modules import CustomModules
+from attendo.data.held_out import TrainedRows, trained_rows
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import TrainedRows, trained_rows
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic

@@ -14,7 +14,7 @@ from torch import nn
 from attendo.bundle import Bundle, load_bundle, pick_device, save_description
 from attendo.custom_modules import RESUME, VERIFY, CustomModules
 from attendo.data.batches import TokenDataset
-from attendo.data.trained_rows import TrainedRows, trained_rows
+from attendo.data.held_out import TrainedRows, trained_rows
 from attendo.display.formats import Say, plural
 from attendo.errors import AttendoError
 from attendo.files import locked, manifest_files, mend_folder

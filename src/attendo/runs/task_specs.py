@@ -9,12 +9,11 @@ from typing import Any, Protocol
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
 from attendo.data.batches import TokenDataset
+from attendo.data.held_out import TrainedRows
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
-from attendo.data.pair_corpus import PairCorpus, PairDataset
-from attendo.data.pair_data import PairData
+from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import TrainedRows
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
 from attendo.display.formats import Say

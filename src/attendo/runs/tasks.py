@@ -25,17 +25,13 @@ from attendo.data.batches import (
 )
 from attendo.data.labelled import LabelledRow, shown
 from attendo.data.labelled_corpus import LabelledDataset
-from attendo.data.labelled_store import LabelledStore
-from attendo.data.lengths import Stretches
 from attendo.data.masking import Rule, hidden_tokens
 from attendo.data.pair_corpus import PairDataset
 from attendo.data.segments import usual_of
-from attendo.data.special_tokens import OWN, SpecialTokens
-from attendo.data.store import StoreFacts
+from attendo.data.store import LabelledStore, StoreFacts, Stretches
 from attendo.data.text_corpus import WindowDataset
-from attendo.data.token_stream import Document, TokenStream
-from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import require_window
+from attendo.data.token_stream import Document, TokenStream, require_window
+from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier

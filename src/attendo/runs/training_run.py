@@ -22,8 +22,8 @@ from attendo.bundle import Bundle, pick_device, save_card, save_description, sav
 from attendo.config import read_toml
 from attendo.custom_modules import RESUME, CustomModules, custom_buffers, name_of_custom_modules, python_line
 from attendo.data.batches import Batch, TokenDataset
+from attendo.data.held_out import TrainedRows, save_trained_rows
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.trained_rows import TrainedRows, save_trained_rows
 from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import locked

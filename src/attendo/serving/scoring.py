@@ -13,9 +13,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.data.special_tokens import SpecialTokens
 from attendo.data.token_stream import Document
-from attendo.data.tokenizers import MARK, Tokenizer
+from attendo.data.tokenizers import MARK, SpecialTokens, Tokenizer
 from attendo.errors import NOT_NUMBERS, AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import teacher_forced

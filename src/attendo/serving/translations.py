@@ -17,7 +17,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from attendo.data.language_names import UNKNOWN, name_of
+from attendo.data.languages import UNKNOWN, name_of
 from attendo.data.segments import Segment
 from attendo.decoding.options import DecodingConfig
 from attendo.inference import Candidate, Translation, Translator

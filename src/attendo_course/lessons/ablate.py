@@ -13,8 +13,7 @@ import torch
 from jaxtyping import Float
 
 from attendo.data.batches import pad_rows
-from attendo.data.forecasts import Clause, Forecast, Weather, english, japanese
-from attendo.data.forecasts_grammar import Connective
+from attendo.data.forecasts import Clause, Connective, Forecast, Weather, english, japanese
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture

@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
+from attendo.data.data_files import text_lines
 from attendo.data.held_out import source_hash
 from attendo.data.labelled import LabelledRow, LabelledSource, count_labels, read_labelled
-from attendo.data.lines import text_lines
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
 from attendo.errors import AttendoError

@@ -10,8 +10,8 @@ import torch
 
 from attendo.bundle import Bundle, load_bundle, save_description, save_weights
 from attendo.data.imported_tokenizers import ImportedTokenizer
-from attendo.data.long_texts import LongTexts
-from attendo.data.pair_data import PairData
+from attendo.data.labelled import LongTexts
+from attendo.data.pair_corpus import PairData
 from attendo.data.token_stream import TokenStream
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import SpecialIds

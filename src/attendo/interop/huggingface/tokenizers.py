@@ -18,9 +18,7 @@ from typing import Any
 from tokenizers import Tokenizer as LibraryTokenizer
 
 from attendo.data.imported_tokenizers import ImportedTokenizer, imported_tokenizer, require_bounded
-from attendo.data.special_tokens import Around, SpecialTokens
-from attendo.data.tokenizer_file import library_document
-from attendo.data.tokenizers import keep_to_one_thread
+from attendo.data.tokenizers import Around, SpecialTokens, keep_to_one_thread, library_document
 from attendo.errors import AttendoError
 from attendo.interop.requirements import required
 from attendo.interop.sentencepiece_models import (

@@ -1,5 +1,6 @@
-"""Bytes to lines: opening plain and gzipped files, splitting at LF alone, decoding, with a cap on length."""
+"""Data files: which files a name stands for, and their lines: plain or gzipped, split at LF alone, of capped length."""
 
+import glob
 import gzip
 import zlib
 from collections.abc import Iterable, Iterator
@@ -7,10 +8,64 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 
-from attendo.data.accounting import LINE_CAP, Fault
+from attendo.data.row_report import LINE_CAP, RowError
 from attendo.errors import AttendoError
 
-TOO_LONG = Fault("too long")
+TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
+"""The suffixes of files with rows and columns, for which a folder stands; each may be followed by .gz."""
+
+
+def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
+    """The files that a name stands for, in the order of their paths.
+
+    A folder stands for the files with these suffixes (None: all files) anywhere in it, a name with `*`, `?` or `[…]`
+    for those that match it (`**` for any folders), but no hidden ones; any other name, and that of a file, for itself.
+    Raises AttendoError where there is none.
+    """
+    if name.is_dir():
+        return _inside(name, suffixes)
+    if name.exists():
+        return (name,)
+    base, rest = Path(name.anchor), list(name.relative_to(name.anchor).parts)
+    while (base / rest[0]).is_dir():  # a folder may have such signs in its name
+        base /= rest.pop(0)
+    pattern = Path(*rest)
+    if not is_pattern(pattern):
+        return (name,)
+    found = glob.glob(str(pattern), root_dir=base, recursive=True)  # noqa: PTH207 (Path's finds hidden files)
+    files = [Path(file) for file in found if (base / file).is_file()]
+    if not files:
+        raise AttendoError(f"{name}: no file matches this pattern; check it, and that the files are there")
+    return tuple(base / file for file in sorted(files, key=Path.as_posix))
+
+
+def is_pattern(name: Path) -> bool:
+    """Whether a name has a sign of a pattern in it.
+
+    >>> is_pattern(Path("shards/*.tsv")), is_pattern(Path("train.tsv"))
+    (True, False)
+    """
+    return glob.has_magic(str(name))
+
+
+def _inside(folder: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
+    inside = sorted(folder.rglob("*"), key=lambda path: path.relative_to(folder).as_posix())
+    files = tuple(
+        path
+        for path in inside
+        if (suffixes is None or suffix(path) in suffixes)
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+    if not files:
+        ends = "" if suffixes is None else f" ends in {' or '.join(suffixes)}"
+        raise AttendoError(
+            f"{folder}: no file in this folder{ends}; name the files, or a quoted pattern, as '{folder}/*'"
+        )
+    return files
+
+
+TOO_LONG = RowError("too long")
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -94,7 +149,8 @@ def taken_off(paths: Iterable[Path]) -> str:
 
 def count_lines(path: Path) -> int:
     """Number of lines `physical_lines` yields, counted without splitting them."""
-    count, last = 0, b"\n"
+    count = 0
+    last = b"\n"
     with open_binary(path) as stream:
         while block := stream.read(LINE_CAP):
             count += block.count(b"\n")
@@ -102,8 +158,8 @@ def count_lines(path: Path) -> int:
     return count + (last != b"\n")
 
 
-def decode(line: bytes) -> str | Fault:
-    """The text of a line, or the fault "invalid UTF-8" with the first bad byte.
+def decode(line: bytes) -> str | RowError:
+    """The text of a line, or the row error "invalid UTF-8" with the first bad byte.
 
     >>> decode(b"ab\\xff").detail
     'byte 0xff at position 3'
@@ -111,10 +167,10 @@ def decode(line: bytes) -> str | Fault:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Fault("invalid UTF-8", f"byte 0x{line[error.start]:02x} at position {error.start + 1}")
+        return RowError("invalid UTF-8", f"byte 0x{line[error.start]:02x} at position {error.start + 1}")
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str | Fault]]:
+def text_lines(path: Path) -> Iterator[tuple[int, str | RowError]]:
     """Each line of a text file, decoded."""
     for number, line in physical_lines(path):
         yield number, TOO_LONG if line is None else decode(line)

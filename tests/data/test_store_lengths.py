@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attendo.data import lengths as module
-from attendo.data.lengths import RowLengths, Stretches
+from attendo.data import store as module
+from attendo.data.store import RowLengths, Stretches
 from attendo.data.token_stream import TokenStream
 
 lengths = st.lists(st.integers(0, 30), min_size=1, max_size=60)

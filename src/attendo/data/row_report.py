@@ -1,4 +1,4 @@
-"""The strict account of a data file: every row read is used, or skipped for a reason that is counted."""
+"""The report of the rows of a data file: each row that was read is used, or skipped for a reason that is counted."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ REMEDIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RowError:
     """Why a row cannot be used: the reason (a key of `REMEDIES`) and what exactly was found."""
 
     reason: str
@@ -48,7 +48,7 @@ class Skipped:
 
 @dataclass(slots=True)
 class FilePart:
-    """One of several files in an account: how many rows have smaller numbers, and its own counts once it is read."""
+    """One of several files in a row report: how many rows have smaller numbers, and its own counts once it is read."""
 
     file: str
     start: int
@@ -57,15 +57,15 @@ class FilePart:
 
 
 @dataclass
-class Account:
-    """The account of a file (or pair of files), or of several: `read == used + n_skipped` holds after every row.
+class RowReport:
+    """The rows of a file (or pair of files), or of several files: `read == used + n_skipped` holds after every row.
 
     Rows are numbered by their lines; those of a second file (or pair) count on from the last of the first, and so on,
     and messages turn such a number back into file and line. option: how a user chooses the columns, for the remedies.
 
-    >>> account = Account("train.tsv", read=3, used=2)
-    >>> account.skip(17, Fault("no label"))
-    >>> account.line()
+    >>> row_report = RowReport("train.tsv", read=3, used=2)
+    >>> row_report.skip(17, RowError("no label"))
+    >>> row_report.line()
     'train.tsv: 3 rows read, 2 used, 1 skipped (1 no label: line 17)'
     """
 
@@ -85,7 +85,8 @@ class Account:
         """The file at hand is read: the rows counted since it began are its own."""
         if self.parts:
             part = self.parts[-1]
-            part.read, part.used = self.read - part.read, self.used - part.used
+            part.read = self.read - part.read
+            part.used = self.used - part.used
 
     def place(self, number: int) -> str:
         """File and line of a row, as messages name them."""
@@ -102,18 +103,17 @@ class Account:
 
     @property
     def n_skipped(self) -> int:
-        """Number of rows skipped, for all reasons together."""
         return sum(entry.count for entry in self.skipped.values())
 
-    def skip(self, number: int, fault: Fault, strict: bool = False) -> None:
+    def skip(self, number: int, row_error: RowError, strict: bool = False) -> None:
         """Count one skipped row; with `strict`, raise AttendoError naming file, line, reason and remedy."""
         if strict:
-            detail = f" ({fault.detail})" if fault.detail else ""
+            detail = f" ({row_error.detail})" if row_error.detail else ""
             raise AttendoError(
-                f"{self.place(number)}: {fault.reason}{detail}; {self._remedy(fault.reason)}, "
+                f"{self.place(number)}: {row_error.reason}{detail}; {self._remedy(row_error.reason)}, "
                 "or leave out `strict` to skip such rows"
             )
-        entry = self.skipped.setdefault(fault.reason, Skipped(detail=fault.detail))
+        entry = self.skipped.setdefault(row_error.reason, Skipped(detail=row_error.detail))
         entry.count += 1
         if len(entry.lines) < 3:
             entry.lines.append(number)
@@ -121,7 +121,7 @@ class Account:
     def drop(self, number: int, reason: str) -> None:
         """Move one row, already counted as used, to the skipped ones (`drop`)."""
         self.used -= 1
-        self.skip(number, Fault(reason))
+        self.skip(number, RowError(reason))
 
     def require_used(self) -> None:
         """Raise an AttendoError when the file gave no usable row at all, or most of many are in another encoding."""
@@ -141,7 +141,7 @@ class Account:
             )
 
     def line(self) -> str:
-        """The account in one line, for people."""
+        """The report in one line, for people."""
         text = f"{self.file}: {self.counts()}"
         return f"{text} ({self._reasons()})" if self.skipped else text
 
@@ -151,15 +151,15 @@ class Account:
         return f"{files}{plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
 
     def as_json(self) -> dict[str, Any]:
-        """The account as plain values, for JSON output and the run folder."""
+        """The report as plain values, for JSON output and the run folder."""
         skipped = {
             reason: {"count": entry.count, "lines": self.places_json(entry.lines)}
             for reason, entry in self.skipped.items()
         }
-        found = {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
+        values = {"file": self.file, "read": self.read, "used": self.used, "skipped": skipped}
         if len(self.parts) > 1:
-            found["files"] = [{"file": p.file, "read": p.read, "used": p.used} for p in self.parts]
-        return found
+            values["files"] = [{"file": p.file, "read": p.read, "used": p.used} for p in self.parts]
+        return values
 
     def places_json(self, numbers: list[int]) -> list[int] | list[str]:
         """The places of rows as plain values: line numbers, or "file:line" where there are several files."""

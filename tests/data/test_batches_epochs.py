@@ -14,11 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data.batches import EpochBatches, padding_share, token_batches
-from attendo.data.epoch_rows import EpochRows, Grouping, Rows
-from attendo.data.lengths import RowLengths
-from attendo.data.token_stream import TokenStream
-from attendo.data.windows import window_batches
+from attendo.data.batches import EpochBatches, EpochRows, Grouping, Rows, padding_share, token_batches
+from attendo.data.store import RowLengths
+from attendo.data.token_stream import TokenStream, window_batches
 from attendo.runs.tasks import MaskedDataset, MaskingConfig
 
 FEW = Grouping(at_once=10, shard=7, shards=3)

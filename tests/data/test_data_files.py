@@ -12,13 +12,12 @@ from tiny_corpus import pairs_file, small_run
 
 from attendo.bundle import load_bundle
 from attendo.config import read_toml
-from attendo.data.accounting import Account
 from attendo.data.corpora import PairSource, read_pairs
+from attendo.data.data_files import expanded
 from attendo.data.doctor import examine, filtered
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData
-from attendo.data.pair_corpus import PairCorpus
-from attendo.data.pair_data import PairData
-from attendo.data.shards import expanded
+from attendo.data.pair_corpus import PairCorpus, PairData
+from attendo.data.row_report import RowReport
 from attendo.data.text_corpus import TextCorpus, TextData
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.errors import AttendoError
@@ -70,39 +69,39 @@ def test_many_files_are_read_as_their_rows_one_after_the_other(tmp_path_factory,
     for number, lines in enumerate(contents):
         write(folder / f"{number}.tsv", "".join(f"{line}\n" for line in lines))
     together = write(folder / "all.txt", "".join(f"{line}\n" for lines in contents for line in lines))
-    whole, account = Account(str(together)), Account("shards")
+    whole, row_report = RowReport(str(together)), RowReport("shards")
     try:
-        wanted = list(read_pairs(PairSource((together,)), account=whole))
+        wanted = list(read_pairs(PairSource((together,)), row_report=whole))
     except AttendoError:
         with pytest.raises(AttendoError):
-            list(read_pairs(PairSource((folder,)), account=account))
+            list(read_pairs(PairSource((folder,)), row_report=row_report))
         return
-    assert list(read_pairs(PairSource((folder / "*.tsv",)), account=account)) == wanted
-    assert account.read == account.used + account.n_skipped == sum(map(len, contents))
-    assert [part.read for part in account.parts] == [len(lines) for lines in contents]
-    assert sum(part.used for part in account.parts) == account.used == whole.used
-    assert {r: (e.count, e.lines) for r, e in account.skipped.items()} == {
+    assert list(read_pairs(PairSource((folder / "*.tsv",)), row_report=row_report)) == wanted
+    assert row_report.read == row_report.used + row_report.n_skipped == sum(map(len, contents))
+    assert [part.read for part in row_report.parts] == [len(lines) for lines in contents]
+    assert sum(part.used for part in row_report.parts) == row_report.used == whole.used
+    assert {r: (e.count, e.lines) for r, e in row_report.skipped.items()} == {
         r: (e.count, e.lines) for r, e in whole.skipped.items()
     }
     for number, source, target in wanted:
-        file, _, line = account.place(number).rpartition(":")
+        file, _, line = row_report.place(number).rpartition(":")
         assert Path(file).read_text().splitlines()[int(line) - 1] == f"{source}\t{target}"
 
 
 def test_messages_name_the_very_file_and_line(tmp_path):
     folder = shards(tmp_path, {"a.tsv": "a\tb\nc\td\n", "b.tsv": "e\tf\n\ng\th\n", "c.tsv": "x\n"})
     assert f"{folder / 'b.tsv'}:2: empty line; delete" in refusal(folder / "*.tsv", strict=True)
-    account = Account("shards")
-    pairs = list(read_pairs(PairSource((folder,)), account=account))
-    assert [account.place(number) for number, _, _ in pairs][2:] == [
+    row_report = RowReport("shards")
+    pairs = list(read_pairs(PairSource((folder,)), row_report=row_report))
+    assert [row_report.place(number) for number, _, _ in pairs][2:] == [
         f"{folder / 'b.tsv'}:1",
         f"{folder / 'b.tsv'}:3",
     ]
-    assert account.line() == (
+    assert row_report.line() == (
         f"shards: 3 files, 6 rows read, 4 used, 2 skipped (1 empty line: {folder / 'b.tsv'}:2,"
         f" 1 wrong number of columns: {folder / 'c.tsv'}:1)"
     )
-    found = account.as_json()
+    found = row_report.as_json()
     assert [(part["read"], part["used"]) for part in found["files"]] == [(2, 2), (3, 2), (1, 0)]
     assert found["skipped"]["empty line"]["lines"] == [f"{folder / 'b.tsv'}:2"]
 
@@ -131,10 +130,10 @@ def test_the_doctor_finds_copies_over_all_files_and_drops_them(tmp_path):
     copies = [f"{folder / '2.tsv'}:31", f"{folder / '2.tsv'}:32"]
     assert report.as_json()["findings"]["duplicates"]["lines"] == copies
     assert any(", ".join(copies) in line for line in report.lines())
-    account = Account(source.name)
-    kept = list(filtered(read_pairs(source, account=account), report, account))
-    assert (len(kept), account.used, account.n_skipped) == (60, 60, 2)
-    assert [part.used for part in account.parts] == [30, 30]
+    row_report = RowReport(source.name)
+    kept = list(filtered(read_pairs(source, row_report=row_report), report, row_report))
+    assert (len(kept), row_report.used, row_report.n_skipped) == (60, 60, 2)
+    assert [part.used for part in row_report.parts] == [30, 30]
 
 
 def test_a_store_of_pairs_knows_file_and_line_and_its_key_the_contents_in_order(tmp_path):

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attendo.data.batches import Batch
-from attendo.data.token_stream import TokenStream
+from attendo.data.token_stream import TokenStream, WindowEdges, require_window, window_batches
 from attendo.data.tokenizers import Tokenizer
-from attendo.data.windows import WindowEdges, require_window, window_batches
 from attendo.errors import AttendoError
 from attendo.models import DecoderLM, ModelConfig
 from attendo.training.losses import token_losses

@@ -6,8 +6,15 @@ import pytest
 from corpus_files import write
 from tiny_corpus import SMALL, pairs_file
 
-from attendo.data.held_out import held_out, source_hash
-from attendo.data.trained_rows import KNOWN, NAME, TrainedRows, trained_rows, validation_rows
+from attendo.data.held_out import (
+    KNOWN,
+    NAME,
+    TrainedRows,
+    held_out,
+    source_hash,
+    trained_rows,
+    validation_rows,
+)
 from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
