@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_texts import text_file
 
+from attendo.data.text_corpus import WindowDataset
 from attendo.data.texts import Chunk
 from attendo.data.token_stream import Document, TokenStream
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -257,7 +258,7 @@ def test_documents_as_a_stream_stay_what_they_are(documents):
 def test_a_phrase_is_the_line_of_known_words_of_which_most_differ(text, wanted):
     tokenizer = train_tokenizer(["a b c d \n"], TokenizerConfig(kind="word"))
     stream = TokenStream.of([text], tokenizer)
-    task = LanguageModelTask(stream, stream, tokenizer, 2, 4)
+    task = LanguageModelTask(WindowDataset(stream, 2, tokenizer.specials), stream, tokenizer, 4)
     assert tokenizer.decode(phrase(task, 4)) == wanted
 
 
