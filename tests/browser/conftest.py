@@ -227,6 +227,13 @@ def saved(visit, sessions, tmp_path):
     return opened
 
 
+@pytest.fixture
+def stack():
+    """What servers of one test are closed by."""
+    with contextlib.ExitStack() as opened:
+        yield opened
+
+
 @contextlib.contextmanager
 def site_of_every_task():
     with contextlib.ExitStack() as stack:
