@@ -145,7 +145,7 @@ def test_a_signal_between_the_batches_of_a_long_step(tmp_path, unbroken):
 def endless_saving(run, mark):
     """The disk never answers."""
 
-    def write(saver, taken):
+    def write(saver, folder, taken):
         mark.touch()
         time.sleep(3600)
 

@@ -167,7 +167,7 @@ class Gate:
 
 def test_saving_in_the_background_stops_nothing_but_the_next_save(tmp_path, monkeypatch):
     gate, run = Gate(monkeypatch), trained(tmp_path)
-    saver = Saver(run, tmp_path)
+    saver = Saver(run)
     assert not saver.is_saved(run.progress) and saver.save(run) and saver.is_saved(run.progress)
     update(run, run.task.batches(1, 0, 1)[:1])  # goes on while nothing is on the disk yet
     saver.check()
@@ -185,7 +185,7 @@ def test_an_error_in_the_background_is_raised_once_by_the_next_call(tmp_path, mo
     gate, run = Gate(monkeypatch), trained(tmp_path)
     gate.error = OSError(28, "No space left on device")
     gate.open.set()
-    saver = Saver(run, tmp_path)
+    saver = Saver(run)
     saver.save(run)
     if how == "check":
         saver._thread.join()
@@ -212,7 +212,7 @@ def test_an_error_in_the_background_ends_the_training(tmp_path, monkeypatch):
 
 def test_without_a_background_it_is_there_at_once(tmp_path):
     run = trained(tmp_path, background=False)
-    Saver(run, tmp_path).save(run)
+    Saver(run).save(run)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-1"]
 
 

@@ -316,7 +316,7 @@ def chains_of(run: Run, last: int, target: Progress) -> Iterator[tuple[int, str]
     run.training = replace(run.training, **no_end)
     run.progress = replace(run.progress, horizon=target.horizon, ended=None, evaluation_due=False)
     run.folder = None
-    for report in steps(run, checkpoints.NoSaver()):
+    for report in steps(run, checkpoints.Saver(run)):
         if report.kind == "step":
             yield run.progress.step, run.progress.chain
         if run.progress.step >= last:

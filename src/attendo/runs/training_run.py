@@ -394,22 +394,22 @@ MOST_ROWS, LEAST_ROWS, MOST_POSITIONS = 16, 4, 128
 """The size of the inputs that heads are measured on."""
 
 
-class RunCoach(Coach):
+class RunCoach:
     """The coach of a run: it measures the attention heads, and its memory is in the run's progress."""
 
     def __init__(self, run: Run, dropout: float, fresh: bool):
-        super().__init__(run.training, dropout, run.progress.notes.get(COACH), fresh)
+        self.coach = Coach(run.training, dropout, run.progress.notes.get(COACH), fresh)
         self.run = run
 
     def advise(self, report: Report) -> list[Advice]:
         """The advice on a report; all ranks call it together."""
         heads: list[HeadMeasure] = []
-        if self.judges_outputs(report):
+        if self.coach.judges_outputs(report):
             with self.run.executor.whole():
                 if self.run.ranks.is_first:
                     heads = measured_heads(cast(Model, self.run.model), self._inputs)
-        advice = self.hear(report, heads)
-        self.run.progress.notes[COACH] = self.as_json()
+        advice = self.coach.hear(report, heads)
+        self.run.progress.notes[COACH] = self.coach.as_json()
         return advice
 
     @cached_property

@@ -386,32 +386,15 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
     return {name: (tensor / len(folders)).float() for name, tensor in total.items()}
 
 
-class NoSaver:
-    """The saver of a run that keeps no checkpoints."""
+class Saver:
+    """Writes a run's checkpoints into its folder and removes old ones, in a thread or before training continues.
 
-    def save(self, run: Run) -> bool:
-        """Hands all state over to be written; whether a checkpoint is kept."""
-        return False
-
-    def is_saved(self, progress: Progress) -> bool:
-        """Whether a checkpoint holds this place in the run, or none is kept."""
-        return True
-
-    def check(self) -> None:
-        """Raises the error of a save that has failed; does not wait."""
-
-    def wait(self) -> None:
-        """Returns when nothing is being written any more. Raises the error of a save that has failed."""
-
-
-class Saver(NoSaver):
-    """Writes a run's checkpoints into a folder and removes old ones, in a thread or before training continues.
-
-    An error in the thread is raised by the next call, so no run continues without being saved.
+    An error in the thread is raised by the next call, so no run continues without being saved. A run without a folder
+    keeps no checkpoints: nothing is written.
     """
 
-    def __init__(self, run: Run, folder: Path):
-        self.folder = folder
+    def __init__(self, run: Run):
+        self.folder = run.folder
         self.background = run.checkpoint.background
         self.keep = max(run.checkpoint.keep_last, run.training.average_last)
         self.every = run.save_every
@@ -421,24 +404,31 @@ class Saver(NoSaver):
         self._last: tuple[int, int, bool] | None = None
 
     def save(self, run: Run) -> bool:
+        """Hands all state over to be written; whether a checkpoint is kept."""
+        if self.folder is None:
+            return False
         taken = snapshot(run)
         self.wait()
         self._last = _place(run.progress)
         if self.background:
-            self._thread = threading.Thread(target=self._write_noting, args=[taken], name="checkpoint")
+            arguments = [self.folder, taken]
+            self._thread = threading.Thread(target=self._write_noting, args=arguments, name="checkpoint")
             self._thread.start()
         else:
-            self._write(taken)
+            self._write(self.folder, taken)
         return True
 
     def is_saved(self, progress: Progress) -> bool:
-        return self._last == _place(progress)
+        """Whether a checkpoint holds this place in the run, or none is kept."""
+        return self.folder is None or self._last == _place(progress)
 
     def check(self) -> None:
+        """Raises the error of a save that has failed; does not wait."""
         if self._thread is not None and not self._thread.is_alive():
             self.wait()
 
     def wait(self) -> None:
+        """Returns when nothing is being written any more. Raises the error of a save that has failed."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -446,21 +436,16 @@ class Saver(NoSaver):
             error, self._error = self._error, None
             raise error
 
-    def _write(self, taken: Snapshot) -> None:
-        write_checkpoint(self.folder, taken, self.ranks)
+    def _write(self, folder: Path, taken: Snapshot) -> None:
+        write_checkpoint(folder, taken, self.ranks)
         if self.ranks.is_first:
-            prune_checkpoints(self.folder, self.keep, taken.progress["best_step"], self.every)
+            prune_checkpoints(folder, self.keep, taken.progress["best_step"], self.every)
 
-    def _write_noting(self, taken: Snapshot) -> None:
+    def _write_noting(self, folder: Path, taken: Snapshot) -> None:
         try:
-            self._write(taken)
+            self._write(folder, taken)
         except BaseException as error:  # noqa: BLE001 - raised in the training's own thread
             self._error = error
-
-
-def saver_of(run: Run) -> NoSaver:
-    """The saver of a run: a `Saver` where the run has a folder."""
-    return NoSaver() if run.folder is None else Saver(run, run.folder)
 
 
 def _place(progress: Progress) -> tuple[int, int, bool]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attendo.data.batches import Batch
 from attendo.training import checkpoints
-from attendo.training.checkpoints import NoSaver, load_weights, weights_of
+from attendo.training.checkpoints import Saver, load_weights, weights_of
 from attendo.training.run import Evaluation, Interrupted, Report, Run, Task
 from attendo.training.stopping import due, plan_end, share_done
 from attendo.training.update import try_largest_batches, update
@@ -63,7 +63,7 @@ def train(run: Run) -> Iterator[Report]:
     A run that is to stop saves all state first, without the unfinished action. Raises AttendoError where numbers stay
     non-finite, and OSError where a checkpoint cannot be written.
     """
-    saver = checkpoints.saver_of(run)
+    saver = Saver(run)
     try:
         with suppress(Interrupted):
             run.clock.resume(run.progress)
@@ -84,7 +84,7 @@ def train(run: Run) -> Iterator[Report]:
         saver.wait()
 
 
-def steps(run: Run, saver: NoSaver) -> Iterator[Report]:
+def steps(run: Run, saver: Saver) -> Iterator[Report]:
     """Updates, evaluations and checkpoints, until the run has ended or is to stop."""
     progress, config = run.progress, run.training
     if progress.evaluation_due:
@@ -106,7 +106,7 @@ def steps(run: Run, saver: NoSaver) -> Iterator[Report]:
         progress.batch = 0
 
 
-def evaluate_and_save(run: Run, saver: NoSaver) -> Iterator[Report]:
+def evaluate_and_save(run: Run, saver: Saver) -> Iterator[Report]:
     """After a step: decides whether the run has ended; evaluates and saves where that is due."""
     progress, config = run.progress, run.training
     ended = plan_end(run)
@@ -158,7 +158,7 @@ def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
         checkpoints.set_random_states(before)
 
 
-def save(run: Run, saver: NoSaver) -> Iterator[Report]:
+def save(run: Run, saver: Saver) -> Iterator[Report]:
     """Hands all state to the saver, and reports a checkpoint that is kept."""
     run.clock.note(run.progress)
     run.progress.threads = torch.get_num_threads()
@@ -168,7 +168,7 @@ def save(run: Run, saver: NoSaver) -> Iterator[Report]:
         yield Report("checkpoint", run.progress, note=f"step-{run.progress.step}", done=share_done(run))
 
 
-def evaluate_average(run: Run, saver: NoSaver, folder: Path) -> Iterator[Report]:
+def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
     """Evaluates the mean of the last checkpoints; the model keeps these weights only if they are the best so far.
 
     An interruption restores the run's own weights, and the evaluation stays due.
@@ -192,7 +192,7 @@ def evaluate_average(run: Run, saver: NoSaver, folder: Path) -> Iterator[Report]
         load_weights(run.executor.trained_model, own, "the run's weights")
 
 
-def choose_best(run: Run, saver: NoSaver, task: Task, folder: Path) -> Iterator[Report]:
+def choose_best(run: Run, saver: Saver, task: Task, folder: Path) -> Iterator[Report]:
     """Measures the last state, and the best so far, on all validation rows of a task; reports the better one.
 
     The model keeps its weights, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.

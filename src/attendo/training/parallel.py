@@ -31,7 +31,7 @@ class ModelWithLoss(nn.Module):
     def __init__(self, model: nn.Module, training: TrainingConfig):
         super().__init__()
         self.model = model
-        self.precision = training.precision
+        self.precision: acceleration.Precision = training.precision
         self.label_smoothing = training.label_smoothing
 
     def forward(self, batch: Batch, factor: float) -> Float[Tensor, ""]:
