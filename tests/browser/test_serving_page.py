@@ -248,13 +248,13 @@ def test_a_text_is_gone_on_with_by_the_settings(at, site):
 
 
 def test_a_stream_is_seen_as_it_comes_and_stopped(at, site, monkeypatch):
-    sent = completions.event
+    sent = completions._message
 
     def slowly(value):
         time.sleep(0.01)
         return sent(value)
 
-    monkeypatch.setattr(completions, "event", slowly)
+    monkeypatch.setattr(completions, "_message", slowly)
     visited = at(state={"model": "writer", "live": "no", "max_tokens": "500", "seed": "1"})
     page = visited.until('document.activeElement.id === "prompt"')
     page.keyboard.type("rain")
@@ -264,7 +264,7 @@ def test_a_stream_is_seen_as_it_comes_and_stopped(at, site, monkeypatch):
         lengths.add(len(page.text_content("#target")))
     before = site.statuses("/v1/completions").count(499)
     page.click("#stop")
-    assert page.text_content("#status") == "EngineStopped."
+    assert page.text_content("#status") == "Stopped."
     length = len(page.text_content("#target"))
     for _ in range(200):
         if site.statuses("/v1/completions").count(499) > before:

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import tomllib
 
 import pytest
 from command_line import attendo, refused, settings
@@ -212,4 +213,4 @@ def test_options_of_the_draw_are_checked(trained):
 
 def test_without_a_file_it_is_pythons_own_source():
     outcome = attendo("train", "language-model", "--print-config")
-    assert 'train = ["stdlib"]' in outcome.out
+    assert tomllib.loads(outcome.out)["data"]["train"] == ["stdlib"]

@@ -512,6 +512,7 @@ async def _messages(
                 yield _message(chunk)
             if isinstance(event, Done):
                 break
+            await asyncio.sleep(0)  # with events in the queue, nothing else here lets other requests run
             event = await anext(events)
     except (AttendoError, DeadlineExceeded) as error:
         late = isinstance(error, DeadlineExceeded)
