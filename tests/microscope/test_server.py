@@ -26,7 +26,7 @@ def server(users):
     thread.join()
 
 
-def ask(server, method="POST", path="/api/look", body=b'{"text": "rain"}', **headers):
+def ask(server, method="POST", path="/api/look", body: bytes | None = b'{"text": "rain"}', **headers):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     kinds = {"Content-Type": "application/json"} if method == "POST" else {}
     connection.request(
@@ -156,6 +156,35 @@ def test_a_port_in_use_is_named(server):
     with socket.create_connection(("127.0.0.1", server.port)) as open_line:
         open_line.sendall(b"nonsense\r\n\r\n")
         assert b"400" in open_line.recv(200)
+
+
+def test_a_client_that_stalls_is_dropped(server, monkeypatch):
+    monkeypatch.setattr("attendo.microscope.server.BODY_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        head = f"POST /api/look HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nContent-Length: 100\r\n\r\n"
+        connection.sendall(f'{head}{{"text":'.encode())
+        with connection.makefile("rb") as answer:
+            assert b"within 0.1 seconds" in answer.read()  # to the end: the server has closed the connection
+
+
+def test_the_end_does_not_wait_for_a_long_computation(users, monkeypatch):
+    monkeypatch.setattr("attendo.microscope.server.CLOSING_SECONDS", 0.2)
+    began, go_on = threading.Event(), threading.Event()
+    session = Session(users["classification"])
+    monkeypatch.setattr(session, "answer", lambda name, body: began.set() or (go_on.wait(20) and {}))
+    ended = LookServer(session)
+    thread = threading.Thread(target=ended.run, daemon=True)
+    thread.start()
+    asking = threading.Thread(target=lambda: ask(ended)[0].status, daemon=True)
+    asking.start()
+    assert began.wait(20)
+    ended.stop()
+    thread.join(10)
+    assert not thread.is_alive() and ended.is_computing
+    go_on.set()
+    ended._worker.join(10)
+    asking.join(10)
+    assert not ended.is_computing and not asking.is_alive()
 
 
 def test_at_its_end_no_thread_computes(users):

@@ -18,12 +18,12 @@ from tiny_texts import labelled_file, text_file
 from attendo.bundle import weights_hash
 from attendo.errors import AttendoError
 from attendo.runs import planning
-from attendo.runs.init_from import kept_weights, with_adapter
+from attendo.runs.init_from import with_adapter
 from attendo.runs.resume import resumed_run, verify_resume
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
-from attendo.training.checkpoints import checkpoints
+from attendo.training.checkpoints import checkpoints, kept_weights
 
 LEARNING = {"learning_rate": 0.02, "steps": 12, "evaluate_every": 6, "accumulation": 2, "prefetch": 2}
 TUNED = {

@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import os
+import sys
 import threading
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -301,6 +303,9 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
 
             threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
         server.run()
+    if server.is_computing:  # at the end of Python torch would abort
+        sys.stdout.flush()
+        os._exit(stopped.code or 0)
     return stopped.code or 0
 
 

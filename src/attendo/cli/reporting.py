@@ -93,14 +93,15 @@ def arguments_as_lines(texts: list[str]) -> Iterator[tuple[int, list[str]]]:
 
     Raises AttendoError for one that is not UTF-8, which Python holds as lone surrogates.
     """
-    from attendo.data.formats import has_surrogate
     from attendo.errors import AttendoError
 
     for number, text in enumerate(texts, 1):
-        if has_surrogate(text):
+        try:
+            text.encode()
+        except UnicodeEncodeError:
             raise AttendoError(
                 f"TEXT number {number} is not UTF-8; type it in a UTF-8 terminal, or send it on stdin"
-            )
+            ) from None
     yield 1, texts
 
 

@@ -57,8 +57,7 @@ from attendo.models import EncoderClassifier, EncoderDecoder, Model
 from attendo.nn.attention import Attention
 from attendo.nn.layers import InputEmbedding
 from attendo.nn.positions import Alibi, DistanceBias, RelativeBias, Rotary
-from attendo.runs.init_from import kept_weights
-from attendo.training.checkpoints import load_weights, sound_checkpoints
+from attendo.training.checkpoints import kept_weights, load_weights, sound_checkpoints
 
 
 def look_answer(result: LookResult, baseline: LookResult | None, began: float) -> LookAnswer:

@@ -10,7 +10,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attendo.data.segments import Segments
 from attendo.decoding.backends import eager_backend
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
@@ -21,7 +20,6 @@ from attendo.errors import AttendoError
 from attendo.inference import Generator, Translator
 from attendo.inference.alignment import coverage_scores
 from attendo.inference.incremental_decode import Spelling
-from attendo.inference.translations import translation_of
 from attendo.microscope.protocol import MOST_BEAMS, TreeAnswer, TreeNode, Verdict, WhyAnswer, WhyToken
 from attendo.microscope.run_model import LookResult, config_of, search_text, search_translation
 
@@ -79,8 +77,7 @@ def prompt_of(result: LookResult) -> tuple[int, ...]:
 def text_of(result: LookResult, found: Hypothesis) -> str:
     """A hypothesis as text: a whole translation, or what follows the prompt."""
     if result.family == "translation":
-        whole = Segments((result.request.text,), ("", ""))
-        return translation_of(whole, [([found], "none")], result.tokenizer, 1, None).text
+        return result.tokenizer.decode(found.token_ids)
     spelling = Spelling(result.tokenizer, going_on=result.prompt_tokens > 1)
     return "".join(map(spelling.add, found.token_ids)) + spelling.end()
 

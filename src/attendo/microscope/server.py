@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from queue import SimpleQueue
 from typing import Any
 
 import uvicorn
@@ -23,6 +25,8 @@ from attendo.microscope.session import Answer, Session
 
 LARGEST = 1 << 20
 """Bytes of a question."""
+BODY_SECONDS = 60
+"""The longest that a client may take to send a question."""
 CLOSING_SECONDS = 10
 """The longest that the end of a server waits for an answer that is being computed."""
 HEADERS = {
@@ -57,7 +61,9 @@ class LookServer(uvicorn.Server):
         except OSError as error:
             raise port_refused(error, port) from None
         self.port: int = self._socket.getsockname()[1]
-        self._worker = ThreadPoolExecutor(1, "look")
+        self._questions: SimpleQueue[tuple[Future[Answer], str, dict[str, Any]] | None] = SimpleQueue()
+        # a daemon: Python waits without end for the threads of an executor
+        self._worker = threading.Thread(target=self._work, name="look", daemon=True)
         config = uvicorn.Config(
             self._app,
             interface="asgi3",
@@ -79,10 +85,17 @@ class LookServer(uvicorn.Server):
         return f"http://127.0.0.1:{self.port}/"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until `stop`; at the end no thread computes, since torch would abort there."""
+        """Serves until `stop`, then waits for the running computation, at most CLOSING_SECONDS."""
+        self._worker.start()
         with self._socket:
             super().run(sockets or [self._socket])
-        self._worker.shutdown(cancel_futures=True)
+        self._questions.put(None)
+        self._worker.join(1)  # uvicorn has waited for the computation; an idle thread ends at once
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether, after `run`, an answer is still being computed: torch aborts if Python ends then."""
+        return self._worker.is_alive()
 
     def stop(self) -> None:
         """Ends `run`."""
@@ -109,8 +122,9 @@ class LookServer(uvicorn.Server):
             return HTMLResponse(live_page(self.language, self.session.model_answer()))
         try:
             name, body = await _question(request)
-            loop = asyncio.get_running_loop()
-            return answered(await loop.run_in_executor(self._worker, self.session.answer, name, body))
+            answer: Future[Answer] = Future()
+            self._questions.put((answer, name, body))
+            return answered(await asyncio.wrap_future(answer))
         except AttendoError as error:
             return answered({"error": str(error)}, 400)
         except ClientDisconnect:
@@ -118,13 +132,27 @@ class LookServer(uvicorn.Server):
         except Exception as error:  # noqa: BLE001  (one question must not end the server)
             return answered({"error": f"a fault in attendo: {type(error).__name__}: {error}"}, 500)
 
+    def _work(self) -> None:
+        while (question := self._questions.get()) is not None:
+            answer, name, body = question
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(self.session.answer(name, body))
+                except BaseException as error:  # noqa: BLE001  (it is raised where the answer is awaited)
+                    answer.set_exception(error)
+            del question, answer  # they may hold much
+
 
 async def _question(request: Request) -> tuple[str, dict[str, Any]]:
     """The name and the body of a question. Raises AttendoError for a request that is none."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST:
         raise AttendoError(f"a question has a Content-Length of at most {LARGEST:,} bytes")
-    data = await request.body()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            data = await request.body()
+    except TimeoutError:
+        raise AttendoError(f"a question must arrive within {BODY_SECONDS} seconds") from None
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":  # what no form of another page can send
         raise AttendoError("a question is JSON, sent as application/json")

@@ -12,7 +12,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from attendo.bundle import Bundle, load_bundle, load_model, weights_hash
-from attendo.config import read_toml
 from attendo.custom_modules import CustomModules
 from attendo.data.held_out import TrainedRows, trained_rows
 from attendo.data.tokenizers import Tokenizer
@@ -22,9 +21,8 @@ from attendo.files import with_facts, write_atomic
 from attendo.models import Model, ModelConfig
 from attendo.runs.settings import Tables, joined, section
 from attendo.runs.task_specs import TaskSpec
-from attendo.training.checkpoints import WEIGHTS, load_weights, weights_of
+from attendo.training.checkpoints import load_weights, weights_of
 from attendo.training.costs import on_paper
-from attendo.training.distributed import Stored
 from attendo.training.lora import LoraConfig, freeze, merged_tensors, with_adapters
 from attendo.training.optimizer import TrainingConfig
 
@@ -193,11 +191,3 @@ def with_adapter(folder: Path, file: Path) -> Model:
     scale = float(header["alpha"]) / int(header["rank"])
     load_weights(model, merged_tensors({**weights_of(model), **tensors}, scale), str(file))
     return model
-
-
-def kept_weights(folder: Path, checkpoint: Path) -> dict[str, Tensor]:
-    """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
-    config = folder / "config.toml"
-    tables = read_toml(config) if config.is_file() else {}  # checkpoints alone have none
-    lora = section(LoraConfig, tables, "lora", str(config))
-    return merged_tensors(Stored(checkpoint, WEIGHTS), lora.scale)

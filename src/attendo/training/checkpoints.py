@@ -19,10 +19,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from attendo.config import build, read_toml
 from attendo.errors import AttendoError
 from attendo.files import remove_folder, verify_manifest, write_manifest
 from attendo.training import distributed
 from attendo.training.distributed import ALONE, Ranks, Rows, Stored, shard_name
+from attendo.training.lora import DOWN, LoraConfig, merged_tensors
 from attendo.training.optimizer import Horizon
 
 if TYPE_CHECKING:
@@ -217,6 +219,16 @@ def load_weights(model: nn.Module, tensors: Mapping[str, Tensor], where: str) ->
                 shapes = f"{tuple(tensors[name].shape)}, the config says {tuple(parameter.shape)}"
                 raise AttendoError(f"{where}: {name} is {shapes}; the weights belong to another config.toml")
             parameter.copy_(tensors[name])
+
+
+def kept_weights(folder: Path, checkpoint: Path) -> Mapping[str, Tensor]:
+    """The weights in a checkpoint of a run, adapters merged: those of an ordinary model."""
+    weights = Stored(checkpoint, WEIGHTS)
+    if not any(name.endswith(DOWN) for name in weights):
+        return weights
+    config = folder / "config.toml"
+    tables = read_toml(config) if config.is_file() else {}  # checkpoints alone have none
+    return merged_tensors(weights, build(LoraConfig, tables.get("lora", {}), f"{config} [lora]").scale)
 
 
 def _ordered_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
