@@ -19,7 +19,7 @@ def corpus(*files, said=None, **options):
 def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
     said = []
     found = corpus(pairs_file(tmp_path, 200), said=said)
-    train = {source for _, source, _ in found.pairs()}
+    train = {source for _, source, _ in found.rows()}
     held = {source for source, _ in found.validation(1000)[0]}
     assert len(train) + len(held) == 200 and not train & held
     assert found.n_pairs == len(train) == 160
@@ -30,7 +30,7 @@ def test_validation_pairs_are_split_off_and_train_no_more(tmp_path):
 def test_a_validation_file_leaves_all_pairs_to_training(tmp_path):
     valid = pairs_file(tmp_path, 30, "valid.tsv")
     found = corpus(pairs_file(tmp_path, 120), valid=(str(valid),))
-    assert found.n_pairs == len(list(found.pairs())) == 120
+    assert found.n_pairs == len(list(found.rows())) == 120
     assert len(found.validation(1000)[0]) == 30
     assert list(map(len, found.validation(10))) == [10, 30]
 
@@ -65,7 +65,7 @@ def test_two_parallel_files_are_one_corpus(tmp_path):
     one = write(tmp_path / "a.en", "".join(f"{source}\n" for source, _ in pairs))
     other = write(tmp_path / "a.ja", "".join(f"{target}\n" for _, target in pairs))
     found = corpus(one, other, valid=(str(one), str(other)))
-    assert [(source, target) for _, source, target in found.pairs()] == [tuple(pair) for pair in pairs]
+    assert [(source, target) for _, source, target in found.rows()] == [tuple(pair) for pair in pairs]
 
 
 def test_one_of_two_parallel_files_is_no_table(tmp_path):
@@ -79,10 +79,10 @@ def test_one_of_two_parallel_files_is_no_table(tmp_path):
 def test_the_embedded_corpus_needs_no_file_and_turns_round(monkeypatch):
     monkeypatch.setattr("attendo.data.pair_corpus.FORECAST_PAIRS", 50)
     found = corpus("forecasts")
-    assert found.embedded and found.n_pairs == len(list(found.pairs())) == 50
-    (_, source, target), *_ = found.pairs()
+    assert found.embedded and found.n_pairs == len(list(found.rows())) == 50
+    (_, source, target), *_ = found.rows()
     assert source.isascii() and not target.isascii()
-    (_, source, target), *_ = corpus("forecasts", reverse=True).pairs()
+    (_, source, target), *_ = corpus("forecasts", reverse=True).rows()
     assert not source.isascii() and target.isascii()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pad_rows, token_batches
 from attendo.data.corpora import parse_columns
+from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
-from attendo.data.held_out import KNOWN, HeldOut, TrainedRows, source_hash, split_of_new, validation_rows
+from attendo.data.held_out import HeldOut, source_hash
 from attendo.data.labelled import (
     LABELLED,
     ClassWeights,
@@ -33,9 +34,8 @@ from attendo.data.labelled import (
 )
 from attendo.data.labelled_doctor import SeenRows
 from attendo.data.row_report import RowReport
-from attendo.data.store import LabelledStore, RowLengths, StoreFacts, labelled_store, store_key
+from attendo.data.store import LabelledStore, RowLengths, StoreFacts, labelled_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
-from attendo.display.formats import Say
 from attendo.errors import AttendoError
 
 TOKENIZER_ROWS = 500_000
@@ -190,30 +190,16 @@ def n_known(data: LabelledData, rows: Sequence[LabelledRow]) -> int:
     return sum(row.text in known for row in rows)
 
 
-@dataclass
-class LabelledCorpus:
+class LabelledCorpus(RowCorpus[LabelledRow]):
     """The training and validation texts of a run, read in streams as often as needed."""
 
     data: LabelledData
-    say: Say
-    trained: TrainedRows = field(default_factory=TrainedRows)
+    noun = "text"
+    hashed = "text"
 
-    @cached_property
-    def held(self) -> HeldOut | None:
-        if self.data.valid:
-            return None
-        data, source = self.data, self._source
-
-        def split(trained: Callable[[int], bool]) -> HeldOut:
-            return held_out_texts(
-                lambda: read_labelled(source, data.strict), source.name, data.valid_share, trained
-            )
-
-        held = split_of_new(split, self.trained, self.say)
-        self.say(
-            f"{held.n_held_out:,} of {held.n_rows:,} texts are split off for validation (by a hash of the text)"
-        )
-        return held
+    @staticmethod
+    def text_of(row: LabelledRow) -> str:
+        return row.text
 
     @cached_property
     def counts(self) -> dict[str, int]:
@@ -235,28 +221,18 @@ class LabelledCorpus:
         self.say(f"{len(counts)} labels: {', '.join(shown[:8])}{', …' if len(shown) > 8 else ''}")
         return counts
 
-    def rows(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
-        """The training rows; `row_report` is kept up to date."""
-        held = self.held
-        for row in read_labelled(self._source, self.data.strict, row_report):
-            if held is None or row.text not in held:
-                yield row
-
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
         """The rows of each evaluation, at most `most` (0: all), and those of the last choice: see `validation_rows`.
 
         Says how many of their texts are training texts too.
         """
-        left_out = {}
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())
             n_rows = hashes.total()
             if n := sum(hashes[key] for key in known):
                 self.say(f"{n:,} of {n_rows:,} validation texts are training texts too: the scores flatter")
-            if len(self.trained):
-                left_out[KNOWN] = lambda row: row.text in self.trained
-        return validation_rows(self._all_validation, most, "text", self.say, left_out)
+        return self._validation(most, {})
 
     @property
     def validation_name(self) -> str:
@@ -270,30 +246,19 @@ class LabelledCorpus:
     def texts(self) -> Iterator[str]:
         return (row.text for row in itertools.islice(self.rows(), TOKENIZER_ROWS))
 
-    def identifying_texts(self) -> Iterator[str]:
-        return (row.text for row in self.rows())
-
     def material(self, tokenizer: Tokenizer) -> LabelledDataset:
         """The training texts in ids, made once and cached."""
         data = self.data
         labels = LabelSet(tuple(self.counts))
-        options = {
-            "columns": data.columns,
-            "header": data.header,
-            "split": not data.valid,
-            "labels": labels.names,
-        }
+        options: dict[str, Any] = {"labels": labels.names}
         files = self._source.paths()
         row_report = RowReport(self._source.name)
         if not data.valid and data.valid_share != 0.01:
             options["valid_share"] = data.valid_share
         if len(files) > 1:
             options["files"] = [len(files)]
-        if self.held is not None and len(self.trained):
-            options["trained"] = self.trained.sha256
-        store = labelled_store(
-            self.rows(row_report), row_report, labels, tokenizer, store_key(files, options, tokenizer)
-        )
+        key = self._store_key(files, options, tokenizer)
+        store = labelled_store(self.rows(row_report), row_report, labels, tokenizer, key)
         weights = class_weights(list(self.counts.values()), data.class_weights)
         material = LabelledDataset(store, data.long_texts, weights, data.token_dropout, tokenizer.specials)
         if material.n_long:
@@ -312,17 +277,16 @@ class LabelledCorpus:
     def _source(self) -> LabelledSource:
         return self.data.source(Path(self.data.train[0]))
 
-    def _all_validation(self) -> Iterator[LabelledRow]:
-        if self.data.valid:
-            source = self.data.source(Path(self.data.valid[0]))
-            row_report = RowReport(source.name)
-            labels = LabelSet(tuple(self.counts))
-            for row in read_labelled(source, self.data.strict, row_report):
-                labels.id_of(row.label, row_report.place(row.number))  # told here, where its file is known
-                yield row
-            return
-        held = self.held
-        assert held is not None
-        for row in read_labelled(self._source, self.data.strict):
-            if row.text in held:
-                yield row
+    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
+        return held_out_texts(self._usable, self._source.name, self.data.valid_share, trained)
+
+    def _usable(self, row_report: RowReport | None = None) -> Iterator[LabelledRow]:
+        return read_labelled(self._source, self.data.strict, row_report)
+
+    def _given(self) -> Iterator[LabelledRow]:
+        source = self.data.source(Path(self.data.valid[0]))
+        row_report = RowReport(source.name)
+        labels = LabelSet(tuple(self.counts))
+        for row in read_labelled(source, self.data.strict, row_report):
+            labels.id_of(row.label, row_report.place(row.number))  # told here, where its file is known
+            yield row

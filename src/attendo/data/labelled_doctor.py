@@ -55,39 +55,35 @@ class SeenRows:
     """
 
     def __init__(self) -> None:
-        self._numbers, self._texts, self._labels = array("q"), array("q"), array("q")
+        self._held = array("q")
 
     def watch(self, rows: Iterable[LabelledRow]) -> Iterator[LabelledRow]:
         """The same rows, each kept in mind as it passes."""
         for row in rows:
-            self._numbers.append(row.number)
-            self._texts.append(hash(row.text))
-            self._labels.append(hash(row.label))
+            self._held.extend((row.number, hash(row.text), hash(row.label)))
             yield row
+
+    @property
+    def _records(self) -> np.ndarray:
+        return np.array(self._held, np.int64).view(_RECORD)
 
     def repeats(self) -> Repeats:
         """The rows whose text an earlier one has."""
-        records = np.zeros(len(self._numbers), _RECORD)
-        for name, values in (("line", self._numbers), ("text", self._texts), ("label", self._labels)):
-            records[name] = values
-        return Repeats(
-            *(
-                np.sort(records["line"][found]).tolist()
-                for found in later_rows(records, ("text",), ("label",))
-            )
-        )
+        records = self._records
+        found = later_rows(records, ("text",), ("label",))
+        return Repeats(*(np.sort(records["line"][rows]).tolist() for rows in found))
 
     def shared(self, other: "SeenRows") -> list[int]:
         """The numbers of the rows whose text is in `other`, too."""
-        return self._numbers_where(self._texts, other._texts)
+        return self._numbers_where("text", other._records["text"])
 
     def labelled(self, labels: Iterable[str]) -> list[int]:
         """The numbers of the rows that have one of these labels."""
-        return self._numbers_where(self._labels, array("q", map(hash, labels)))
+        return self._numbers_where("label", np.array([*map(hash, labels)], np.int64))
 
-    def _numbers_where(self, hashes: "array[int]", wanted: "array[int]") -> list[int]:
-        found = np.isin(np.array(hashes, np.int64), np.array(wanted, np.int64))
-        return np.array(self._numbers, np.int64)[found].tolist()
+    def _numbers_where(self, name: str, wanted: np.ndarray) -> list[int]:
+        records = self._records
+        return records["line"][np.isin(records[name], wanted)].tolist()
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from typing import Any
 from attendo.data import forecasts
 from attendo.data.batches import Batch, EpochBatches, Rows, TokenDataset, pair_batch, token_batches
 from attendo.data.corpora import AGAINST, PairSource, beside, parse_columns, read_pairs
+from attendo.data.corpus_base import RowCorpus
 from attendo.data.data_files import require_file
-from attendo.data.doctor import examine, filtered, parse_drop
+from attendo.data.doctor import Pair, examine, filtered, parse_drop
 from attendo.data.doctor_report import Report
-from attendo.data.held_out import KNOWN, HeldOut, TrainedRows, held_out, split_of_new, validation_rows
+from attendo.data.held_out import HeldOut, held_out
 from attendo.data.languages import Seen, misfit, require_code
 from attendo.data.row_report import RowReport
-from attendo.data.store import PairStore, StoreFacts, pair_store, store_key
+from attendo.data.store import PairStore, StoreFacts, pair_store
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
-from attendo.display.formats import Say, plural
+from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
 FORECASTS = "forecasts"
@@ -179,13 +180,16 @@ class PairDataset(TokenDataset):
         return pair_batch(self.store, rows, self.specials)
 
 
-@dataclass
-class PairCorpus:
+class PairCorpus(RowCorpus[Pair]):
     """The training and validation pairs of a run, read in streams as often as needed."""
 
     data: PairData
-    say: Say
-    trained: TrainedRows = field(default_factory=TrainedRows)
+    noun = "pair"
+    hashed = "source"
+
+    @staticmethod
+    def text_of(row: Pair) -> str:
+        return row[1]
 
     @cached_property
     def report(self) -> Report | None:
@@ -216,21 +220,6 @@ class PairCorpus:
         return self.data.embedded
 
     @cached_property
-    def held(self) -> HeldOut | None:
-        if self.embedded or self.data.valid:
-            return None
-
-        def split(trained: Callable[[int], bool]) -> HeldOut:
-            name = self.data.training_source().name
-            return held_out((source for _, source, _ in self._usable()), name, trained=trained)
-
-        held = split_of_new(split, self.trained, self.say)
-        self.say(
-            f"{held.n_held_out:,} of {held.n_rows:,} pairs are split off for validation (by a hash of the source)"
-        )
-        return held
-
-    @cached_property
     def n_pairs(self) -> int:
         if self.embedded:
             return FORECAST_PAIRS
@@ -238,14 +227,7 @@ class PairCorpus:
         if held is not None:
             return held.n_rows - held.n_held_out
         assert report is not None
-        return report.row_report.used if not report.drop else sum(1 for _ in self.pairs())
-
-    def pairs(self, row_report: RowReport | None = None) -> Iterator[tuple[int, str, str]]:
-        """The training pairs: (line number, source, target); `row_report` is kept up to date."""
-        held = self.held
-        for number, source, target in self._usable(row_report):
-            if held is None or source not in held:
-                yield number, source, target
+        return report.row_report.used if not report.drop else sum(1 for _ in self.rows())
 
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
@@ -255,21 +237,20 @@ class PairCorpus:
         max_tokens: pairs with more on a side are left out.
         """
 
-        def is_long(pair: tuple[str, str]) -> bool:
-            if tokenizer is None or max(len(text.encode()) for text in pair) < max_tokens:
+        def is_long(pair: Pair) -> bool:
+            _, source, target = pair
+            if tokenizer is None or max(len(source.encode()), len(target.encode())) < max_tokens:
                 return False  # no token is shorter than a byte
-            return max(len(tokenizer.encode(pair[0])), len(tokenizer.target.encode(pair[1]))) > max_tokens
+            return max(len(tokenizer.encode(source)), len(tokenizer.target.encode(target))) > max_tokens
 
         left_out = {f"have more than {max_tokens:,} tokens": is_long} if tokenizer and max_tokens else {}
-        if self.data.valid and len(self.trained):
-            left_out[KNOWN] = lambda pair: pair[0] in self.trained
-        found = validation_rows(self._all_validation, most, "pair", self.say, left_out)
-        if not found[0]:
+        each, final = self._validation(most, left_out)
+        if not each:
             raise AttendoError(f"{self.data.train[0]}: no validation rows could be split off; give `valid`")
-        return found
+        return [(source, target) for _, source, target in each], [(s, t) for _, s, t in final]
 
     def texts(self) -> Iterator[str]:
-        for _, source, target in itertools.islice(self.pairs(), TOKENIZER_ROWS):
+        for _, source, target in itertools.islice(self.rows(), TOKENIZER_ROWS):
             yield source
             yield target
 
@@ -281,28 +262,20 @@ class PairCorpus:
             raise AttendoError(self._misfit[0])
         return self.n_pairs, f"{self.n_pairs:,} pairs"
 
-    def identifying_texts(self) -> Iterator[str]:
-        """The sources; none of the embedded corpus, whose validation pairs are of another part of the grammar."""
-        return (source for _, source, _ in (() if self.embedded else self.pairs()))
-
     def facts(self) -> dict[str, Any]:
         return {
             "languages": {"source": self.data.source_language, "target": self.data.target_language},
         }
 
-    def model_facts(self) -> dict[str, Any]:
-        return {}
-
     def store(self, tokenizer: Tokenizer, max_tokens: int = 0) -> PairStore:
         """The training pairs as token ids, made once and cached; without those of more than max_tokens on a side."""
         data = self.data
-        options = {"columns": data.columns, "header": data.header, "reverse": data.reverse, "drop": data.drop}
+        options: dict[str, Any] = {"reverse": data.reverse, "drop": data.drop}
+        files: list[Path] = []
         if self.embedded:
             options |= {"embedded": FORECASTS, "pairs": FORECAST_PAIRS}
-            files: list[Path] = []
         else:
             files = data.training_source().paths()
-            options["split"] = not data.valid
             compared = data.compared() if "leaks" in data.drops() else []
             leaks = [path for source in compared for path in source.paths()]
             if len(data.training_source().parts()) > 1 or len(leaks) > 2:
@@ -312,12 +285,10 @@ class PairCorpus:
             files += leaks
         if max_tokens:
             options["max_tokens"] = max_tokens
-        if self.held is not None and len(self.trained):
-            options["trained"] = self.trained.sha256
         row_report = RowReport(data.training_source().name)
-        key = store_key(files, options, tokenizer)
+        key = self._store_key(files, options, tokenizer)
         store = pair_store(
-            self.pairs(row_report), tokenizer, key, row_report=row_report, max_tokens=max_tokens or None
+            self.rows(row_report), tokenizer, key, row_report=row_report, max_tokens=max_tokens or None
         )
         if (left_out := store.facts.left_out)[1]:
             lines = row_report.places(*left_out)
@@ -328,30 +299,24 @@ class PairCorpus:
             )
         return store
 
-    def _usable(self, row_report: RowReport | None = None) -> Iterator[tuple[int, str, str]]:
+    def _split(self, trained: Callable[[int], bool]) -> HeldOut:
+        return held_out(map(self.text_of, self._usable()), self.data.training_source().name, trained=trained)
+
+    def _usable(self, row_report: RowReport | None = None) -> Iterator[Pair]:
         if self.embedded:
-            for number, (source, target) in enumerate(self._forecasts(FORECAST_PAIRS, "train"), 1):
-                yield number, source, target
-            return
+            return self._forecasts(FORECAST_PAIRS, "train")
         row_report = RowReport(self.data.training_source().name) if row_report is None else row_report
         pairs = read_pairs(self.data.training_source(), self.data.strict, row_report)
-        report = (
-            self.report if self.data.drop else None
-        )  # it reads all pairs once: nobody needs that to resume
-        yield from pairs if report is None else filtered(pairs, report, row_report)
+        if not self.data.drop or self.report is None:  # it reads all pairs once: nobody needs that to resume
+            return pairs
+        return filtered(pairs, self.report, row_report)
 
-    def _forecasts(self, n: int, split: forecasts.Split) -> list[tuple[str, str]]:
-        pairs = forecasts.pairs(n, split)
-        return [(target, source) for source, target in pairs] if self.data.reverse else pairs
+    def _given(self) -> Iterator[Pair]:
+        source = self.data.validation_source()
+        if source is None:
+            return self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
+        return read_pairs(source, self.data.strict)
 
-    def _all_validation(self) -> Iterator[tuple[str, str]]:
-        if self.embedded:
-            yield from self._forecasts(FORECAST_VALIDATION_PAIRS, "valid")
-            return
-        source: PairSource | None = self.data.validation_source()
-        if source is not None:
-            yield from ((s, t) for _, s, t in read_pairs(source, self.data.strict))
-            return
-        held = self.held
-        assert held is not None
-        yield from ((s, t) for _, s, t in self._usable() if s in held)
+    def _forecasts(self, n: int, split: forecasts.Split) -> Iterator[Pair]:
+        for number, (source, target) in enumerate(forecasts.pairs(n, split), 1):
+            yield (number, target, source) if self.data.reverse else (number, source, target)

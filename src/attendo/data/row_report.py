@@ -36,6 +36,14 @@ class RowError:
     reason: str
     detail: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.detail})" if self.detail else self.reason
+
+
+def refusal(place: str, row_error: RowError) -> AttendoError:
+    """The error that names a place ("file:line"), what is wrong there, and the remedy; for text that has no columns."""
+    return AttendoError(f"{place}: {row_error}; {REMEDIES[row_error.reason]}")
+
 
 @dataclass(slots=True)
 class Skipped:
@@ -108,9 +116,8 @@ class RowReport:
     def skip(self, number: int, row_error: RowError, strict: bool = False) -> None:
         """Count one skipped row; with `strict`, raise AttendoError naming file, line, reason and remedy."""
         if strict:
-            detail = f" ({row_error.detail})" if row_error.detail else ""
             raise AttendoError(
-                f"{self.place(number)}: {row_error.reason}{detail}; {self._remedy(row_error.reason)}, "
+                f"{self.place(number)}: {row_error}; {self._remedy(row_error.reason)}, "
                 "or leave out `strict` to skip such rows"
             )
         entry = self.skipped.setdefault(row_error.reason, Skipped(detail=row_error.detail))

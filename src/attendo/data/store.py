@@ -9,11 +9,11 @@ Each kind is one file of any size: a memory map needs no smaller ones.
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from attendo.files import DamagedFile, manifest_hash, sha256_file, verify_manife
 
 _FORMAT = 1
 _CHUNK = 2000  # rows encoded at a time; memory for a chunk is all that building takes
-_SIDES = ("source", "target")
 
 Pair = tuple[int, str, str]  # row number in the file, source text, target text
 
@@ -257,9 +256,8 @@ def pair_store(
     """
 
     def build(new: Path) -> None:
-        left_out, n_left_out = _write_pairs(new, pairs, tokenizer, max_tokens)
-        facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
-        _finish(new, key, tokenizer, row_report, **facts)
+        columns = [_Column(1, tokenizer, "source."), _Column(2, tokenizer.target, "target.")]
+        _write_rows(new, key, pairs, columns, row_report, max_tokens)
 
     return opened_or_built((cache or cache_folder()) / f"pairs-{key}", PairStore, build)
 
@@ -274,68 +272,60 @@ def labelled_store(
     """
 
     def build(new: Path) -> None:
-        _write_labelled(new, rows, row_report, labels, tokenizer)
-        _finish(new, key, tokenizer, row_report)
+        def class_of(row: LabelledRow) -> int:
+            return labels.id_of(row.label, row_report.place(row.number))
+
+        _write_rows(new, key, rows, [_Column(2, tokenizer, "")], row_report, class_of=class_of)
 
     return opened_or_built(cache_folder() / f"labelled-{key}", LabelledStore, build)
 
 
-def _write_pairs(
-    folder: Path, pairs: Iterable[Pair], tokenizer: Tokenizer, max_tokens: int | None
-) -> tuple[list[int], int]:
-    """Write the files of a store; return the numbers of the first three pairs left out, and how many they are."""
-    dtype = id_type(tokenizer.vocab_size)
-    remaining = iter(pairs)
+class _Column(NamedTuple):
+    """Texts of the rows to write: their place in a row, what reads them, and the beginning of their files' names."""
+
+    place: int
+    tokenizer: Tokenizer
+    prefix: str
+
+
+def _write_rows(
+    folder: Path,
+    key: str,
+    rows: Iterable[tuple[Any, ...]],
+    columns: Sequence[_Column],
+    row_report: RowReport | None,
+    max_tokens: int | None = None,
+    class_of: Callable[[Any], int] | None = None,
+) -> None:
+    """Write the files of a store. The first of a row is its number; class_of: the class of a row, where it has one."""
+    dtype = id_type(columns[0].tokenizer.vocab_size)
+    remaining = iter(rows)
     left_out: list[int] = []
     n_left_out = 0
     with ExitStack() as files:
         numbers = files.enter_context((folder / "rows").open("wb"))
-        writers = [_TokenRowsWriter(folder, f"{side}.", dtype, files) for side in _SIDES]
+        classes = None if class_of is None else files.enter_context((folder / "labels").open("wb"))
+        writers = [_TokenRowsWriter(folder, column.prefix, dtype, files) for column in columns]
         while chunk := list(itertools.islice(remaining, _CHUNK)):
-            _, sources, targets = zip(*chunk, strict=True)
-            encoded = tokenizer.encode_batch(sources), tokenizer.target.encode_batch(targets)
-            kept = [
-                (n, *ids) for (n, *_), *ids in zip(chunk, *encoded, strict=True) if _fits(ids, max_tokens)
+            if classes is not None and class_of is not None:
+                classes.write(np.array([class_of(row) for row in chunk], "<i4").tobytes())
+            encoded = [
+                column.tokenizer.encode_batch([row[column.place] for row in chunk]) for column in columns
             ]
-            if len(kept) < len(chunk):
-                n_left_out += len(chunk) - len(kept)
-                left_out += sorted({n for n, *_ in chunk} - {n for n, *_ in kept})[: 3 - len(left_out)]
-            if not kept:
-                continue
-            kept_numbers, *columns = zip(*kept, strict=True)
-            numbers.write(np.array(kept_numbers, "<i8").tobytes())
-            for writer, column in zip(writers, columns, strict=True):
-                writer.write(column)
-    return left_out, n_left_out
-
-
-def _write_labelled(
-    folder: Path, rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer
-) -> None:
-    remaining = iter(rows)
-    with ExitStack() as files:
-        numbers = files.enter_context((folder / "rows").open("wb"))
-        classes = files.enter_context((folder / "labels").open("wb"))
-        texts = _TokenRowsWriter(folder, "", id_type(tokenizer.vocab_size), files)
-        while chunk := list(itertools.islice(remaining, _CHUNK)):
-            texts.write(tokenizer.encode_batch(row.text for row in chunk))
-            class_ids = [labels.id_of(row.label, row_report.place(row.number)) for row in chunk]
-            classes.write(np.array(class_ids, "<i4").tobytes())
-            numbers.write(np.array([row.number for row in chunk], "<i8").tobytes())
-
-
-def _fits(sides: Iterable[Sequence[int]], max_tokens: int | None) -> bool:
-    return max_tokens is None or all(len(ids) <= max_tokens for ids in sides)
-
-
-def _finish(
-    folder: Path, key: str, tokenizer: Tokenizer, row_report: RowReport | None, **facts: object
-) -> None:
-    """Write where the row numbers of each file begin, if the rows came from several, and the manifest."""
+            every = [(row[0], *ids) for row, *ids in zip(chunk, *encoded, strict=True)]
+            kept = [row for row in every if max_tokens is None or max(map(len, row[1:])) <= max_tokens]
+            n_left_out += len(every) - len(kept)
+            left_out += sorted({n for n, *_ in every} - {n for n, *_ in kept})[: 3 - len(left_out)]
+            if kept:
+                kept_numbers, *ids = zip(*kept, strict=True)
+                numbers.write(np.array(kept_numbers, "<i8").tobytes())
+                for writer, column in zip(writers, ids, strict=True):
+                    writer.write(column)
     if row_report is not None and len(row_report.parts) > 1:
         starts = np.array([part.start for part in row_report.parts], "<i8")
         (folder / "starts").write_bytes(starts.tobytes())
-    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": id_type(tokenizer.vocab_size), **facts})
+    facts = {"left_out": (left_out, n_left_out)} if n_left_out else {}
+    write_manifest(folder, {"format": _FORMAT, "key": key, "dtype": dtype, **facts})
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:

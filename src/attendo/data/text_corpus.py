@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from attendo.data.batches import EpochBatches, TokenDataset
+from attendo.data.corpus_base import Corpus
 from attendo.data.data_files import require_file
-from attendo.data.held_out import FEWEST_ROWS, HeldOut, TrainedRows, held_out
+from attendo.data.held_out import FEWEST_ROWS, HeldOut, held_out
 from attendo.data.store import StoreFacts, store_key
 from attendo.data.texts import (
     STDLIB,
@@ -24,7 +24,6 @@ from attendo.data.texts import (
 )
 from attendo.data.token_stream import TokenStream, require_window, token_stream, window_batches
 from attendo.data.tokenizers import OWN, SpecialTokens, Tokenizer
-from attendo.display.formats import Say
 from attendo.errors import AttendoError
 
 TAIL_SHARE = 0.1
@@ -196,13 +195,8 @@ class WindowDataset(TokenDataset):
         return window_batches(self.stream, self.context, batch_tokens, seed, epoch, specials=self.specials)
 
 
-@dataclass
-class TextCorpus:
+class TextCorpus(Corpus[TextData]):
     """The training and validation documents of a run, read in streams as often as needed."""
-
-    data: TextData
-    say: Say
-    trained: TrainedRows = field(default_factory=TrainedRows)
 
     @cached_property
     def split(self) -> TextSplit | None:
@@ -255,16 +249,6 @@ class TextCorpus:
         stream = self.stream(tokenizer, "train")
         require_window(stream, context, self._train.name)
         return WindowDataset(stream, context, tokenizer.specials)
-
-    def identifying_texts(self) -> Iterator[str]:
-        """Nothing: documents are not compared with those of another run."""
-        return iter(())
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def model_facts(self) -> dict[str, Any]:
-        return {}
 
     @property
     def _train(self) -> TextSource:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from attendo.data.corpora import read_lines
-from attendo.data.data_files import TABLES, decode, expanded, is_pattern, open_binary, physical_lines, suffix
+from attendo.data.data_files import TABLES, expanded, is_pattern, open_binary, suffix, text_lines
 from attendo.data.held_out import source_hash
-from attendo.data.row_report import REMEDIES, RowError, RowReport
+from attendo.data.row_report import RowError, RowReport, refusal
 from attendo.display.formats import plural
 from attendo.errors import AttendoError
 
@@ -263,12 +263,11 @@ def _whole(path: Path) -> _Pieces:
 def _paragraphs(path: Path) -> _Pieces:
     """The documents that blank lines part: their lines, joined by LF."""
     inside = False
-    for number, line in physical_lines(path):
-        text = RowError("too long") if line is None else decode(line)
+    for number, text in text_lines(path):
         if isinstance(text, RowError):
-            raise _refused(path, number, text)
+            raise refusal(f"{path}:{number}", text)
         if "\0" in text:
-            raise _refused(path, number, RowError("NUL character"))
+            raise refusal(f"{path}:{number}", RowError("NUL character"))
         if text.strip():
             yield f"\n{text}" if inside else text
             inside = True
@@ -293,10 +292,10 @@ def _decoded(path: Path) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 line += error.object.count(b"\n", 0, error.start)
                 row_error = RowError("invalid UTF-8", f"byte 0x{error.object[error.start]:02x}")
-                raise _refused(path, line, row_error) from None
+                raise refusal(f"{path}:{line}", row_error) from None
             if "\0" in text:
                 line += text.count("\n", 0, text.index("\0"))
-                raise _refused(path, line, RowError("NUL character"))
+                raise refusal(f"{path}:{line}", RowError("NUL character"))
             line += text.count("\n")
             if text:
                 yield text
@@ -312,8 +311,3 @@ def _is_text(path: Path) -> bool:
     except AttendoError:
         return False
     return True
-
-
-def _refused(path: Path, line: int, row_error: RowError) -> AttendoError:
-    detail = f" ({row_error.detail})" if row_error.detail else ""
-    return AttendoError(f"{path}:{line}: {row_error.reason}{detail}; {REMEDIES[row_error.reason]}")

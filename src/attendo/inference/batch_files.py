@@ -18,15 +18,12 @@ from io import BufferedRandom
 from pathlib import Path
 from typing import Any
 
+from filelock import lock_descriptor
+
 from attendo.data.data_files import decode, physical_lines, text_lines
-from attendo.data.row_report import REMEDIES, RowError
+from attendo.data.row_report import RowError, refusal
 from attendo.errors import AttendoError
 from attendo.files import sha256_file, write_atomic
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 CHUNK_LINES = 1000
 CHUNK_CHARACTERS = 1 << 22
@@ -147,8 +144,7 @@ def _checked(source: Path, out: Path) -> int:
     n_lines = 0
     for n_lines, text in text_lines(source):
         if isinstance(text, RowError):
-            detail = f" ({text.detail})" if text.detail else ""
-            raise AttendoError(f"{source}:{n_lines}: {text.reason}{detail}; {REMEDIES[text.reason]}")
+            raise refusal(f"{source}:{n_lines}", text)
     if out.exists() and out.samefile(source):
         raise AttendoError(f"{out} is the input; give the output another name")
     return n_lines
@@ -187,11 +183,8 @@ def _open_part(part: Path) -> Iterator[BufferedRandom]:
     """The part, for this process alone."""
     descriptor = os.open(part, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
     with os.fdopen(descriptor, "r+b") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise AttendoError(f"{part} is being written by another process; let it end") from None
+        if not lock_descriptor(file.fileno(), blocking=False):
+            raise AttendoError(f"{part} is being written by another process; let it end")
         yield file
 
 

@@ -100,7 +100,7 @@ def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
         data = build(PairData, read_toml(folder / "config.toml").get("data", {}), "config.toml [data]")
         data.check()
         data = replace(data, valid=data.train, drop="")  # the first rows suffice: nothing is split off
-        pairs = list(islice(PairCorpus(data, lambda _: None).pairs(), ROWS_OF_OLDER))
+        pairs = list(islice(PairCorpus(data, lambda _: None).rows(), ROWS_OF_OLDER))
     except (AttendoError, OSError, ValueError):
         return None  # the data have moved, or are damaged: the model can still be used
     sources = [source for _, source, _ in pairs]

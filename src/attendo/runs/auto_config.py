@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from attendo.data.batches import Batch, TokenDataset
+from attendo.data.corpus_base import Corpus
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer, is_spaced
 from attendo.display.formats import Say
@@ -24,7 +25,7 @@ from attendo.errors import AttendoError
 from attendo.models import ModelConfig, build_model
 from attendo.runs.init_from import is_mostly_of
 from attendo.runs.settings import BUDGETS, Tables, section
-from attendo.runs.task_specs import DataSource, Size, TaskSpec
+from attendo.runs.task_specs import Size, TaskSpec
 from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.lora import LoraConfig
@@ -47,7 +48,7 @@ UPDATING_SHARE = 0.9
 
 
 def choose_tokenizer(
-    tables: Tables, family: TaskSpec, corpus: DataSource, say: Say
+    tables: Tables, family: TaskSpec, corpus: Corpus[Any], say: Say
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
     """Learns the tokenizer; returns the completed tables.
 

@@ -14,12 +14,13 @@ from torch import nn
 from attendo.bundle import Bundle, load_bundle, pick_device, save_description
 from attendo.custom_modules import RESUME, VERIFY, CustomModules
 from attendo.data.batches import TokenDataset
+from attendo.data.corpus_base import Corpus
 from attendo.data.held_out import TrainedRows, trained_rows
 from attendo.display.formats import Say, plural
 from attendo.errors import AttendoError
 from attendo.files import locked, manifest_files, mend_folder
 from attendo.runs.settings import RunConfig
-from attendo.runs.task_specs import DataSource, TaskSpec, family_of
+from attendo.runs.task_specs import TaskSpec, family_of
 from attendo.runs.tracking import LOG_NAME, read_log
 from attendo.runs.training_run import LOCK, TrainingRun, loop_run, new_model, refuse_second
 from attendo.training import checkpoints
@@ -145,7 +146,7 @@ def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
 
 
 def same_material(
-    family: TaskSpec, config: RunConfig, corpus: DataSource, bundle: Bundle, say: Say
+    family: TaskSpec, config: RunConfig, corpus: Corpus[Any], bundle: Bundle, say: Say
 ) -> TokenDataset:
     """The training data of the run's beginning; a different store in the cache is built again.
 

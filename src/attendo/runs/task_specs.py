@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from attendo.bundle import Bundle, TaskName
 from attendo.config import build
 from attendo.data.batches import TokenDataset
-from attendo.data.held_out import TrainedRows
+from attendo.data.corpus_base import Corpus
 from attendo.data.labelled_corpus import LabelledCorpus, LabelledData, LabelledDataset
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
 from attendo.data.text_corpus import TextCorpus, TextData, WindowDataset
@@ -34,33 +34,6 @@ from attendo.runs.tasks import (
 )
 from attendo.training.optimizer import TrainingConfig
 from attendo.training.run import Task
-
-
-class DataSource(Protocol):
-    """The files of a run, read in streams as often as needed; `trained` rows of the run's start do not validate."""
-
-    trained: TrainedRows
-
-    @property
-    def size(self) -> tuple[int, str]:
-        """How much there is to learn from, in rows of about 20 words, and how messages say it ("50,000 pairs")."""
-        ...
-
-    def texts(self) -> Iterator[str]:
-        """The training texts that a tokenizer is learned from: all, or the first of very many."""
-        ...
-
-    def identifying_texts(self) -> Iterator[str]:
-        """The text by which each training row is recognized in another run; none where nothing is compared."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """What the card says of the data and the model's users need: languages, labels."""
-        ...
-
-    def model_facts(self) -> dict[str, Any]:
-        """Keys of [model] that the data decide."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -103,7 +76,7 @@ class TaskSpec:
     extra: Mapping[str, type[Any]]
     sizes: tuple[Size, ...]
     default_epochs: float
-    open: Callable[[Any, Say], DataSource]
+    open: Callable[[Any, Say], Corpus[Any]]
     material: Callable[[Any, Tokenizer, Mapping[str, Mapping[str, Any]]], TokenDataset]
     user: Callable[[Bundle, Any], Any]
     task: Callable[[Any, Any, Any, TrainingConfig], Task]

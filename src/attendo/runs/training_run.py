@@ -22,6 +22,7 @@ from attendo.bundle import Bundle, pick_device, save_card, save_description, sav
 from attendo.config import read_toml
 from attendo.custom_modules import RESUME, CustomModules, custom_buffers, name_of_custom_modules, python_line
 from attendo.data.batches import Batch, TokenDataset
+from attendo.data.corpus_base import Corpus
 from attendo.data.held_out import TrainedRows, save_trained_rows
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.formats import Say
@@ -42,7 +43,7 @@ from attendo.runs.init_from import (
     trained_on_paper,
 )
 from attendo.runs.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
-from attendo.runs.task_specs import DataSource, TaskSpec
+from attendo.runs.task_specs import TaskSpec
 from attendo.runs.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint, seed_all, seed_rank
 from attendo.training.coach import Advice, Coach, HeadMeasure
@@ -248,7 +249,7 @@ def new_run(
     return trained
 
 
-def describe(folder: Path, bundle: Bundle, corpus: DataSource) -> None:
+def describe(folder: Path, bundle: Bundle, corpus: Corpus[Any]) -> None:
     """Writes the description of a new run, and the list of its training rows."""
     own = TrainedRows.of(corpus.identifying_texts())
     with locked(folder / LOCK) if (folder / LOCK).exists() else nullcontext(True) as free:
@@ -265,7 +266,7 @@ class Chosen:
 
     config: RunConfig
     tokenizer: Tokenizer
-    corpus: DataSource
+    corpus: Corpus[Any]
     material: TokenDataset
     device: torch.device
 
@@ -344,7 +345,7 @@ def loop_run(
     )
 
 
-def say_unknown_words(tokenizer: Tokenizer, corpus: DataSource, say: Say) -> None:
+def say_unknown_words(tokenizer: Tokenizer, corpus: Corpus[Any], say: Say) -> None:
     """A note where many words of the texts are not in a tokenizer that was learned from other texts."""
     ids = [i for row in tokenizer.encode_batch(islice(corpus.texts(), SAMPLE_TEXTS)) for i in row]
     share = ids.count(tokenizer.unk_id) / max(1, len(ids))
