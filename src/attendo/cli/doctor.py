@@ -56,10 +56,9 @@ def _pairs(files: list[Path], against: list[Path] | None, columns: str | None, h
     from attendo.data.labelled import LABELLED
 
     chosen = None if columns is None else parse_columns(columns)
-    pair = None if chosen is None else (chosen[0], chosen[1])
     instead = f" for pairs, {by_name(LABELLED)} for labelled texts"
-    source = PairSource(tuple(files), pair, header, instead=instead)
-    return examine(source, beside(against, pair, header, instead=instead) if against else None)
+    source = PairSource(tuple(files), chosen, header, instead=instead)
+    return examine(source, beside(against, chosen, header, instead=instead) if against else None)
 
 
 def _names_label(columns: str | None) -> bool:
@@ -76,6 +75,6 @@ def _labelled(
     from attendo.data.labelled_doctor import examine_labelled
 
     refuse_if(len(files) > 1 or len(against or []) > 1, ONE_NAME)
-    label, text = parse_columns(columns or "", LABELLED)
-    other = LabelledSource(against[0], (label, text), header) if against else None
-    return examine_labelled(LabelledSource(files[0], (label, text), header), other)
+    chosen = parse_columns(columns or "", LABELLED)
+    other = LabelledSource(against[0], chosen, header) if against else None
+    return examine_labelled(LabelledSource(files[0], chosen, header), other)

@@ -15,11 +15,8 @@ from typing import NamedTuple
 
 from attendo.data.data_files import (
     TABLES,
-    TOO_LONG,
     count_lines,
-    decode,
     expanded,
-    physical_lines,
     require_file,
     suffix,
     text_lines,
@@ -59,7 +56,7 @@ class PairSource:
     """
 
     files: tuple[Path, ...]
-    columns: tuple[str, str] | None = None
+    columns: Columns | None = None
     header: bool = False
     reverse: bool = False
     both: str = "SOURCE TARGET"
@@ -102,7 +99,7 @@ class PairSource:
 
 def beside(
     files: Sequence[Path],
-    columns: tuple[str, str] | None,
+    columns: Columns | None,
     header: bool,
     reverse: bool = False,
     both: str = AGAINST,
@@ -363,21 +360,17 @@ def _from_here(path: Path) -> Path:
 def _parallel_rows(source: Path, target: Path) -> Iterator[RawRow]:
     """Line by line from two text files of equally many lines."""
     try:
-        for (number, first), (_, second) in zip(physical_lines(source), physical_lines(target), strict=True):
-            yield number, _parallel_fields(source, first, target, second)
+        for (number, first), (_, second) in zip(text_lines(source), text_lines(target), strict=True):
+            if isinstance(first, RowError):
+                yield number, _within(source, first)
+            elif isinstance(second, RowError):
+                yield number, _within(target, second)
+            else:
+                yield number, (first, second) if first or second else RowError("empty line")
     except ValueError:
         raise AttendoError(f"{source} or {target} changed while it was read; read them again") from None
 
 
-def _parallel_fields(
-    source: Path, first: bytes | None, target: Path, second: bytes | None
-) -> tuple[str, str] | RowError:
-    if not first and not second and first is not None and second is not None:
-        return RowError("empty line")
-    texts: list[str] = []
-    for path, line in ((source, first), (target, second)):
-        text = TOO_LONG if line is None else decode(line)
-        if isinstance(text, RowError):
-            return RowError(text.reason, f"in {path}{f': {text.detail}' if text.detail else ''}")
-        texts.append(text)
-    return texts[0], texts[1]
+def _within(path: Path, row_error: RowError) -> RowError:
+    detail = f": {row_error.detail}" if row_error.detail else ""
+    return RowError(row_error.reason, f"in {path}{detail}")

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attendo.data.corpora import read_rows
+from attendo.data.corpora import Columns, read_rows
 from attendo.data.data_files import TABLES, expanded
 from attendo.data.held_out import HeldOut, held_out, source_hash
 from attendo.data.row_report import RowReport
@@ -45,7 +45,7 @@ class LabelledSource:
     """
 
     file: Path
-    columns: tuple[str, str] | None = None
+    columns: Columns | None = None
     header: bool = False
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -164,16 +164,9 @@ class LabelledData:
 
     def source(self, file: Path, columns: str | None = None, header: bool | None = None) -> LabelledSource:
         """Files by one name, read as the run's are; columns and header as in training unless given."""
-        data = replace(
-            self,
-            columns=self.columns if columns is None else columns,
-            header=self.header if header is None else header,
-        )
-        chosen = None
-        if data.columns is not None:
-            label, text = parse_columns(data.columns, LABELLED)
-            chosen = (label, text)
-        return LabelledSource(file, chosen, data.header)
+        columns = self.columns if columns is None else columns
+        chosen = None if columns is None else parse_columns(columns, LABELLED)
+        return LabelledSource(file, chosen, self.header if header is None else header)
 
     @property
     def long_texts(self) -> LongTexts:

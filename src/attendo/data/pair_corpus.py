@@ -138,10 +138,7 @@ class PairData:
             )
 
     def _source(self, files: tuple[str, ...], both: str) -> PairSource:
-        columns = None
-        if self.columns is not None and len(files) == 1:
-            first, second = parse_columns(self.columns)
-            columns = (first, second)
+        columns = parse_columns(self.columns) if self.columns is not None and len(files) == 1 else None
         return beside([Path(f) for f in files], columns, self.header, self.reverse, both)
 
 
