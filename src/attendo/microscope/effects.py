@@ -23,7 +23,7 @@ from attendo.inference import Classifier, Embedder, Generator, Translator
 from attendo.inference.alignment import looks_of, own_part, teacher_forced, token_spans
 from attendo.inspecting.edits import Edit, Off, OffByRow
 from attendo.inspecting.measures import GivenLinks, Pair, alignment_error_rate, rollout, word_links
-from attendo.inspecting.recording import recording
+from attendo.inspecting.recording import edited, recording
 from attendo.microscope.answers import stack_weights
 from attendo.microscope.protocol import EffectsAnswer, TokensAnswer, WithoutHead
 from attendo.microscope.run_model import LookResult, User, attention_layers
@@ -194,14 +194,12 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
             return torch.eye(n)[0]
 
 
-def left_out(
-    result: LookResult, user: Classifier, label: int, most_work: float | None = None
-) -> list[float] | None:
-    """log p(label | text) - log p(label | text without token i), for each i; None beyond most_work, else MOST_WORK."""
+def left_out(result: LookResult, user: Classifier, label: int) -> list[float] | None:
+    """log p(label | text) - log p(label | text without token i), for each i; None beyond MOST_WORK."""
     ids, (before, behind) = result.inputs["src"][0], user.tokenizer.specials.around_text
     places = range(len(before), len(ids) - len(behind))
     weights = sum(p.numel() for p in result.model.get_submodule("encoder").parameters())
-    if weights * len(ids) * len(places) > (MOST_WORK if most_work is None else most_work):
+    if weights * len(ids) * len(places) > MOST_WORK:
         return None
     if len(places) < 2:  # without its only token there is no text
         return [0.0] * len(ids)
@@ -311,11 +309,16 @@ def importance(
     batches, n_cut = _batches(user, rows, batch_tokens)
     layers = attention_layers(user.model)
     places = [(path, head) for path, layer in layers.items() for head in range(layer.n_heads)]
-    done = _Done((len(places) + 1) * len(batches), say)
+    total = (len(places) + 1) * len(batches)
+    say(0, total)
     errors = {} if links is None else head_alignment_errors(user, rows, links, batch_tokens)
-    plain, heads = _measured(user.model, batches, (), done), []
-    for path, head in places:
-        changes = _measured(user.model, batches, (Off(path, (head,)),), done) - plain
+    plain, heads = _measured(user.model, batches, (), lambda n: say(n, total)), []
+    for number, (path, head) in enumerate(places, 1):
+        before = number * len(batches)
+        without = _measured(
+            user.model, batches, (Off(path, (head,)),), lambda n, before=before: say(before + n, total)
+        )
+        changes = without - plain
         error = float(changes.std(correction=1)) / len(changes) ** 0.5
         found = errors.get((path, head))
         heads.append(HeadEffect(path, head, float(changes.mean()), error, found))
@@ -328,28 +331,16 @@ def importance(
     )
 
 
-class _Done:
-    """Counts the batches that are done, and says so."""
-
-    def __init__(self, of: int, say: Callable[[int, int], None]) -> None:
-        self.of, self.say, self.n = of, say, 0
-        say(0, of)
-
-    def one_more(self) -> None:
-        self.n += 1
-        self.say(self.n, self.of)
-
-
 @torch.inference_mode()
 def _measured(
-    model: Model, batches: Sequence[_Batch], edits: Sequence[Edit], done: _Done
+    model: Model, batches: Sequence[_Batch], edits: Sequence[Edit], say: Callable[[int], None]
 ) -> Float[Tensor, " rows"]:
+    """The log-probability of each row with these edits; say: is told how many batches are done."""
     found = []
-    with recording(model, keep=(), edits=edits) as record:
-        view = record.model.eval()
-        for batch in batches:
+    with edited(model, edits) as view:
+        for n, batch in enumerate(batches, 1):
             found.append(batch.log_probs(view))
-            done.one_more()
+            say(n)
     return torch.cat(found).cpu()
 
 
