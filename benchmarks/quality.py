@@ -78,7 +78,7 @@ def attendo_run(files, plan, folder):
     from attendo.runs.resume import resumed_run
     from attendo.runs.task_specs import family_of
     from attendo.runs.training_run import new_run
-    from attendo.training.stopping import Clock
+    from attendo.training.run import Clock
 
     clock = Clock.of_process()
     if any((folder / "checkpoints").glob("step-*")):

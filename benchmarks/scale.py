@@ -43,7 +43,7 @@ BUFFERS = [2**power for power in range(12, 27, 2)]
 
 def material_of(train, vocab=8000):
     """The pairs of a file in ids, with a vocabulary of 8,000 pieces."""
-    from attendo.runs.auto_config import choose_tokenizer
+    from attendo.runs.settings import choose_tokenizer
     from attendo.runs.task_specs import family_of
 
     family = family_of("translation")
@@ -61,7 +61,7 @@ def memory_case(train, size, tokens, precision, *recomputed):
     import torch
 
     from attendo.models import ModelConfig
-    from attendo.runs.auto_config import measured_pace
+    from attendo.runs.settings import measured_pace
     from attendo.training.costs import Formats, cells_of, on_paper, training_memory
 
     torch.set_num_threads(1)

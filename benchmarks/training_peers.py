@@ -70,9 +70,9 @@ def attendo_loop(vocab, sizes, everywhere, losses, precision="float32", products
     from attendo.models import EncoderDecoder, ModelConfig
     from attendo.training.acceleration import fastest_products
     from attendo.training.checkpoints import CheckpointConfig
+    from attendo.training.loop import update
     from attendo.training.optimizer import TrainingConfig
     from attendo.training.run import Run
-    from attendo.training.update import update
 
     inner = sizes["dropout"] if everywhere else 0.0
     config = ModelConfig(

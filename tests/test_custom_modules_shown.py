@@ -18,8 +18,7 @@ from attendo.microscope.answers import positions_answer
 from attendo.models import ModelConfig, build_model, parameter_count
 from attendo.nn.positions import DistanceBias
 from attendo.runs.settings import preset_tables
-from attendo.training.loop import train
-from attendo.training.update import skipped_report, update
+from attendo.training.loop import skipped_report, train, update
 
 PATH = "encoder.blocks.0.self_attention"
 

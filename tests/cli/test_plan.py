@@ -7,7 +7,8 @@ import pytest
 from command_line import attendo, refused, settings
 from tiny_corpus import SMALL, pairs_file
 
-from attendo.runs import auto_config, planning
+from attendo.runs import planning
+from attendo.runs import settings as run_settings
 from attendo.runs.planning import carried, plan_run
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
@@ -25,7 +26,7 @@ def pairs(tmp_path_factory):
 @pytest.fixture
 def quick(monkeypatch):
     """An update takes 0.02 s, and the matrix peak is 1 GFLOP/s; nothing is tried."""
-    for room in (auto_config, planning):
+    for room in (run_settings, planning):
         monkeypatch.setattr(room, "measured_pace", lambda *arguments: 0.02)
     monkeypatch.setattr(planning, "matrix_peak", lambda *arguments: 1e9)
 

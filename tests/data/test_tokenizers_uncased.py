@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, Tokenizer, is_spaced
 from attendo.errors import AttendoError
-from attendo.runs.auto_config import choose_tokenizer
-from attendo.runs.settings import check_tables
+from attendo.runs.settings import check_tables, choose_tokenizer
 from attendo.runs.task_specs import family_of
 
 UNCASED = TokenizerConfig(kind="uncased")

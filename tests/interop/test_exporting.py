@@ -175,6 +175,18 @@ def test_a_shape_that_can_not_go(options, clause, tmp_path):
     assert f"to ctranslate2, argos: {clause}" in (not_exportable(config, "bpe") or "")
 
 
+@pytest.mark.parametrize("norm_first", [False, True])
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"vocab_size": 9, "d_model": 6, "d_ff": 5, "n_heads": 3, "max_len": 1}]
+)
+def test_every_target_takes_the_usual_translator(sizes, kind, norm_first):
+    layers = {"n_encoder_layers": 1, "n_decoder_layers": 3} if sizes else {}
+    config = ModelConfig(**{"vocab_size": 560, **sizes, **layers}, dropout=0.3, norm_first=norm_first)
+    assert not_exportable(config, kind) is None
+    assert [exportable(config, kind, target) for target in exporting.TARGETS] == [None] * 4
+
+
 def test_an_option_that_came_later_is_refused_until_it_is_known(monkeypatch):
     config = ModelConfig(vocab_size=11, activation="silu")
     monkeypatch.setattr(requirements, "KNOWN_OPTIONS", requirements.KNOWN_OPTIONS - {"activation"})

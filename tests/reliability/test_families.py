@@ -17,7 +17,7 @@ from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
 from attendo.runs.task_specs import family_of
 from attendo.runs.training_run import new_run
-from attendo.training.stopping import Clock
+from attendo.training.run import Clock
 
 full = pytest.mark.full
 FAMILIES = ("translation", "classification", "language-model", "masked-language-model")

@@ -18,7 +18,7 @@ from attendo.runs.resume import resumed_run
 from attendo.runs.settings import joined
 from attendo.runs.tasks import TranslationTask
 from attendo.training.checkpoints import Saver, checkpoints, newest_checkpoint
-from attendo.training.stopping import stopping
+from attendo.training.run import stopping
 
 SETTINGS = {
     "training": {"steps": 12, "evaluate_every": 4, "accumulation": 3},

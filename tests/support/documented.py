@@ -19,7 +19,8 @@ from tiny_texts import forecast_texts
 
 from attendo.data import forecasts
 from attendo.microscope.server import LookServer
-from attendo.runs import auto_config, planning
+from attendo.runs import planning
+from attendo.runs import settings as run_settings
 from attendo.serving.app import create_app
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,7 +99,7 @@ class Workshop:
             patch("attendo.serving.run.serve", self._served),
             patch("attendo.cli.serve._left", lambda code: code),  # else it ends the process while engines run
             patch.object(LookServer, "run", lambda server: server._socket.close()),
-            patch.object(auto_config, "measured_pace", lambda *arguments: 0.02),
+            patch.object(run_settings, "measured_pace", lambda *arguments: 0.02),
             patch.object(planning, "measured_pace", lambda *arguments: 0.02),
         ):
             outcome = attendo(*quick(words), stdin=given)

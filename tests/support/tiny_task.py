@@ -10,8 +10,7 @@ from attendo.data.batches import Batch, pad_rows
 from attendo.models import EncoderDecoder, ModelConfig
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.distributed import ALONE, Ranks
-from attendo.training.lora import OFF, LoraConfig
-from attendo.training.optimizer import TrainingConfig
+from attendo.training.optimizer import OFF, LoraConfig, TrainingConfig
 from attendo.training.run import Evaluation, Run
 
 PAD, BOS, EOS = 0, 2, 3

@@ -26,8 +26,7 @@ from attendo.training.checkpoints import (
     snapshot,
     write_checkpoint,
 )
-from attendo.training.loop import train
-from attendo.training.update import update
+from attendo.training.loop import train, update
 
 
 def saved(folder, run):

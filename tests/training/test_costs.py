@@ -28,9 +28,9 @@ from attendo.training.costs import (
     training_memory,
     training_multiplications,
 )
-from attendo.training.lora import LoraConfig, freeze, with_adapters
+from attendo.training.lora import freeze, with_adapters
 from attendo.training.losses import token_losses
-from attendo.training.optimizer import TrainingConfig, build_optimizer
+from attendo.training.optimizer import LoraConfig, TrainingConfig, build_optimizer
 from attendo.training.scaling import (
     Accelerator,
     Job,

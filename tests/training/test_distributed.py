@@ -27,8 +27,8 @@ from attendo.training.distributed import (
     shard_name,
     write_together,
 )
+from attendo.training.losses import TrainStepExecutor
 from attendo.training.optimizer import TrainingConfig, build_optimizer
-from attendo.training.parallel import TrainStepExecutor
 
 EXECUTORS = [("ddp", 4), ("fsdp", 3), *(pytest.param(p, 2, marks=pytest.mark.full) for p in ("ddp", "fsdp"))]
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from tiny_task import EOS, TinyTask, collated, tiny_model, tiny_run
 
 from attendo.training.checkpoints import checkpoints
-from attendo.training.loop import grouped, prefetched, train
+from attendo.training.loop import grouped, prefetched, train, update
 from attendo.training.losses import batch_loss, token_losses
-from attendo.training.stopping import Clock
-from attendo.training.update import update
+from attendo.training.run import Clock
 
 
 def gradients(model, batches, n_targets):

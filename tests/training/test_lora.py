@@ -23,7 +23,6 @@ from attendo.training.distributed import ALONE
 from attendo.training.loop import train
 from attendo.training.lora import (
     Adapter,
-    LoraConfig,
     adapters,
     freeze,
     merge,
@@ -32,8 +31,8 @@ from attendo.training.lora import (
     unmerge,
     with_adapters,
 )
-from attendo.training.optimizer import TrainingConfig, WeightAverage, build_optimizer
-from attendo.training.parallel import TrainStepExecutor
+from attendo.training.losses import TrainStepExecutor
+from attendo.training.optimizer import LoraConfig, TrainingConfig, WeightAverage, build_optimizer
 
 LORA = LoraConfig(rank=3)
 FAMILIES = {

@@ -13,7 +13,7 @@ from attendo.cli.reporting import follow, preparing, say
 
 if TYPE_CHECKING:
     from attendo.inference import Translator
-    from attendo.training.stopping import Clock
+    from attendo.training.run import Clock
 
 SHOWN = 3
 SENTENCE = "Tomorrow it will rain in Sapporo in the afternoon if it snows in the morning."
@@ -35,7 +35,7 @@ def demo(
 
     Example: attendo demo
     """
-    from attendo.training.stopping import Clock
+    from attendo.training.run import Clock
 
     clock = Clock.of_process()
     from attendo.inference import load

@@ -288,7 +288,7 @@ def _serve(user: User, folder: Path, state: str, port: int, open_: bool, languag
     from attendo.display.i18n import Localized
     from attendo.microscope.server import LookServer
     from attendo.microscope.session import Session
-    from attendo.training.stopping import stopping
+    from attendo.training.run import stopping
 
     server = LookServer(Session.prepared(user, folder), port, language)
     address = server.address + state

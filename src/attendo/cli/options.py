@@ -384,7 +384,7 @@ def file_done(
     notes: what to say at the end, from the counts of all lines and their number.
     """
     from attendo.inference.batch_files import through_file
-    from attendo.training.stopping import stopping
+    from attendo.training.run import stopping
 
     screen = FileScreen()
     counts = {}

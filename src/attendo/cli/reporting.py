@@ -215,7 +215,7 @@ def preparing() -> Iterator[None]:
 
 def follow(run: TrainingRun) -> int:
     """Trains to the end and shows it; on Ctrl-C or SIGTERM saves and gives 130 or 143."""
-    from attendo.training.stopping import stopping
+    from attendo.training.run import stopping
 
     screen = Screen()
     speaks = run.run.ranks.is_first

@@ -25,7 +25,7 @@ def resume(
 
     Example: attendo resume runs/mine --more-steps 2000
     """
-    from attendo.training.stopping import Clock
+    from attendo.training.run import Clock
 
     clock = Clock.of_process()
     changes = one_end(

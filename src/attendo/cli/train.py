@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from attendo.bundle import TaskName
     from attendo.runs.task_specs import TaskSpec
     from attendo.training.distributed import Ranks
-    from attendo.training.stopping import Clock
+    from attendo.training.run import Clock
 
 Tables = dict[str, dict[str, Any]]
 """Settings by section, as in config.toml."""
@@ -306,7 +306,7 @@ def _begin(
     settings = data | training.settings()
     with preparing():
         from attendo.runs.task_specs import family_of
-        from attendo.training.stopping import Clock
+        from attendo.training.run import Clock
 
         clock = Clock.of_process()
         family = family_of(task)

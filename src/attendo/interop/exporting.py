@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,6 +23,10 @@ Target = Literal["huggingface", "ctranslate2", "argos", "onnx"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 _TAKEN = {"ctranslate2": ("quantization",), "argos": ("languages", "quantization")}
 REPORT = "attendo-parity.json"
+_USUAL_KINDS = ("bpe", "unigram")
+_SIZES = {"vocab_size", "d_model", "d_ff", "n_heads", "n_encoder_layers", "n_decoder_layers", "max_len"}
+_ANYWHERE = _SIZES | {"norm_first", "dropout"}
+"""Options that a translator may set freely: with the defaults of the others it can go to every target."""
 TOO_FAR = 0.02
 """In nats: a difference above it means that another model was written, where nothing was rounded on purpose."""
 
@@ -58,11 +62,19 @@ def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
     'export: to onnx; not to huggingface: value_dim=32 and '
     """
+    if _is_usual(config, kind):
+        return None
     reasons = _reasons(config, kind)
     goes = reasons.pop("", [])
     said = [f"to {', '.join(goes)}"] if goes else []
     said += [f"not to {', '.join(targets)}: {why}" for why, targets in reasons.items()]
     return f"export: {'; '.join(said)}" if reasons else None
+
+
+def _is_usual(config: ModelConfig, kind: Kind) -> bool:
+    """Whether this is a translator of the usual shape, so that the modules of the targets need not be asked."""
+    own = {field.name for field in fields(config) if getattr(config, field.name) != field.default}
+    return config.architecture == "encoder-decoder" and kind in _USUAL_KINDS and own <= _ANYWHERE
 
 
 def _reasons(config: ModelConfig, kind: Kind) -> dict[str, list[str]]:

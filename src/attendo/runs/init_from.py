@@ -23,8 +23,8 @@ from attendo.runs.settings import Tables, joined, section
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.checkpoints import load_weights, weights_of
 from attendo.training.costs import on_paper
-from attendo.training.lora import LoraConfig, freeze, merged_tensors, with_adapters
-from attendo.training.optimizer import TrainingConfig
+from attendo.training.lora import freeze, merged_tensors, with_adapters
+from attendo.training.optimizer import LoraConfig, TrainingConfig
 
 _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias", "dropout"}
 """Keys of [model] that are not taken from the other run."""

@@ -21,18 +21,16 @@ from attendo.data.batches import Batch
 from attendo.display.formats import Say
 from attendo.models import Model, ModelConfig, parameter_count
 from attendo.nn.blocks import DecoderBlock, EncoderBlock
-from attendo.runs.auto_config import UPDATING_SHARE, measured_pace
 from attendo.runs.init_from import trained_on_paper
-from attendo.runs.settings import Tables
+from attendo.runs.settings import UPDATING_SHARE, Tables, measured_pace
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.training_run import chosen
 from attendo.training import costs, scaling
 from attendo.training.acceleration import FORMATS, Precision, Products, onednn_product
 from attendo.training.costs import Cells, Formats, Load, Memory
-from attendo.training.lora import LoraConfig
-from attendo.training.optimizer import TrainingConfig
+from attendo.training.optimizer import LoraConfig, TrainingConfig
+from attendo.training.run import Clock
 from attendo.training.scaling import MFU, Accelerator, Job, Sharding, UpdateTime
-from attendo.training.stopping import Clock
 
 PROBE_SECONDS = 5.0
 LONGEST_UPDATE = 30.0

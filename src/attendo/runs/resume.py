@@ -28,8 +28,7 @@ from attendo.training.checkpoints import Progress, load_checkpoint, newest_check
 from attendo.training.distributed import ALONE, Ranks, Stored
 from attendo.training.loop import steps
 from attendo.training.optimizer import BUDGETS, Horizon
-from attendo.training.run import Run
-from attendo.training.stopping import Clock, more_time, standing, total_steps
+from attendo.training.run import Clock, Run, more_time, standing, total_steps
 
 
 def resumed_run(

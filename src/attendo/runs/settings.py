@@ -1,21 +1,38 @@
-"""RunConfig: the sections of a run's config.toml, joined."""
+"""The settings of a run: the sections of config.toml, checked and joined, and the automatic choice of open settings.
+
+The rules of the choice come from the grids in docs/log.md. Each choice is printed before training and written to the
+run's config.toml; settings of the user or a preset stay.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import numpy as np
+import torch
 
 from attendo.config import build, check_keys, read_toml, to_table
-from attendo.data.tokenizer_training import TokenizerConfig
+from attendo.data.batches import Batch, TokenDataset
+from attendo.data.corpus_base import Corpus
+from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
+from attendo.data.tokenizers import Tokenizer, is_spaced
+from attendo.display.formats import Say
 from attendo.errors import AttendoError
-from attendo.models import ModelConfig
-from attendo.runs.task_specs import TaskSpec
+from attendo.models import ModelConfig, build_model
+from attendo.runs.task_specs import Size, TaskSpec
+from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
-from attendo.training.lora import LoraConfig, nearest
-from attendo.training.optimizer import BUDGETS, TrainingConfig
+from attendo.training.loop import update
+from attendo.training.lora import nearest
+from attendo.training.optimizer import BUDGETS, LoraConfig, TrainingConfig
+from attendo.training.run import Run, Task
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -166,3 +183,216 @@ def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
                 before = {key: value for key, value in before.items() if key not in BUDGETS}
             result[name] = before | dict(table)
     return result
+
+
+# ---- the automatic choice, from the data, the measured speed and the budget
+
+
+VOCABULARIES = ((5_000, 1_000), (20_000, 2_000), (100_000, 4_000), (500_000, 8_000), (3_000_000, 16_000))
+LARGEST_VOCABULARY = 32_000
+"""The most rows of a corpus, and its pieces: each piece should be seen often enough to be learned."""
+READ_WORDS = {"kind": "uncased", "vocab_size": 20_000, "min_count": 2}
+"""Words that occur once teach nothing; those beyond the 20,000 most frequent are mostly names."""
+SCRIPT_TEXTS = 1000
+"""The texts in which spaces between words are looked for."""
+FEWEST_EPOCHS = 15
+FEWEST_STEPS = 4_000
+PROBE_SECONDS, FEWEST_UPDATES = 2.0, 4
+UPDATING_SHARE = 0.9
+"""The share of a time budget for updates; the rest is for reading, evaluating and saving."""
+
+
+def choose_tokenizer(
+    tables: Tables, family: TaskSpec, corpus: Corpus[Any], say: Say
+) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
+    """Learns the tokenizer; returns the completed tables.
+
+    The default kind is words without case for models that only read texts with spaces between words, otherwise BPE.
+    The default size of BPE and Unigram follows the size of the corpus.
+    """
+    chosen = {name: dict(table) for name, table in tables.items()}
+    table = chosen.setdefault("tokenizer", {})
+    n_rows, texts = corpus.size
+    if "kind" not in table and not family.writes and is_spaced(islice(corpus.texts(), SCRIPT_TEXTS)):
+        chosen["tokenizer"] = table = {**READ_WORDS, **table}
+    config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
+    automatic = config.vocab_size is None and config.kind in ("bpe", "unigram")
+    if automatic:
+        table["vocab_size"] = vocabulary_for(n_rows)
+    while True:
+        try:
+            config = section(TokenizerConfig, chosen, "tokenizer", "the settings")
+            tokenizer = train_tokenizer(corpus.texts(), config)
+            break
+        except AttendoError:
+            # a script of many characters may need more than its rows alone suggest
+            if not automatic or table["vocab_size"] >= LARGEST_VOCABULARY:
+                raise
+            table["vocab_size"] *= 2
+    chosen.setdefault("model", {}).update(corpus.model_facts(), vocab_size=tokenizer.vocab_size)
+    say(f"tokenizer: {tokenizer.kind}, {tokenizer.vocab_size:,} entries for {texts}")
+    return chosen, tokenizer
+
+
+def vocabulary_for(n_rows: int) -> int:
+    """The vocabulary size for a corpus of this many rows.
+
+    >>> vocabulary_for(50_000), vocabulary_for(10_000_000)
+    (4000, 32000)
+    """
+    return next((size for most, size in VOCABULARIES if n_rows <= most), LARGEST_VOCABULARY)
+
+
+def choose_training(
+    tables: Tables,
+    family: TaskSpec,
+    material: TokenDataset,
+    device: torch.device,
+    say: Say,
+    init_from: Path | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Completes [model] and [training]; prints the choice.
+
+    The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
+    epochs or FEWEST_STEPS steps within the budget, otherwise the smallest. init_from: a run that it starts from.
+    """
+    from attendo.runs.init_from import is_mostly_of  # which imports this module
+
+    chosen = {name: dict(table) for name, table in tables.items()}
+    training = chosen.setdefault("training", {})
+    if not training.keys() & BUDGETS:
+        training["epochs"] = family.default_epochs
+    training.setdefault("precision", fastest_precision(device))
+    if training["precision"] == "float32":
+        training.setdefault("products", fastest_products(device))
+    training.setdefault("prefetch", 2 if device.type == "cuda" else 0)
+    training.setdefault("batch_tokens", batch_tokens_for(material.n_tokens))
+    batches = material.batches(training["batch_tokens"], 0, 0)
+    steps_per_epoch = len(batches) / training.get("accumulation", 1)
+    sizes = sizes_for(family.sizes, chosen["model"], material.n_rows)
+    shapes = [{**size.table, **family.model, **chosen["model"]} for size in sizes]
+    adapters = chosen.get("lora", {})
+    model, steps = _fitting_size(shapes, training, steps_per_epoch, batches, device, adapters)
+    chosen["model"] = model
+    model.setdefault("dropout", dropout_for(steps / steps_per_epoch))
+    config = section(ModelConfig, chosen, "model", "the settings")
+    tuned = init_from is not None and not adapters.get("rank") and is_mostly_of(init_from, config)
+    training.setdefault("learning_rate", learning_rate_for(model["d_model"], tuned=tuned))
+    training.setdefault("warmup_steps", max(10, min(400, steps // 10)))
+    training.setdefault("evaluate_every", max(20, steps // 12))
+    if device.type == "cuda" and "compile" not in training:
+        run = probe_run(model, training, device, adapters)
+        step = partial(update, run, [batches[len(batches) // 2]])
+        training["compile"] = compiling_pays(run.executor.trained_model, step)
+    layers = "+".join(str(n) for n in (model["n_encoder_layers"], model["n_decoder_layers"]) if n)
+    say(
+        f"model: {layers} layers, d_model {model['d_model']}, dropout {model['dropout']}, {training['precision']}"
+    )
+    say(
+        f"about {steps:,} steps of {training['batch_tokens']:,} tokens, {steps / steps_per_epoch:.1f} epochs;"
+        f" peak rate {training['learning_rate']:.2g}"
+    )
+    return chosen
+
+
+def _fitting_size(
+    shapes: list[dict[str, Any]],
+    training: dict[str, Any],
+    steps_per_epoch: float,
+    batches: Sequence[Batch],
+    device: torch.device,
+    lora: Mapping[str, Any],
+) -> tuple[dict[str, Any], int]:
+    """The first [model] table that fits the budget, and about how many steps it will make."""
+    budget = _seconds(training)
+    if budget is None:
+        return shapes[0], training.get("steps") or max(1, int(training["epochs"] * steps_per_epoch))
+    enough = min(FEWEST_EPOCHS * steps_per_epoch, FEWEST_STEPS)
+    for number, shape in enumerate(shapes, 1):
+        pace = measured_pace(shape, training, batches, device, PROBE_SECONDS, FEWEST_UPDATES, lora)
+        steps = int(budget * UPDATING_SHARE / pace)
+        if steps >= enough or number == len(shapes):
+            return shape, steps
+    raise AssertionError("there is a size")
+
+
+def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> list[Size]:
+    """The sizes to try, largest first; where the settings give a width, the one nearest to it."""
+    if "d_model" in model:
+        return [min(sizes, key=lambda size: abs(size.d_model - model["d_model"]))]
+    return [size for size in sizes if size.least_rows <= n_rows]
+
+
+def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
+    """The peak rate for a width: falling with its square root, 2e-3 at 256.
+
+    tuned: for weights that were trained before, a tenth. Adapters take the full rate.
+
+    >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
+    (0.002, 0.00141, 0.0002)
+    """
+    return (2e-4 if tuned else 2e-3) * (256 / d_model) ** 0.5
+
+
+def dropout_for(epochs: float) -> float:
+    """The dropout for a number of passes over the same rows: more passes need more of it.
+
+    >>> dropout_for(5), dropout_for(25), dropout_for(60)
+    (0.1, 0.2, 0.3)
+    """
+    return 0.1 if epochs < 20 else 0.2 if epochs < 40 else 0.3
+
+
+def batch_tokens_for(n_tokens: int) -> int:
+    """Tokens in a batch for a corpus of this many target tokens: small batches make more steps of few rows.
+
+    >>> batch_tokens_for(700_000), batch_tokens_for(100_000_000)
+    (2048, 8192)
+    """
+    limits = {300_000: 1024, 3_000_000: 2048, 30_000_000: 4096}
+    return next((size for most, size in limits.items() if n_tokens < most), 8192)
+
+
+def measured_pace(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    batches: Sequence[Batch],
+    device: torch.device,
+    seconds: float = PROBE_SECONDS,
+    fewest: int = FEWEST_UPDATES,
+    lora: Mapping[str, Any] | None = None,
+) -> float:
+    """Seconds of an update at this size, on the clock of the budget: the median over batches spread evenly.
+
+    Wall time on a GPU. Ends after `seconds`, but not before `fewest` updates; the first update is left out.
+    """
+    run = probe_run(model, training, device, lora)
+    clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time
+    paces: list[float] = []
+    began = clock()
+    for number in np.linspace(0, len(batches) - 1, 40).astype(int):
+        start = clock()
+        update(run, [batches[number]])
+        paces.append(clock() - start)
+        if clock() - began > seconds and len(paces) >= fewest:
+            break
+    return float(np.median(paces[1:] or paces)) * training.get("accumulation", 1)
+
+
+def probe_run(
+    model: dict[str, Any],
+    training: dict[str, Any],
+    device: torch.device,
+    lora: Mapping[str, Any] | None = None,
+) -> Run:
+    """A temporary run for trial updates, of these [model], [training] and [lora] tables, without a task."""
+    settings = {key: value for key, value in training.items() if key not in BUDGETS} | {"steps": 1_000_000}
+    network = build_model(section(ModelConfig, {"model": model}, "model", "the settings")).to(device)
+    config = section(TrainingConfig, {"training": settings}, "training", "the settings")
+    adapted = section(LoraConfig, {"lora": lora or {}}, "lora", "the settings")
+    return Run(network, cast(Task, None), config, CheckpointConfig(), None, lora=adapted)
+
+
+def _seconds(training: dict[str, Any]) -> float | None:
+    minutes = training.get("minutes", training.get("cpu_minutes"))
+    return None if minutes is None else 60.0 * minutes

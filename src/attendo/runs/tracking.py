@@ -13,8 +13,7 @@ from attendo.bundle import load_bundle
 from attendo.config import build, to_table
 from attendo.errors import AttendoError
 from attendo.files import write_atomic
-from attendo.training.lora import LoraConfig
-from attendo.training.optimizer import TrainingConfig
+from attendo.training.optimizer import LoraConfig, TrainingConfig
 
 if TYPE_CHECKING:
     from attendo.training.checkpoints import Progress

@@ -33,7 +33,6 @@ from attendo.inspecting.residual_stream import head_contributions
 from attendo.models import Model, parameter_count
 from attendo.nn.attention import Attention, share_heads
 from attendo.nn.blocks import Residual
-from attendo.runs.auto_config import choose_tokenizer, choose_training
 from attendo.runs.init_from import (
     new_parts,
     rows_before,
@@ -42,15 +41,23 @@ from attendo.runs.init_from import (
     take_weights,
     trained_on_paper,
 )
-from attendo.runs.settings import RunConfig, Tables, check_tables, joined, section, with_absolute_files
+from attendo.runs.settings import (
+    RunConfig,
+    Tables,
+    check_tables,
+    choose_tokenizer,
+    choose_training,
+    joined,
+    section,
+    with_absolute_files,
+)
 from attendo.runs.task_specs import TaskSpec
 from attendo.runs.tracking import MetricsLog, last_entry
 from attendo.training.checkpoints import checkpoints, newest_checkpoint, seed_all, seed_rank
 from attendo.training.coach import Advice, Coach, HeadMeasure
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
-from attendo.training.run import Evaluation, Report, Run, Task, report_lines
-from attendo.training.stopping import Clock, stopping
+from attendo.training.run import Clock, Evaluation, Report, Run, Task, report_lines, stopping
 
 SAMPLE_TEXTS = 1000
 MUCH_UNKNOWN = 0.1

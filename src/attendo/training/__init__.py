@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attendo.training.checkpoints import CheckpointConfig
     from attendo.training.loop import train
-    from attendo.training.lora import LoraConfig
-    from attendo.training.optimizer import TrainingConfig
+    from attendo.training.optimizer import LoraConfig, TrainingConfig
     from attendo.training.run import Evaluation, Report, Run, Task
 
 __all__ = ["CheckpointConfig", "Evaluation", "LoraConfig", "Report", "Run", "Task", "TrainingConfig", "train"]

@@ -24,8 +24,8 @@ from attendo.errors import AttendoError
 from attendo.files import remove_folder, verify_manifest, write_manifest
 from attendo.training import distributed
 from attendo.training.distributed import ALONE, Ranks, Rows, Stored, shard_name
-from attendo.training.lora import DOWN, LoraConfig, merged_tensors
-from attendo.training.optimizer import Horizon
+from attendo.training.lora import DOWN, merged_tensors
+from attendo.training.optimizer import Horizon, LoraConfig
 
 if TYPE_CHECKING:
     from attendo.training.run import Run

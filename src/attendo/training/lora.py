@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from typing import Literal, TypeVar, cast
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Float
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from attendo.errors import AttendoError
 from attendo.nn.layers import Dropout
 from attendo.training.distributed import gathered
+from attendo.training.optimizer import LoraConfig
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
@@ -75,41 +75,6 @@ OUTPUT = "output_proj"
 """The last layer of every model. Its matrix may be the embedding's, so it has no adapter."""
 DOWN, UP = "lora.down.weight", "lora.up.weight"
 """The names of A and B after the path of their layer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoraConfig:
-    """How a model is adapted that was trained before: W + (α / r) B A for W (Hu et al. 2021, section 4.1).
-
-    rank: r, 0 = off. alpha: α. dropout: on what A reads. targets: linear layers by name ("q_proj") or by the end of
-    their path ("cross_attention.q_proj"); "all" but the output layer. trained: parts that are trained whole beside the
-    adapters, by their paths; unless given, those that the run does not start with.
-    """
-
-    rank: int = 0
-    alpha: float = 16.0
-    dropout: float = 0.0
-    targets: Literal["all"] | tuple[str, ...] = "all"
-    trained: tuple[str, ...] = ()
-
-    def __post_init__(self):
-        if self.rank < 0:
-            raise ValueError(f"rank={self.rank} must not be negative; 8 is usual, 0 is off")
-        if not self.alpha > 0:
-            raise ValueError(f"alpha={self.alpha} must be above 0; 16 is usual")
-        if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
-        if not self.targets:
-            raise ValueError('targets=[] leaves nothing to adapt; name layers, or give "all"')
-
-    @property
-    def scale(self) -> float:
-        """α / r, 0 without adapters."""
-        return self.alpha / self.rank if self.rank else 0.0
-
-
-OFF = LoraConfig()
-"""No adapters."""
 
 
 class Adapter(nn.Module):

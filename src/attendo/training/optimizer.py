@@ -189,6 +189,41 @@ class TrainingConfig:
         return None if minutes is None else 60.0 * minutes
 
 
+@dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+    """How a model is adapted that was trained before: W + (α / r) B A for W (Hu et al. 2021, section 4.1).
+
+    rank: r, 0 = off. alpha: α. dropout: on what A reads. targets: linear layers by name ("q_proj") or by the end of
+    their path ("cross_attention.q_proj"); "all" but the output layer. trained: parts that are trained whole beside the
+    adapters, by their paths; unless given, those that the run does not start with.
+    """
+
+    rank: int = 0
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: Literal["all"] | tuple[str, ...] = "all"
+    trained: tuple[str, ...] = ()
+
+    def __post_init__(self):
+        if self.rank < 0:
+            raise ValueError(f"rank={self.rank} must not be negative; 8 is usual, 0 is off")
+        if not self.alpha > 0:
+            raise ValueError(f"alpha={self.alpha} must be above 0; 16 is usual")
+        if not 0.0 <= self.dropout < 1.0:
+            raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
+        if not self.targets:
+            raise ValueError('targets=[] leaves nothing to adapt; name layers, or give "all"')
+
+    @property
+    def scale(self) -> float:
+        """α / r, 0 without adapters."""
+        return self.alpha / self.rank if self.rank else 0.0
+
+
+OFF = LoraConfig()
+"""No adapters."""
+
+
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices` and AdamW for the rest.
 

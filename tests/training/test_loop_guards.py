@@ -21,9 +21,15 @@ from attendo.training.checkpoints import (
     write_checkpoint,
 )
 from attendo.training.distributed import ALONE
-from attendo.training.loop import train
+from attendo.training.loop import (
+    parts_that_fit,
+    positions,
+    summed_gradients,
+    train,
+    try_largest_batches,
+    update,
+)
 from attendo.training.run import Interrupted
-from attendo.training.update import parts_that_fit, positions, summed_gradients, try_largest_batches, update
 
 
 def weights(run):

@@ -6,7 +6,7 @@ import pytest
 
 from attendo.training.checkpoints import Progress
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.stopping import more_time, standing
+from attendo.training.run import more_time, standing
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ import torch
 from tiny_corpus import pairs_file
 
 from attendo.data.pair_corpus import PairCorpus, PairData, PairDataset
-from attendo.runs import auto_config
-from attendo.runs.auto_config import choose_tokenizer, choose_training, sizes_for, vocabulary_for
-from attendo.runs.settings import RunConfig
+from attendo.runs import settings
+from attendo.runs.settings import RunConfig, choose_tokenizer, choose_training, sizes_for, vocabulary_for
 from attendo.runs.task_specs import TRANSLATION
 
 CPU = torch.device("cpu")
@@ -28,8 +27,8 @@ class Lengths:
 def pace(monkeypatch):
     """Seconds an update takes by width; no model is built."""
     paces = {}
-    monkeypatch.setattr(auto_config, "measured_pace", lambda model, *rest: paces[model["d_model"]])
-    monkeypatch.setattr(auto_config, "fastest_precision", lambda device: "bfloat16")
+    monkeypatch.setattr(settings, "measured_pace", lambda model, *rest: paces[model["d_model"]])
+    monkeypatch.setattr(settings, "fastest_precision", lambda device: "bfloat16")
     return paces
 
 
@@ -50,13 +49,13 @@ def test_the_largest_size_that_makes_enough_epochs_is_taken(pace):
         (10 * steps_per_epoch, 192),
         (4 * steps_per_epoch, 128),
     ):
-        model, _ = chosen(50_000, {"cpu_minutes": seconds / 60 / auto_config.UPDATING_SHARE})
+        model, _ = chosen(50_000, {"cpu_minutes": seconds / 60 / settings.UPDATING_SHARE})
         assert model["d_model"] == width and model["d_ff"] == 4 * width
 
 
 def test_four_thousand_steps_are_enough_however_few_epochs(pace):
     pace.update({512: 1.0, 384: 1.0, 256: 1.0})
-    model, training = chosen(2_000_000, {"cpu_minutes": 4001 / 60 / auto_config.UPDATING_SHARE})
+    model, training = chosen(2_000_000, {"cpu_minutes": 4001 / 60 / settings.UPDATING_SHARE})
     assert model["d_model"] == 512
     assert training["batch_tokens"] == 4096
 
@@ -97,7 +96,7 @@ def test_the_pace_is_measured_by_real_updates(tmp_path):
     material = TRANSLATION.material(corpus, tokenizer, tables)
     model = sizes_for(TRANSLATION.sizes, {}, material.n_rows)[0].table | tables["model"]
     training = {"precision": "float32", "batch_tokens": 256, "cpu_minutes": 1}
-    assert 0 < auto_config.measured_pace(model, training, material.batches(256, 0, 0), CPU) < 60
+    assert 0 < settings.measured_pace(model, training, material.batches(256, 0, 0), CPU) < 60
 
 
 def test_the_vocabulary_follows_the_pairs_and_grows_where_the_characters_need_more(tmp_path):
