@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import threading
+from collections import defaultdict
 from urllib.parse import urlsplit
 
 import pytest
@@ -108,7 +109,6 @@ class Visit:
 
     def __init__(self, context):
         self.requests, self.complaints = [], []
-        context.add_init_script(WATCH_READS)
         context.route("**/*", self._route)
         self.page = context.new_page()
         self.page.set_default_timeout(20_000)
@@ -149,15 +149,38 @@ class Visit:
         assert all(urlsplit(url).hostname == "127.0.0.1" for url in foreign), foreign
 
 
+@pytest.fixture(scope="module")
+def windows(browser, shared):
+    """Lends windows of the browser; what a test did in one is undone before the next has it."""
+    free = shared("windows", lambda: contextlib.nullcontext(defaultdict(list)))
+
+    @contextlib.contextmanager
+    def lent(**options):
+        unused = free[repr(sorted(options.items()))]
+        if unused:
+            context = unused.pop()
+        else:
+            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+            context.add_init_script(WATCH_READS)
+        yield context
+        for page in context.pages:
+            page.close()
+        context.unroute_all(behavior="ignoreErrors")
+        context.clear_cookies()
+        context.clear_permissions()
+        context.set_offline(False)
+        unused.append(context)
+
+    return lent
+
+
 @pytest.fixture
-def visit(browser):
+def visit(windows):
     """Opens pages; at the end, each must have kept to itself and to its peace."""
     with contextlib.ExitStack() as stack:
 
         def opened(url, **options):
-            context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
-            stack.callback(context.close)
-            visited = Visit(context)
+            visited = Visit(stack.enter_context(windows(**options)))
             visited.page.goto(url)
             return visited
 
