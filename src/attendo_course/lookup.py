@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attendo.display.i18n import Language, Localized
 from attendo.nn.attention import attention, attention_weights, masked_softmax
+from attendo_course.book import passage, translated
 
 
 @dataclass(frozen=True)
@@ -25,41 +26,11 @@ class Recipe:
 
 
 RECIPES = (
-    Recipe(
-        Localized("Meat sauce lasagne", "ミートソースのラザニア"),
-        Localized(
-            "Brown the mince, stew it with tomatoes for an hour, layer it with pasta and white sauce, bake.",
-            "ひき肉を炒めてトマトと一時間煮込み、パスタとホワイトソースを交互に重ねて焼く。",
-        ),
-    ),
-    Recipe(
-        Localized("Spinach and ricotta lasagne", "ほうれん草とリコッタのラザニア"),
-        Localized(
-            "Wilt the spinach, stir in ricotta and nutmeg, spread it between the sheets, bake under cheese.",
-            "ほうれん草をしんなりさせてリコッタとナツメグを混ぜ、生地の間に広げ、チーズをのせて焼く。",
-        ),
-    ),
-    Recipe(
-        Localized("Seafood lasagne", "魚介のラザニア"),
-        Localized(
-            "Poach prawns and white fish, thicken the broth with cream, layer lightly, bake for a short time.",
-            "海老と白身魚を軽くゆで、煮汁にクリームを加えてとろみをつけ、薄く重ねて短時間で焼く。",
-        ),
-    ),
-    Recipe(
-        Localized("Vegan mushroom lasagne", "チーズを使わないきのこのラザニア"),
-        Localized(
-            "Fry mushrooms until dark, bind them with oat cream, layer with pasta, bake under breadcrumbs.",
-            "きのこを色づくまで炒めてオーツクリームでまとめ、パスタと重ね、パン粉をふって焼く。",
-        ),
-    ),
-    Recipe(
-        Localized("Pumpkin soup", "かぼちゃのスープ"),
-        Localized(
-            "Roast the pumpkin, simmer it with onions, blend, and season with ginger.",
-            "かぼちゃを焼いて玉ねぎと煮込み、なめらかにつぶし、しょうがで味を調える。",
-        ),
-    ),
+    Recipe(translated("Meat sauce lasagne"), passage("lookup.meat_sauce")),
+    Recipe(translated("Spinach and ricotta lasagne"), passage("lookup.spinach")),
+    Recipe(translated("Seafood lasagne"), passage("lookup.seafood")),
+    Recipe(translated("Vegan mushroom lasagne"), passage("lookup.mushrooms")),
+    Recipe(translated("Pumpkin soup"), passage("lookup.pumpkin")),
 )
 """A small cookery book of our own."""
 
@@ -132,9 +103,7 @@ HEAD_DIM = 64
 """Of the notebook's module (d_model 512, 8 heads), whose scale 1/√64 the test keeps though its keys have width 3."""
 
 
-def retrieve(
-    query: Sequence[float],
-) -> tuple[Float[Tensor, " value_dim"], Float[Tensor, " keys"]]:
+def retrieve(query: Sequence[float]) -> tuple[Float[Tensor, " value_dim"], Float[Tensor, " keys"]]:
     """(output, weights) of one query against `KEYS` and `VALUES`, as in the NYU notebook 15-transformer.
 
     >>> output, weights = retrieve([0, 0, 10])

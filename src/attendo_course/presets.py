@@ -237,71 +237,43 @@ def pytorch_wlm(
     return model
 
 
-def formal_ed(
-    *,
-    N_V: int = 12,
-    ell_max: int = 8,
-    L_enc: int = 2,
-    L_dec: int = 2,
-    H: int = 2,
-    d_e: int = 16,
-    d_mlp: int = 32,
-    tied: bool = False,
-) -> EncoderDecoder:
+FORMAL: dict[str, Any] = {"N_V": 12, "ell_max": 8, "H": 2, "d_e": 16, "d_mlp": 32}
+"""The sizes of the `formal_` presets, which the paper leaves free: a toy's. Each stack has two blocks."""
+
+
+def formal_ed(**sizes: Any) -> EncoderDecoder:
     """EDTransformer of Phuong & Hutter 2022, algorithm 8: post-norm, ReLU, one W_e and W_p for both sides, ε = 0.
 
-    The paper leaves every size free; these are a toy's. Called by `attendo_course.algorithms.EDTransformer`, or, with
-    ids from 0, as any model of the core.
+    sizes: others than `FORMAL` by their names in `formal_ed_config`. Called by
+    `attendo_course.algorithms.EDTransformer`, or, with ids from 0, as any model of the core.
 
     >>> formal_ed().config.norm_eps
     0.0
     """
-    config = hyperparameters.formal_ed_config(
-        N_V=N_V, ell_max=ell_max, L_enc=L_enc, L_dec=L_dec, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied
-    )
+    config = hyperparameters.formal_ed_config(**{**FORMAL, "L_enc": 2, "L_dec": 2, **sizes})
     return hyperparameters.build_formal_ed(config)
 
 
-def formal_e(
-    *,
-    N_V: int = 12,
-    ell_max: int = 8,
-    L: int = 2,
-    H: int = 2,
-    d_e: int = 16,
-    d_mlp: int = 32,
-    d_f: int | None = None,
-    tied: bool = False,
-) -> MaskedLM:
+def formal_e(**sizes: Any) -> MaskedLM:
     """ETransformer of Phuong & Hutter 2022, algorithm 9: post-norm, GELU, no mask, a dense layer before W_u.
+
+    sizes: others than `FORMAL` by their names in `formal_e_config`.
 
     >>> formal_e().config.activation
     'gelu'
     """
-    config = hyperparameters.formal_e_config(
-        N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, d_f=d_f, tied=tied
-    )
-    return MaskedLM(config)
+    return MaskedLM(hyperparameters.formal_e_config(**{**FORMAL, "L": 2, **sizes}))
 
 
-def formal_d(
-    *,
-    N_V: int = 12,
-    ell_max: int = 8,
-    L: int = 2,
-    H: int = 2,
-    d_e: int = 16,
-    d_mlp: int = 32,
-    tied: bool = False,
-) -> DecoderLM:
+def formal_d(**sizes: Any) -> DecoderLM:
     """DTransformer of Phuong & Hutter 2022, algorithm 10: pre-norm, GELU, causal, a last norm.
+
+    sizes: others than `FORMAL` by their names in `formal_d_config`.
 
     >>> formal_d().config.norm_first
     True
     """
-    return DecoderLM(
-        hyperparameters.formal_d_config(N_V=N_V, ell_max=ell_max, L=L, H=H, d_e=d_e, d_mlp=d_mlp, tied=tied)
-    )
+    return DecoderLM(hyperparameters.formal_d_config(**{**FORMAL, "L": 2, **sizes}))
 
 
 def gpt2_small(

@@ -244,21 +244,21 @@ def test_the_front_page_lists_the_presets_and_every_page(language):
 
 
 @cache
-def texts_called_for(function):
-    """The first argument of each call of `translated` or `passage` in the course, where it is written out."""
+def texts_called_for(*functions):
+    """The first argument of each call of these functions in the course, where it is written out."""
     files = (ROOT / "src" / "attendo_course").rglob("*.py")
     calls = (node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     return {
         node.args[0].value
         for node in calls
-        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == function
-        if isinstance(node.args[0], ast.Constant)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) in functions
+        if node.args and isinstance(node.args[0], ast.Constant)
     }
 
 
 def test_every_short_text_has_its_japanese():
     table = tomllib.loads((BOOK / "ja" / "messages.toml").read_text(encoding="utf-8"))
-    assert texts_called_for("translated") <= set(table)
+    assert texts_called_for("translated", "equals", "below", "above", "shown") <= set(table)
 
 
 def test_every_passage_is_called_for_and_has_both_languages():

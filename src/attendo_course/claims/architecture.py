@@ -188,11 +188,10 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     False
     """
     one = translated("self-attention: layers to see {n} tokens", n=n)
-    pairs = translated("self-attention, one layer: pairs of tokens joined")
     joined = ((attend or attending())(torch.eye(n, dtype=torch.float64), 0) > 0).sum()
     checks = [
         equals(one, layers_needed(attend or attending(), n), 1, 0.0),
-        equals(pairs, int(joined), n * n, 0.0),
+        equals("self-attention, one layer: pairs of tokens joined", int(joined), n * n, 0.0),
     ]
     curves = {"self": [n]}
     for k, expected in zip(WIDTHS, (64, 32, 16), strict=True):
@@ -207,9 +206,8 @@ def one_layer_sees_all(attend: Spread | None = None, n: int = N) -> Finding:
     x = normal(2, n, 4).requires_grad_()
     (first,) = torch.autograd.grad(unrolled(built(lambda: nn.RNNCell(4, 4), 1), x)[-1].sum(), x)
     steps = translated("RNN, one layer: tokens the last state depends on")
-    fading = translated("RNN: |∂h_n/∂x_1| / |∂h_n/∂x_n|")
     checks.append(equals(steps, int((first.norm(dim=-1) > 0).sum()), n, 0.0))
-    checks.append(below(fading, (first[0].norm() / first[-1].norm()).item(), 1e-6))
+    checks.append(below("RNN: |∂h_n/∂x_1| / |∂h_n/∂x_n|", (first[0].norm() / first[-1].norm()).item(), 1e-6))
     checks += _costs()
     points = max(map(len, curves.values()))
     values = np.array([seen + [seen[-1]] * (points - len(seen)) for seen in curves.values()], dtype=float)
@@ -239,25 +237,20 @@ def restricted_attention_is_cheaper(local: Local = neighborhood_attention, n: in
         wasted = products_counted(lambda m=banded: attention(query, key, value, m))
         needed.append(layers_needed(attending(window), n))
         saved.append(wasted / work)
-        same = translated("r = {r}: |neighborhood - banded mask|", r=r)
-        operations = translated("r = {r}: operations, 4rnd", r=r)
-        layers = translated("r = {r}: layers to see {n} tokens", r=r, n=n)
         exact = translated("r = {r}: layers · (r - 1)/2, n - 1", r=r)
         full = translated("r = {r}, mask only: operations, 4n²d", r=r)
         checks += [
-            below(same, largest(found - masked), 1e-12),
-            equals(operations, work, 4 * r * n * d, 0.0),
-            equals(layers, needed[-1], expected, 0.0),
+            below(translated("r = {r}: |neighborhood - banded mask|", r=r), largest(found - masked), 1e-12),
+            equals(translated("r = {r}: operations, 4rnd", r=r), work, 4 * r * n * d, 0.0),
+            equals(translated("r = {r}: layers to see {n} tokens", r=r, n=n), needed[-1], expected, 0.0),
             equals(exact, needed[-1] * (r - 1) / 2, n - 1, 0.0),
             equals(full, wasted, 4 * n * n * d, 0.0, counterexample=True),
         ]
     chains = [
         longest_chain(local(x, x, x, 2)) for x in (normal(0, m, d).requires_grad_() for m in (n, 2 * n))
     ]
-    one = translated("steps in a row, 2n: more than with n")
-    cheaper = translated("n = 65, r = 3: full / restricted operations")
-    checks.append(equals(one, chains[1] - chains[0], 0, 0.0))
-    checks.append(above(cheaper, saved[0], 20.0))
+    checks.append(equals("steps in a row, 2n: more than with n", chains[1] - chains[0], 0, 0.0))
+    checks.append(above("n = 65, r = 3: full / restricted operations", saved[0], 20.0))
     mask = Mask(window=2).dense(17, 17)[0, 0].double()
     title = translated("r = 3, n = 17: the scores that are computed")
     return Finding(tuple(checks), Picture("matrix", title, mask.numpy()))
@@ -308,32 +301,18 @@ def size_is_free_of_length(
         query, key, value = (normal(seed, 1, 1, n, d_attn).requires_grad_() for seed in range(3))
         return numbers_kept(lambda: attend(query, key, value))
 
-    ours, theirs = (
-        translated("attention: parameters"),
-        translated("linear map"),
-    )
-    formula = translated("(d_in + 1)(2 d_attn + d_out)")
-    spread = translated("attention: largest - least count, L = 1 to 40")
-    runs = translated("lengths that one layer takes, of 3")
-    square = translated("L = 64: numbers kept, L²")
-    growth = translated("numbers kept, L = 128 / 64")
+    ours, theirs = (translated("attention: parameters"), translated("linear map"))
     fused = translated("fused kernel: numbers kept, L = 128 / 64")
-    short = translated("L = 5: attention - linear map, parameters")
     checks = (
         equals(ours, sizes[3], 75, 0.0),
-        equals(formula, (d_in + 1) * (2 * d_attn + d_out), sizes[3], 0.0),
-        equals(
-            translated("{theirs.en}, L = 10: parameters", theirs=theirs),
-            linear[3],
-            123,
-            0.0,
-        ),
-        equals(spread, max(sizes) - min(sizes), 0, 0.0),
-        equals(translated("L = 6: both have"), linear[2], sizes[2], 0.0),
-        above(short, sizes[1] - linear[1], 0, counterexample=True),
-        equals(runs, sum(same), 3, 0.0),
-        equals(square, kept(64, attention), 64 * 64, 0.0),
-        equals(growth, kept(128, attention) / kept(64, attention), 4.0, 0.0),
+        equals("(d_in + 1)(2 d_attn + d_out)", (d_in + 1) * (2 * d_attn + d_out), sizes[3], 0.0),
+        equals(translated("{theirs.en}, L = 10: parameters", theirs=theirs), linear[3], 123, 0.0),
+        equals("attention: largest - least count, L = 1 to 40", max(sizes) - min(sizes), 0, 0.0),
+        equals("L = 6: both have", linear[2], sizes[2], 0.0),
+        above("L = 5: attention - linear map, parameters", sizes[1] - linear[1], 0, counterexample=True),
+        equals("lengths that one layer takes, of 3", sum(same), 3, 0.0),
+        equals("L = 64: numbers kept, L²", kept(64, attention), 64 * 64, 0.0),
+        equals("numbers kept, L = 128 / 64", kept(128, attention) / kept(64, attention), 4.0, 0.0),
         below(fused, kept(128, Attend()) / kept(64, Attend()), 2.5, counterexample=True),
     )
     title = translated("parameters by length")
@@ -341,8 +320,4 @@ def size_is_free_of_length(
     return Finding(checks, Picture("curves", title, values, ("attention", "linear map"), labels))
 
 
-CLAIMS = {
-    "C14": one_layer_sees_all,
-    "C22": restricted_attention_is_cheaper,
-    "C20": size_is_free_of_length,
-}
+CLAIMS = {"C14": one_layer_sees_all, "C22": restricted_attention_is_cheaper, "C20": size_is_free_of_length}

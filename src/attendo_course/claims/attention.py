@@ -43,19 +43,14 @@ def order_goes_through(layer: Layer | None = None, n: int = 6, seed: int = 0) ->
     past = Mask(causal=True)
     masked, masked_after = heads(x[None], x[None], past)[0], heads((p @ x)[None], (p @ x)[None], past)[0]
     weights = masked_softmax(scores)
-    orthogonal = translated("largest |PᵀP - I|")
-    rows = translated("largest |σ(PA) - Pσ(A)|")
-    columns = translated("largest |σ(APᵀ) - σ(A)Pᵀ|")
-    same = translated("largest |MHA(PX) - P·MHA(X)|")
-    moved = translated("not invariant: largest |MHA(PX) - MHA(X)|")
     placed = translated("with positions E: |MHA(PX+E) - P·MHA(X+E)|")
     behind = translated("causal mask: |MHA(PX) - P·MHA(X)|")
     checks = (
-        equals(orthogonal, largest(p.T @ p - torch.eye(n)), 0.0, 0.0),
-        below(rows, largest(masked_softmax(p @ scores) - p @ weights), 1e-12),
-        below(columns, largest(masked_softmax(scores @ p.T) - weights @ p.T), 1e-12),
-        below(same, largest(apply(p @ x) - p @ apply(x)), 1e-12),
-        above(moved, largest(apply(p @ x) - apply(x)), 1.0),
+        equals("largest |PᵀP - I|", largest(p.T @ p - torch.eye(n)), 0.0, 0.0),
+        below("largest |σ(PA) - Pσ(A)|", largest(masked_softmax(p @ scores) - p @ weights), 1e-12),
+        below("largest |σ(APᵀ) - σ(A)Pᵀ|", largest(masked_softmax(scores @ p.T) - weights @ p.T), 1e-12),
+        below("largest |MHA(PX) - P·MHA(X)|", largest(apply(p @ x) - p @ apply(x)), 1e-12),
+        above("not invariant: largest |MHA(PX) - MHA(X)|", largest(apply(p @ x) - apply(x)), 1.0),
         above(placed, largest(apply(p @ x + places) - p @ apply(x + places)), 1.0, counterexample=True),
         above(behind, largest(masked_after - p @ masked), 1.0, counterexample=True),
     )
@@ -97,14 +92,13 @@ def sets_to_sets(lookup: Lookup | None = None, seed: int = 0) -> Finding:
     seen = [apply(tokens + places, tokens + places) for tokens in (shuffled, x)]
     memory = translated("memory shuffled: largest change of an output")
     as_set = translated("all shuffled: distance of the sets of outputs")
-    placed = translated("with positions, shuffled: the same distance")
     twice = translated("x₁ twice in the memory: change of an output")
     sizes = {t: translated("outputs for {t} tokens", t=t) for t in (1, 2, 7)}
     checks = [
         *(equals(name, len(apply(x[:t], x[:t])), t, 0.0) for t, name in sizes.items()),
         below(memory, largest(apply(x, shuffled) - apply(x, x)), 1e-12),
         below(as_set, set_distance(apply(shuffled, shuffled), apply(x, x)), 1e-12),
-        above(placed, set_distance(*seen), 0.1, counterexample=True),
+        above("with positions, shuffled: the same distance", set_distance(*seen), 0.1, counterexample=True),
         above(twice, largest(apply(x, doubled) - apply(x, x)), 0.01, counterexample=True),
     ]
     same = torch.cdist(apply(x, x), apply(shuffled, shuffled)) < 1e-9
@@ -146,22 +140,17 @@ def only_orthogonal_maps_rotate(w: Float[Tensor, "d d"] | None = None, seed: int
     mirror[0] = -mirror[0]
     lost = torch.linalg.svd(drawn[: d // 2]).Vh[-1]
     norm = torch.linalg.matrix_norm(drawn.T @ drawn - torch.eye(d), 2).item()
-    gram = translated("largest |WᵀW - I|")
-    length = translated("largest ||Wx| - |x||")
-    product = translated("largest |Wx·Wy - x·y|")
     only_if = translated("any W: largest ||Wx|² - 1| for |x| = 1, less ‖WᵀW - I‖")
-    long = translated("W from N(0, 1/d): largest |Wx|/|x|")
-    short = translated("W from N(0, 1/d): least |Wx|/|x|")
     narrow = translated("W of d/2 rows: |Wx| for some x with |x| = 1")
     flipped = translated("a reflection keeps lengths; its determinant")
     checks = (
-        below(gram, largest(w.T @ w - torch.eye(d)), 1e-12),
-        below(length, largest((x @ w.T).norm(dim=-1) - x.norm(dim=-1)), 1e-12),
-        below(product, largest(((x @ w.T) * (y @ w.T)).sum(-1) - (x * y).sum(-1)), 1e-12),
-        equals(translated("det W"), torch.linalg.det(w).item(), 1.0),
+        below("largest |WᵀW - I|", largest(w.T @ w - torch.eye(d)), 1e-12),
+        below("largest ||Wx| - |x||", largest((x @ w.T).norm(dim=-1) - x.norm(dim=-1)), 1e-12),
+        below("largest |Wx·Wy - x·y|", largest(((x @ w.T) * (y @ w.T)).sum(-1) - (x * y).sum(-1)), 1e-12),
+        equals("det W", torch.linalg.det(w).item(), 1.0),
         equals(only_if, abs(reached.item()) - norm, 0.0, 1e-12),
-        above(long, stretch[0].item(), 1.2, counterexample=True),
-        below(short, stretch[-1].item(), 0.8, counterexample=True),
+        above("W from N(0, 1/d): largest |Wx|/|x|", stretch[0].item(), 1.2, counterexample=True),
+        below("W from N(0, 1/d): least |Wx|/|x|", stretch[-1].item(), 0.8, counterexample=True),
         equals(narrow, (drawn[: d // 2] @ lost).norm().item(), 0.0, 1e-12, counterexample=True),
         equals(flipped, torch.linalg.det(mirror).item(), -1.0, counterexample=True),
     )
@@ -214,21 +203,16 @@ def rows_mix_values(
     summed = torch.einsum("kt,td->kd", weights, value)
     by_column = attention_weights(key, query, scale=1.0).T
     rows, columns = translated("A: rows"), translated("A: columns")
-    width = translated("softmax(QKᵀ)V: columns = d_value")
-    loop = translated("largest |matrix product - loop|")
-    einsum = translated("largest |matrix product - einsum|")
-    unit = translated("largest |row sum of A - 1|")
     column = translated("softmax by column: largest |row sum - 1|")
-    outside = translated("how far outputs leave [min v, max v]")
     beyond = torch.maximum(mixed - value.amax(0), value.amin(0) - mixed).amax().clamp(min=0.0).item()
     checks = (
         equals(rows, weights.shape[0], n, 0.0),
         equals(columns, weights.shape[1], n, 0.0),
-        equals(width, mixed.shape[1], d_value, 0.0),
-        below(loop, largest(mixed - loops), 1e-12),
-        below(einsum, largest(mixed - summed), 1e-12),
-        below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
-        below(outside, beyond, 1e-12),
+        equals("softmax(QKᵀ)V: columns = d_value", mixed.shape[1], d_value, 0.0),
+        below("largest |matrix product - loop|", largest(mixed - loops), 1e-12),
+        below("largest |matrix product - einsum|", largest(mixed - summed), 1e-12),
+        below("largest |row sum of A - 1|", largest(weights.sum(-1) - 1.0), 1e-12),
+        below("how far outputs leave [min v, max v]", beyond, 1e-12),
         above(column, largest(by_column.sum(-1) - 1.0), 0.1, counterexample=True),
     )
     title = translated("A = softmax(QKᵀ): row k mixes the values")
@@ -252,18 +236,14 @@ def weights_are_probabilities(
     scores, far = attention_scores(x, x, scale=1.0), attention_scores(long, long, scale=1.0)
     weights, far_weights = softmax(scores), softmax(far)
     unshifted = far.exp() / far.exp().sum(-1, keepdim=True)
-    unit = translated("largest |Σ_m a_nm - 1|")
-    far_unit = translated("length 1000: largest |Σ_m a_nm - 1|")
-    nans = translated("length 1000: NaNs")
-    logs = translated("length 1000: least log a_nm, finite")
     naive = translated("length 1000, maximum not subtracted: NaNs")
     underflow = translated("length 1000: least a_nm, underflown")
     checks = (
-        below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
-        above(translated("least a_nm"), weights.min().item(), 0.0),
-        below(far_unit, largest(far_weights.sum(-1) - 1.0), 1e-12),
-        equals(nans, far_weights.isnan().sum().item(), 0.0, 0.0),
-        above(logs, far.log_softmax(-1).min().item(), -2e6 - 1.0),
+        below("largest |Σ_m a_nm - 1|", largest(weights.sum(-1) - 1.0), 1e-12),
+        above("least a_nm", weights.min().item(), 0.0),
+        below("length 1000: largest |Σ_m a_nm - 1|", largest(far_weights.sum(-1) - 1.0), 1e-12),
+        equals("length 1000: NaNs", far_weights.isnan().sum().item(), 0.0, 0.0),
+        above("length 1000: least log a_nm, finite", far.log_softmax(-1).min().item(), -2e6 - 1.0),
         above(naive, unshifted.isnan().sum().item(), 0.0, counterexample=True),
         equals(underflow, far_weights.min().item(), 0.0, 0.0, counterexample=True),
     )
@@ -297,15 +277,11 @@ def heads_add_up(
     split = head_contributions((weights @ value[0])[None], layer.out_proj.get_parameter("weight"))[0]
     ranks = torch.linalg.matrix_rank(w)
     rank = min(layer.value_dim, d_model)
-    total = translated("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|")
-    each = translated("each head: largest |head_h W_hᵒ - A_h X W^(h)|")
-    low = translated("least rank of a W^(h): D_v")
-    high = translated("largest rank of a W^(h): D_v")
     checks = (
-        below(total, largest(layer(x, x)[0] - parts.sum(0)), 1e-12),
-        below(each, largest(split - parts), 1e-12),
-        equals(low, ranks.min().item(), rank, 0.0),
-        equals(high, ranks.max().item(), rank, 0.0),
+        below("largest |Concat·Wᵒ - Σ_h A_h X W^(h)|", largest(layer(x, x)[0] - parts.sum(0)), 1e-12),
+        below("each head: largest |head_h W_hᵒ - A_h X W^(h)|", largest(split - parts), 1e-12),
+        equals("least rank of a W^(h): D_v", ranks.min().item(), rank, 0.0),
+        equals("largest rank of a W^(h): D_v", ranks.max().item(), rank, 0.0),
     )
     title = translated("singular values of W^(h): D_v are not 0")
     values = torch.linalg.svdvals(w).numpy()
@@ -335,19 +311,14 @@ def masked_weights_are_zero(
         (softmax(moved_scores, allowed) - weights).abs().max(),
     )
     far = masked_softmax(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
-    later = translated("largest weight of a later token")
-    unit = translated("largest |row sum - 1|")
-    least = translated("least weight of an allowed token")
-    nothing = translated("effect of later values and scores")
     unmasked = translated("no mask: least weight of a later token")
-    underflow = translated("no mask, scores 1000 and 0: second weight")
     checks = (
-        equals(later, weights[~allowed].max().item(), 0.0, 0.0),
-        below(unit, largest(weights.sum(-1) - 1.0), 1e-12),
-        above(least, weights[allowed].min().item(), 0.0),
-        equals(nothing, effect.item(), 0.0, 0.0),
+        equals("largest weight of a later token", weights[~allowed].max().item(), 0.0, 0.0),
+        below("largest |row sum - 1|", largest(weights.sum(-1) - 1.0), 1e-12),
+        above("least weight of an allowed token", weights[allowed].min().item(), 0.0),
+        equals("effect of later values and scores", effect.item(), 0.0, 0.0),
         above(unmasked, free[~allowed].min().item(), 0.0, counterexample=True),
-        equals(underflow, far[0, 1].item(), 0.0, 0.0, counterexample=True),
+        equals("no mask, scores 1000 and 0: second weight", far[0, 1].item(), 0.0, 0.0, counterexample=True),
     )
     title = translated("A under the causal mask")
     return Finding(checks, Picture("matrix", title, weights.numpy(), numbered("q", n), numbered("k", n)))

@@ -36,12 +36,8 @@ def bag_of_words_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
     p = others[0]
     gap = -(frequencies * np.log(p)).sum() - best - (frequencies * np.log(frequencies / p)).sum()
     return (
-        above(
-            translated("12.11 least loss of 200 other tables - that of the frequencies"),
-            least - best,
-            0.0,
-        ),
-        equals(translated("12.11 loss - best loss - KL"), gap, 0.0),
+        above("12.11 least loss of 200 other tables - that of the frequencies", least - best, 0.0),
+        equals("12.11 loss - best loss - KL", gap, 0.0),
     )
 
 
@@ -71,12 +67,8 @@ def n_gram_from_counts(text: list[str] = TEXT) -> tuple[Check, ...]:
     other = -sum(n * math.log(smoothed[words.index(a), words.index(b)]) for (a, b), n in pairs.items())
     rows = max(abs(row.sum() - 1.0) for row, word in zip(table, words, strict=True) if firsts[word])
     return (
-        below(
-            translated("12.13 loss of the counts - of a smoothed table"),
-            chosen - other,
-            0.0,
-        ),
-        equals(translated("12.13 rows sum to 1: largest error"), rows, 0.0),
+        below("12.13 loss of the counts - of a smoothed table", chosen - other, 0.0),
+        equals("12.13 rows sum to 1: largest error", rows, 0.0),
     )
 
 
@@ -96,8 +88,8 @@ def recurrent_inference(length: int = 12) -> tuple[Check, ...]:
         outputs.append(output)
     difference = float((torch.cat(outputs, 1) - network(x)[0]).abs().max())
     return (
-        equals(translated("12.14 step by step - at once"), difference, 0.0),
-        equals(translated("12.14 numbers kept between steps"), state.numel(), 4),
+        equals("12.14 step by step - at once", difference, 0.0),
+        equals("12.14 numbers kept between steps", state.numel(), 4),
     )
 
 
@@ -154,13 +146,9 @@ def greedy_is_not_best() -> tuple[Check, ...]:
         best = beam_search(next_log_probs, Prefixes([()] * beam), [3], config, special)[0][0]
         found[beam] = (math.exp(best.log_prob), "".join(CHARACTERS[i] for i in best.token_ids))
     return (
-        equals(translated("12.15 probability of the greedy text"), found[1][0], 0.04),
-        equals(translated("12.15 probability with beam 2"), found[2][0], 0.06),
-        equals(
-            translated("12.15 beam 2 finds 情報"),
-            found[2][1] == "情報",
-            1,
-        ),
+        equals("12.15 probability of the greedy text", found[1][0], 0.04),
+        equals("12.15 probability with beam 2", found[2][0], 0.06),
+        equals("12.15 beam 2 finds 情報", found[2][1] == "情報", 1),
     )
 
 
@@ -189,14 +177,9 @@ def bert_large_counts() -> tuple[Check, ...]:
     every = sum(p.numel() for p in parts)
     formula = 24 * (4 * 1024**2 + 2 * 1024 * 4096) + (30_000 + 512) * 1024
     return (
-        equals(translated("12.16 matrices"), matrices, formula),
-        equals(translated("12.16 matrices, millions"), matrices / 1e6, 333.2, 0.05),
-        equals(
-            translated("12.16 with biases and norms, millions"),
-            every / 1e6,
-            333.6,
-            0.05,
-        ),
+        equals("12.16 matrices", matrices, formula),
+        equals("12.16 matrices, millions", matrices / 1e6, 333.2, 0.05),
+        equals("12.16 with biases and norms, millions", every / 1e6, 333.6, 0.05),
     )
 
 
@@ -208,8 +191,8 @@ def weights_are_at_most_one(n: int = 50) -> tuple[Check, ...]:
     """
     weights = attention_weights(5.0 * normal(0, n, 4), 5.0 * normal(1, n, 4))
     return (
-        above(translated("12.1 smallest weight"), float(weights.min()), -1e-15),
-        below(translated("12.1 largest weight"), float(weights.max()), 1.0 + 1e-12),
+        above("12.1 smallest weight", float(weights.min()), -1e-15),
+        below("12.1 largest weight", float(weights.max()), 1.0 + 1e-12),
     )
 
 
@@ -224,25 +207,10 @@ def orthogonal_inputs(n: int = 4, long: float = 10.0) -> tuple[Check, ...]:
     far = attention(long * unit, long * unit, long * unit, scale=1.0)
     near = attention(unit, unit, unit, scale=1.0)
     return (
-        equals(
-            translated("12.3 unit length: weight of itself"),
-            weights[0, 0].item(),
-            0.475,
-            5e-4,
-        ),
-        equals(
-            translated("12.3 unit length: of each other"),
-            weights[0, 1].item(),
-            0.175,
-            5e-4,
-        ),
-        above(
-            translated("12.3 unit length: |y - x|"),
-            largest(near - unit),
-            0.5,
-            counterexample=True,
-        ),
-        below(translated("12.3 length 10: |y - x|"), largest(far - long * unit), 1e-10),
+        equals("12.3 unit length: weight of itself", weights[0, 0].item(), 0.475, 5e-4),
+        equals("12.3 unit length: of each other", weights[0, 1].item(), 0.175, 5e-4),
+        above("12.3 unit length: |y - x|", largest(near - unit), 0.5, counterexample=True),
+        below("12.3 length 10: |y - x|", largest(far - long * unit), 1e-10),
     )
 
 
@@ -257,13 +225,9 @@ def one_large_sparse_matrix(n: int = 4, d: int = 3) -> tuple[Check, ...]:
     large = torch.kron(a, w.T.contiguous())
     direct = attention(x, x, x @ w)
     return (
-        equals(
-            translated("12.6 (A⊗Wᵀ)vec(X) - AXW"),
-            largest(large @ x.flatten() - direct.flatten()),
-            0.0,
-        ),
-        equals(translated("12.6 entries of the matrix"), large.numel(), (n * d) ** 2),
-        below(translated("12.6 numbers behind them"), a.numel() + w.numel(), large.numel()),
+        equals("12.6 (A⊗Wᵀ)vec(X) - AXW", largest(large @ x.flatten() - direct.flatten()), 0.0),
+        equals("12.6 entries of the matrix", large.numel(), (n * d) ** 2),
+        below("12.6 numbers behind them", a.numel() + w.numel(), large.numel()),
     )
 
 
@@ -292,13 +256,7 @@ def concatenation_is_a_sum(n: int = 5, d: int = 4, d_p: int = 3) -> tuple[Check,
     """
     x, r, w = normal(0, n, d), normal(1, n, d_p), normal(2, d + d_p, d)
     difference = torch.cat([x, r], -1) @ w - (x @ w[:d] + r @ w[d:])
-    return (
-        equals(
-            translated("12.9 [x; r]W - (xW_x + rW_r)"),
-            largest(difference),
-            0.0,
-        ),
-    )
+    return (equals("12.9 [x; r]W - (xW_x + rW_r)", largest(difference), 0.0),)
 
 
 def positions_by_relation() -> tuple[Check, ...]:
@@ -308,7 +266,7 @@ def positions_by_relation() -> tuple[Check, ...]:
     True
     """
     held = [shifting_rotates().holds, only_distance_counts().holds, sines_alone_lose_it().holds]
-    return (equals(translated("12.10 C01, C02 and C03 that hold"), sum(held), 3),)
+    return (equals("12.10 C01, C02 and C03 that hold", sum(held), 3),)
 
 
 EXERCISES = (
@@ -341,6 +299,4 @@ def other_exercises() -> Finding:
     return Finding(checks, Picture("curves", title, own[None], ("a",), labels))
 
 
-CLAIMS = {
-    "C25": other_exercises,
-}
+CLAIMS = {"C25": other_exercises}

@@ -9,8 +9,11 @@ from typing import Literal
 
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
+from attendo_course.book import translated
 
 Relation = Literal["=", "<", ">", "shown"]
+Name = Localized | str
+"""What a figure is called, in English where the book has the Japanese."""
 
 
 @dataclass(frozen=True)
@@ -46,41 +49,45 @@ class Check:
 
 
 def equals(
-    name: Localized, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
+    name: Name, value: float, expected: float, tolerance: float = 1e-10, *, counterexample: bool = False
 ) -> Check:
     """|value - expected| ≤ tolerance.
 
     >>> equals(Localized("sum", "和"), 0.1 + 0.2, 0.3).holds
     True
     """
-    return Check(name, float(value), "=", float(expected), tolerance, counterexample)
+    return Check(_said(name), float(value), "=", float(expected), tolerance, counterexample)
 
 
-def below(name: Localized, value: float, limit: float, *, counterexample: bool = False) -> Check:
+def below(name: Name, value: float, limit: float, *, counterexample: bool = False) -> Check:
     """Value < limit.
 
     >>> below(Localized("error", "誤差"), 2.0, 1.0).holds
     False
     """
-    return Check(name, float(value), "<", float(limit), counterexample=counterexample)
+    return Check(_said(name), float(value), "<", float(limit), counterexample=counterexample)
 
 
-def above(name: Localized, value: float, limit: float, *, counterexample: bool = False) -> Check:
+def above(name: Name, value: float, limit: float, *, counterexample: bool = False) -> Check:
     """Value > limit.
 
     >>> above(Localized("gain", "利得"), 2.0, 1.0).holds
     True
     """
-    return Check(name, float(value), ">", float(limit), counterexample=counterexample)
+    return Check(_said(name), float(value), ">", float(limit), counterexample=counterexample)
 
 
-def shown(name: Localized, value: float) -> Check:
+def shown(name: Name, value: float) -> Check:
     """A figure that is reported and decides nothing.
 
     >>> shown(Localized("seconds", "秒"), 12.5).holds
     True
     """
-    return Check(name, float(value), "shown")
+    return Check(_said(name), float(value), "shown")
+
+
+def _said(name: Name) -> Localized:
+    return translated(name) if isinstance(name, str) else name
 
 
 @dataclass(frozen=True)

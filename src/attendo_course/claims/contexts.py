@@ -12,11 +12,11 @@ from torch import Tensor
 
 from attendo.display.charts import Picture
 from attendo.model_config import Positions
-from attendo.models import EncoderClassifier, MaskedLM, ModelConfig
+from attendo.models import EncoderClassifier, MaskedLM
 from attendo.nn.layers import pool
 from attendo_course.book import translated
 from attendo_course.claims.claim import Check, Finding, above, below, equals, shown
-from attendo_course.claims.samples import built, largest
+from attendo_course.claims.samples import built, largest, small_config
 
 WORDS = ("river", "savings", "dog", "man", "bank", "floods", "lends", "bites")
 ABOUT_BANKS = ("river bank floods", "savings bank lends", "river bank lends", "dog bites bank")
@@ -28,18 +28,8 @@ def _sentence(text: str) -> Int[Tensor, "1 len"]:
 
 
 def _model_of_words(positions: Positions) -> MaskedLM:
-    config = ModelConfig(
-        architecture="masked",
-        vocab_size=len(WORDS),
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=2,
-        n_decoder_layers=0,
-        dropout=0.0,
-        max_len=8,
-        positions=positions,
-    )
+    blocks = {"n_encoder_layers": 2, "n_decoder_layers": 0}
+    config = small_config(len(WORDS), 8, architecture="masked", positions=positions, **blocks)
     return built(lambda: MaskedLM(config)).requires_grad_(False)
 
 
@@ -71,20 +61,15 @@ def words_in_context(positions: Positions = "sinusoidal") -> Finding:
             _at(states, one, word) - _at(reversed_states, other, word) for word in ("dog", "bites", "man")
         ]
         pairs[name] = [vector.norm().item() for vector in moved]
-    same = translated("static: |bank by the river - bank of savings|")
-    differ = translated("hidden: |bank by the river - bank of savings|")
-    cosine = translated("hidden: their cosine")
     context = translated("no positions: |bank by the river - bank of savings|")
-    bag = translated("static: |mean of 'dog bites man' - of 'man bites dog'|")
-    ordered = translated("with positions: least |word - same word, reversed|")
     unordered = translated("no positions: largest |word - same word, reversed|")
     checks = (
-        equals(same, largest(static[0] - static[1]), 0.0, 0.0),
-        above(differ, (hidden[0] - hidden[1]).norm().item(), 1.0),
-        shown(cosine, F.cosine_similarity(hidden[0], hidden[1], dim=0).item()),
+        equals("static: |bank by the river - bank of savings|", largest(static[0] - static[1]), 0.0, 0.0),
+        above("hidden: |bank by the river - bank of savings|", (hidden[0] - hidden[1]).norm().item(), 1.0),
+        shown("hidden: their cosine", F.cosine_similarity(hidden[0], hidden[1], dim=0).item()),
         above(context, (without[0] - without[1]).norm().item(), 1.0),
-        below(bag, largest(bags[0] - bags[1]), 1e-12),
-        above(ordered, min(pairs["with"]), 0.1),
+        below("static: |mean of 'dog bites man' - of 'man bites dog'|", largest(bags[0] - bags[1]), 1e-12),
+        above("with positions: least |word - same word, reversed|", min(pairs["with"]), 0.1),
         below(unordered, max(pairs["none"]), 1e-12, counterexample=True),
     )
     units = F.normalize(torch.stack(hidden), dim=-1)
@@ -128,18 +113,8 @@ def trained_encoder(steps: int = 60, seed: int = 0) -> EncoderClassifier:
     """
     from attendo.training.losses import token_losses  # a claim that is only listed loads no training
 
-    config = ModelConfig(
-        architecture="classifier",
-        vocab_size=LETTERS,
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=2,
-        n_decoder_layers=0,
-        dropout=0.0,
-        max_len=128,
-        n_classes=2,
-    )
+    blocks = {"n_encoder_layers": 2, "n_decoder_layers": 0}
+    config = small_config(LETTERS, 128, architecture="classifier", n_classes=2, **blocks)
     model, texts = built(lambda: EncoderClassifier(config), seed), _texts(seed + 1)
     targets = has_more_early_letters(texts)
     for _ in range(steps):
@@ -199,7 +174,6 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         first.append(probe_accuracy(_flat(rows), texts.flatten(), _flat(new), fresh.flatten()))
         pooled = pool(rows, "mean"), pool(new, "mean")
         mean.append(probe_accuracy(pooled[0], texts[:, 0], pooled[1], fresh[:, 0]))
-    trained = translated("its own task: accuracy on new texts")
     names = (
         translated("probe, the letter itself: accuracy, chance .17"),
         translated("probe, its place: accuracy, chance .13"),
@@ -213,13 +187,12 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
         equals(translated("text of {t}: vectors in memory", t=t), n, t, 0.0)
         for t, n in ((t, memory(_texts(31, t)).shape[1]) for t in (1, 8, 128))
     ]
-    checks.append(above(trained, accuracy, 0.9))
+    checks.append(above("its own task: accuracy on new texts", accuracy, 0.9))
     checks += [
         above(name, value, least)
         for name, value, least in zip(names, (own, place, left, neighbor), (0.9, 0.3, 0.25, 0.9), strict=True)
     ]
-    faded = translated("its place: accuracy before - after training")
-    checks.append(above(faded, before - place, 0.1))
+    checks.append(above("its place: accuracy before - after training", before - place, 0.1))
     checks += [above(longest, first[-1], 0.9), below(one, mean[-1], 0.35, counterexample=True)]
     title = translated("accuracy of the probe by length of text")
     values = np.array([first, mean])
@@ -227,7 +200,4 @@ def memory_serves_other_tasks(read: Read = _as_it_is, steps: int = 60) -> Findin
     return Finding(tuple(checks), Picture("curves", title, values, ("each vector", "one mean"), labels))
 
 
-CLAIMS = {
-    "C16": words_in_context,
-    "C26": memory_serves_other_tasks,
-}
+CLAIMS = {"C16": words_in_context, "C26": memory_serves_other_tasks}

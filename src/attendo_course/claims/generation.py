@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attendo.display.charts import Picture
-from attendo.models import DecoderLM, EncoderDecoder, ModelConfig
+from attendo.models import DecoderLM, EncoderDecoder
 from attendo.nn.cache import DecoderCache
 from attendo.nn.masks import Mask
 from attendo_course.book import translated
@@ -27,6 +27,7 @@ from attendo_course.claims.samples import (
     normal,
     numbered,
     random_attention,
+    small_config,
     unrolled,
 )
 
@@ -53,33 +54,13 @@ def shift_right(x: Float[Tensor, "batch len d"]) -> Float[Tensor, "batch len d"]
 
 
 def _language_model() -> DecoderLM:
-    config = ModelConfig(
-        architecture="decoder",
-        vocab_size=VOCAB,
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=0,
-        n_decoder_layers=2,
-        dropout=0.0,
-        max_len=32,
-    )
+    config = small_config(VOCAB, 32, architecture="decoder", n_encoder_layers=0, n_decoder_layers=2)
     return built(lambda: DecoderLM(config)).requires_grad_(False)
 
 
 def _translator() -> EncoderDecoder:
-    config = ModelConfig(
-        vocab_size=VOCAB,
-        d_model=16,
-        d_ff=32,
-        n_heads=2,
-        n_encoder_layers=2,
-        n_decoder_layers=2,
-        dropout=0.0,
-        max_len=32,
-        pad_id=BEGIN,  # its embedding is 0, as what shift_right puts first
-        tie="none",
-    )
+    # the embedding of padding is 0, as what shift_right puts first
+    config = small_config(VOCAB, 32, n_encoder_layers=2, n_decoder_layers=2, pad_id=BEGIN, tie="none")
     model = built(lambda: EncoderDecoder(config), 60).requires_grad_(False)
     model.output_proj.weight.mul_(3.0)  # surer than random weights are: its texts have several words, and end
     return model
@@ -138,25 +119,19 @@ def positions_do_not_wait(layer: Layer | None = None, n: int = 64, d: int = 32) 
         step, model.start(1, 16), [16], DecodingConfig(beam=1), SpecialIds(bos_id=BEGIN, eos_id=END)
     )
     generated = len(found[0].token_log_probs)
-    stack = translated("causal stack: |all at once - each prefix by itself|")
-    steps = translated("layer: steps in a row, 2n more than n")
-    recurrent = translated("RNN: steps in a row, 2n / n")
-    waits = translated("generating: calls per token")
-    once = translated("one call, {n} positions: ms", n=n)
     calls = translated("{n} calls, one position: ms", n=n)
-    loop = translated("RNN, {n} steps: ms", n=n)
     with torch.no_grad():
         times = (
-            shown(once, _milliseconds(lambda: layer(x, x))),
+            shown(translated("one call, {n} positions: ms", n=n), _milliseconds(lambda: layer(x, x))),
             shown(calls, _milliseconds(lambda: [layer(x[:, t : t + 1], x) for t in range(n)])),
-            shown(loop, _milliseconds(lambda: unrolled(cell, x[0]))),
+            shown(translated("RNN, {n} steps: ms", n=n), _milliseconds(lambda: unrolled(cell, x[0]))),
         )
     checks = (
-        below(translated("|one call - n calls|"), largest(together - alone), 1e-12),
-        below(stack, largest(at_once[0] - prefixes), 1e-12),
-        equals(steps, chains[0][-1] - chains[0][-2], 0, 0.0),
-        equals(recurrent, chains[1][-1] / chains[1][-2], 2.0, 0.1),
-        equals(waits, step.calls / generated, 1.0, 0.0, counterexample=True),
+        below("|one call - n calls|", largest(together - alone), 1e-12),
+        below("causal stack: |all at once - each prefix by itself|", largest(at_once[0] - prefixes), 1e-12),
+        equals("layer: steps in a row, 2n more than n", chains[0][-1] - chains[0][-2], 0, 0.0),
+        equals("RNN: steps in a row, 2n / n", chains[1][-1] / chains[1][-2], 2.0, 0.1),
+        equals("generating: calls per token", step.calls / generated, 1.0, 0.0, counterexample=True),
         *times,
     )
     title = translated("longest chain of operations by the number of positions")
@@ -229,26 +204,19 @@ def targets_or_prediction(shift: Shift = shift_right, n: int = 9, limit: int = 1
     written = [*greedy.token_ids, *([END] if greedy.finished else [])]
     anew = _greedy_by_recomputing(model, src, limit)
     log_prob = _taught_log_prob(model, src, written)
-    zeros = translated("shift: largest entry at place 1")
-    rest = translated("shift: |x'[2:] - x[:n-1]|")
-    begin = translated("logits: |shifted embeddings - begin id in front|")
     cached = translated("targets given: |all at once - step by step on a cache|")
-    future = translated("logits 1..t, another target t: change")
     leak = translated("no shift: logits t, another target t: change")
-    same = translated("predicted: tokens that differ, beam 1 and recomputed")
-    taught_again = translated("its log-probability: |cached - as targets|")
-    wider = translated("log-probability of the text: beam 4 - beam 1")
     checks = (
-        equals(zeros, largest(shift(embedded)[:, 0]), 0.0, 0.0),
-        equals(rest, largest(shift(embedded)[:, 1:] - embedded[:, :-1]), 0.0, 0.0),
-        below(begin, largest(taught - model(src, fed)), 1e-12),
+        equals("shift: largest entry at place 1", largest(shift(embedded)[:, 0]), 0.0, 0.0),
+        equals("shift: |x'[2:] - x[:n-1]|", largest(shift(embedded)[:, 1:] - embedded[:, :-1]), 0.0, 0.0),
+        below("logits: |shifted embeddings - begin id in front|", largest(taught - model(src, fed)), 1e-12),
         below(cached, largest(taught - _step_by_step(model, src, fed)), 1e-12),
-        equals(future, largest(moves.tril()), 0.0, 0.0),
+        equals("logits 1..t, another target t: change", largest(moves.tril()), 0.0, 0.0),
         above(leak, min(map(largest, leaks)), 0.1, counterexample=True),
-        equals(same, _differing(written, anew), 0, 0.0),
-        above(translated("tokens of that text"), len(set(written)), 3.0),
-        below(taught_again, abs(log_prob - greedy.log_prob), 1e-10),
-        above(wider, beam.log_prob - greedy.log_prob, 0.0),
+        equals("predicted: tokens that differ, beam 1 and recomputed", _differing(written, anew), 0, 0.0),
+        above("tokens of that text", len(set(written)), 3.0),
+        below("its log-probability: |cached - as targets|", abs(log_prob - greedy.log_prob), 1e-10),
+        above("log-probability of the text: beam 4 - beam 1", beam.log_prob - greedy.log_prob, 0.0),
     )
     title = translated("change of logits t (row) as target s (column) changes")
     return Finding(checks, Picture("matrix", title, moves.T.numpy(), numbered("t", n), numbered("s", n)))
@@ -258,7 +226,4 @@ def _differing(first: list[int], second: list[int]) -> int:
     return sum(a != b for a, b in zip_longest(first, second))
 
 
-CLAIMS = {
-    "C15": positions_do_not_wait,
-    "C23": targets_or_prediction,
-}
+CLAIMS = {"C15": positions_do_not_wait, "C23": targets_or_prediction}

@@ -114,21 +114,13 @@ def shifting_rotates(
     product = m[a].T @ m[a] - torch.eye(d_model, dtype=torch.float64)
     odd = translated("d = 1: PE[0] = 0, so M PE[0] = 0, but PE[1] =")
     checks = (
-        below(translated("sin (p+k)ω: largest deviation"), largest(sine_law), 1e-12),
-        below(
-            translated("cos (p+k)ω: largest deviation"),
-            largest(cosine_law),
-            1e-12,
-        ),
-        below(translated("largest |M_k PE[p] - PE[p+k]|"), moved, 1e-12),
-        below(translated("largest |MᵀM - I|"), largest(product), 1e-12),
-        below(
-            translated("largest |M_a M_b - M_(a+b)|"),
-            largest(m[a] @ m[b] - m[a + b]),
-            1e-12,
-        ),
-        equals(translated("M_1[0, 0] = cos 1"), m[1][0, 0].item(), 0.540302, 5e-7),
-        equals(translated("M_1[0, 1] = sin 1"), m[1][0, 1].item(), 0.841471, 5e-7),
+        below("sin (p+k)ω: largest deviation", largest(sine_law), 1e-12),
+        below("cos (p+k)ω: largest deviation", largest(cosine_law), 1e-12),
+        below("largest |M_k PE[p] - PE[p+k]|", moved, 1e-12),
+        below("largest |MᵀM - I|", largest(product), 1e-12),
+        below("largest |M_a M_b - M_(a+b)|", largest(m[a] @ m[b] - m[a + b]), 1e-12),
+        equals("M_1[0, 0] = cos 1", m[1][0, 0].item(), 0.540302, 5e-7),
+        equals("M_1[0, 1] = sin 1", m[1][0, 1].item(), 0.841471, 5e-7),
         equals(odd, encode(torch.tensor(1), 1).item(), 0.841471, 5e-7, counterexample=True),
     )
     small = shift_matrix(5, 8, dtype=torch.float64).numpy()
@@ -151,10 +143,9 @@ def only_distance_counts(encode: Encode = sines_and_cosines, n: int = 64) -> Fin
     products = {d: encode(distances, d) @ encode(torch.tensor(0), d) for d in (128, 512)}
     sums = (distances[:, None] * frequencies(64, 128)).cos().sum(-1)
     spread = translated("same distance: largest difference of the products")
-    formula = translated("largest |PE[0]·PE[k] - Σ cos kω_i|")
     checks = [
         below(spread, spread_by_distance(encode(torch.arange(n), 128)), 1e-12),
-        below(formula, largest(products[128] - sums), 1e-12),
+        below("largest |PE[0]·PE[k] - Σ cos kω_i|", largest(products[128] - sums), 1e-12),
     ]
     for k, expected in enumerate((64.0, 62.094, 57.382, 52.186)):
         name = f"d = 128: PE[p]·PE[p+{k}]"
@@ -182,17 +173,12 @@ def sines_alone_lose_it(encode: Encode = sines_alone, d_model: int = 64, n: int 
     rows = encode(torch.arange(n), d_model)
     both = sines_and_cosines(torch.arange(n), 2 * d_model)
     lengths = rows.square().sum(-1)
-    spread = translated("same distance: largest difference of the products")
-    cured = translated("sines and cosines: the same difference")
-    nothing = translated("|PE[0]|²: M_k PE[0] = 0 for every M_k")
-    something = translated("|PE[1]|²: what M_1 PE[0] should have")
-    varying = translated("|PE[p]|²: greatest - least")
     checks = (
-        equals(spread, spread_by_distance(rows), 20.38, 5e-3),
-        below(cured, spread_by_distance(both), 1e-12),
-        equals(nothing, lengths[0].item(), 0.0, 0.0),
-        above(something, lengths[1].item(), 1.0),
-        above(varying, float(lengths.max() - lengths.min()), 1.0),
+        equals("same distance: largest difference of the products", spread_by_distance(rows), 20.38, 5e-3),
+        below("sines and cosines: the same difference", spread_by_distance(both), 1e-12),
+        equals("|PE[0]|²: M_k PE[0] = 0 for every M_k", lengths[0].item(), 0.0, 0.0),
+        above("|PE[1]|²: what M_1 PE[0] should have", lengths[1].item(), 1.0),
+        above("|PE[p]|²: greatest - least", float(lengths.max() - lengths.min()), 1.0),
     )
     curves = torch.stack([(rows[:-1] * rows[1:]).sum(-1), (both[:-1] * both[1:]).sum(-1)])
     title = translated("PE[p]·PE[p+1] by p")
@@ -212,19 +198,13 @@ def heat_map(draw: Callable[[int, int], Float[np.ndarray, "d_model max_len"]] = 
     table = sines_and_cosines(torch.arange(64), 128).numpy()
     fits = array.shape == (128, 64)
     apart = float(np.abs(array - table.T).max()) if fits else math.nan
-    lengths = translated("largest | |PE[p]|² - d/2 |")
     checks = [
-        equals(translated("rows: dimensions"), array.shape[0], 128, 0.0),
-        equals(translated("columns: positions"), array.shape[1], 64, 0.0),
-        equals(translated("largest |array - PEᵀ|"), apart, 0.0, 0.0),
-        below(lengths, float(np.abs(np.square(array).sum(0) - 64.0).max()), 1e-12),
-        equals(translated("largest entry, end of the bar"), array.max(), 1.0),
-        equals(
-            translated("least entry, end of the bar"),
-            array.min(),
-            -1.0,
-            1e-3,
-        ),
+        equals("rows: dimensions", array.shape[0], 128, 0.0),
+        equals("columns: positions", array.shape[1], 64, 0.0),
+        equals("largest |array - PEᵀ|", apart, 0.0, 0.0),
+        below("largest | |PE[p]|² - d/2 |", float(np.abs(np.square(array).sum(0) - 64.0).max()), 1e-12),
+        equals("largest entry, end of the bar", array.max(), 1.0),
+        equals("least entry, end of the bar", array.min(), -1.0, 1e-3),
     ]
     for dimension, expected in enumerate((0.841471, 0.540302, 0.761720, 0.647906)):
         name = f"PE[1, {dimension}]"
@@ -248,22 +228,15 @@ def longest_wave_falls_short(encode: Encode = sines_and_cosines, d_model: int = 
     gap_at_many = limit - float(2 * math.pi / frequencies(many // 2, many)[-1])
     before, after = encode(torch.tensor([30305, 30306]), d_model)[:, d_model - 2].tolist()
     formula = 2 * math.pi * 10000.0 ** ((d_model - 2) / d_model)
-    ratio = translated("neighbors: largest |ratio - 10000^(2/d)|")
-    quotient = translated("longest / (2π·10000^((d-2)/d))")
-    missing = translated("62832 = 2π·10000, less the longest")
     checks = (
-        equals(translated("shortest wavelength, 2π"), waves[0].item(), 2 * math.pi),
-        equals(translated("longest wavelength"), waves[-1].item(), 60611.0, 0.5),
-        equals(quotient, waves[-1].item() / formula, 1.0, 1e-12),
-        below(ratio, largest(ratios - 10000.0 ** (2 / d_model)), 1e-12),
-        above(translated("slowest sine, p = 30305 < λ/2"), before, 0.0),
-        below(translated("slowest sine, p = 30306 > λ/2"), after, 0.0),
-        above(missing, limit - waves[-1].item(), 2000.0, counterexample=True),
-        below(
-            translated("d = 1,000,000: 62832 less the longest"),
-            gap_at_many,
-            2.0,
-        ),
+        equals("shortest wavelength, 2π", waves[0].item(), 2 * math.pi),
+        equals("longest wavelength", waves[-1].item(), 60611.0, 0.5),
+        equals("longest / (2π·10000^((d-2)/d))", waves[-1].item() / formula, 1.0, 1e-12),
+        below("neighbors: largest |ratio - 10000^(2/d)|", largest(ratios - 10000.0 ** (2 / d_model)), 1e-12),
+        above("slowest sine, p = 30305 < λ/2", before, 0.0),
+        below("slowest sine, p = 30306 > λ/2", after, 0.0),
+        above("62832 = 2π·10000, less the longest", limit - waves[-1].item(), 2000.0, counterexample=True),
+        below("d = 1,000,000: 62832 less the longest", gap_at_many, 2.0),
     )
     title = translated("log₁₀ of the wavelength λ_i by i")
     labels = tuple(str(i) for i in range(d_model // 2))

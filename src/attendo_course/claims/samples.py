@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attendo.model_config import ModelConfig
 from attendo.nn.attention import Attention
 
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
@@ -51,6 +52,16 @@ def unrolled(
         h = cell(row, h)
         states.append(h)
     return torch.stack(states)
+
+
+def small_config(vocab_size: int, max_len: int, **settings: Any) -> ModelConfig:
+    """Of a model of width 16 with two heads and without dropout; settings: by their names in `ModelConfig`.
+
+    >>> small_config(9, 8, n_encoder_layers=2, n_decoder_layers=2).d_ff
+    32
+    """
+    sizes = {"d_model": 16, "d_ff": 32, "n_heads": 2, "dropout": 0.0}
+    return ModelConfig(vocab_size=vocab_size, max_len=max_len, **sizes, **settings)
 
 
 def changed(token_ids: Tensor, place: int, by: int, vocab: int) -> Tensor:

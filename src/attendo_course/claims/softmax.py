@@ -14,6 +14,7 @@ from attendo.display.charts import Picture
 from attendo.nn.attention import masked_softmax
 from attendo_course.book import translated
 from attendo_course.claims.claim import Finding, above, below, equals
+from attendo_course.claims.samples import largest
 from attendo_course.lookup import edit_weights, levenshtein
 
 EditWeights = Callable[[Sequence[str], Sequence[str], float], Float[Tensor, "queries keys"]]
@@ -54,40 +55,20 @@ def edit_distance_look_up(weights_of: EditWeights = edit_weights) -> Finding:
     found = (weights_of(keys, keys, math.inf) @ values == values).sum()
     curves = torch.cat([weights_of([MISSPELT], keys, beta) for beta in BETAS])
     uniform = weights_of([MISSPELT], keys, 0.0)
+    first = translated("weight of {keys[0]} for {MISSPELT}, β = 2", keys=keys, MISSPELT=MISSPELT)
+    tied = translated("largest weight for {BETWEEN}, β = 1000", BETWEEN=BETWEEN)
+    even = translated("β = 0: distance from 1/{n_keys}", n_keys=len(keys))
+    log_odds = 2.0 * (distances - distances[:, None])
+    cold = weights_of([MISSPELT], keys, 40.0)[0, 0]
+    half = weights_of([BETWEEN], keys, 1000.0).max()
     checks = (
-        equals(translated("sum of the weights"), float(weights.sum()), 1.0),
-        below(
-            translated("|ln(a_i/a_j) - β(d_j - d_i)| at most"),
-            float((odds - 2.0 * (distances - distances[:, None])).abs().max()),
-            1e-10,
-        ),
-        equals(
-            translated("keys found exactly at β = ∞"),
-            float(found),
-            len(keys),
-            0.0,
-        ),
-        below(
-            translated("β = 0: distance from 1/{n_keys}", n_keys=len(keys)),
-            float((uniform - 1 / len(keys)).abs().max()),
-            1e-12,
-        ),
-        above(
-            translated("weight of {keys[0]} for {MISSPELT}, β = 2", keys=keys, MISSPELT=MISSPELT),
-            float(weights[0]),
-            0.8,
-        ),
-        below(
-            translated("its distance from 1 at β = 40"),
-            1.0 - float(weights_of([MISSPELT], keys, 40.0)[0, 0]),
-            1e-12,
-        ),
-        equals(
-            translated("largest weight for {BETWEEN}, β = 1000", BETWEEN=BETWEEN),
-            float(weights_of([BETWEEN], keys, 1000.0).max()),
-            0.5,
-            counterexample=True,
-        ),
+        equals("sum of the weights", float(weights.sum()), 1.0),
+        below("|ln(a_i/a_j) - β(d_j - d_i)| at most", largest(odds - log_odds), 1e-10),
+        equals("keys found exactly at β = ∞", float(found), len(keys), 0.0),
+        below(even, largest(uniform - 1 / len(keys)), 1e-12),
+        above(first, float(weights[0]), 0.8),
+        below("its distance from 1 at β = 40", 1.0 - float(cold), 1e-12),
+        equals(tied, float(half), 0.5, counterexample=True),
     )
     picture = Picture(
         "curves",
@@ -160,35 +141,29 @@ def slides_numbers_are_no_softmax(printed: Sequence[float] = SLIDE) -> Finding:
     found, temperatures = softmax_at(1.0), implied_temperatures(printed)
     nearest = nearest_temperature(printed)
     near = softmax_at(nearest)
-    checks = [equals(translated("sum of the softmax"), found.sum(), 1.0)]
+    checks = [equals("sum of the softmax", found.sum(), 1.0)]
     for score, value, (expected, digits) in zip(SCORES, found, WEIGHTS, strict=True):
         name = translated("weight of the score {score:g}", score=score)
         checks.append(equals(name, value, expected, digits))
-    total = translated("slides: sum of the numbers")
     far = translated("slides: largest difference from the softmax")
     pairs = translated("slides: temperatures that pairs imply, largest / least")
-    temperature = translated("nearest temperature")
     distance = translated("its largest difference from the slides")
     checks += [
-        equals(total, sum(printed), 1.0),
+        equals("slides: sum of the numbers", sum(printed), 1.0),
         above(far, np.abs(found - printed).max(), 0.5, counterexample=True),
         above(pairs, max(temperatures) / min(temperatures), 4.0, counterexample=True),
-        equals(temperature, nearest, 9.3, 0.05),
+        equals("nearest temperature", nearest, 9.3, 0.05),
         above(distance, np.abs(near - printed).max(), 0.05, counterexample=True),
     ]
     for score, value, expected in zip(SCORES, near, (0.249, 0.162, 0.061, 0.528), strict=True):
         name = translated("nearest temperature: weight of the score {score:g}", score=score)
         checks.append(equals(name, value, expected, 5e-4))
     falling = np.diff([softmax_at(t)[3] for t in (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)])
-    hotter = translated("largest change of the top weight as T doubles")
-    checks.append(below(hotter, falling.max(), 0.0))
+    checks.append(below("largest change of the top weight as T doubles", falling.max(), 0.0))
     title = translated("T = 1; the nearest temperature; the slides")
     rows = ("T = 1", f"T = {nearest:.1f}", "slides")
     values = np.stack([found, near, np.asarray(printed)])
     return Finding(tuple(checks), Picture("matrix", title, values, rows, tuple(f"{s:g}" for s in SCORES)))
 
 
-CLAIMS = {
-    "C27": edit_distance_look_up,
-    "C17": slides_numbers_are_no_softmax,
-}
+CLAIMS = {"C27": edit_distance_look_up, "C17": slides_numbers_are_no_softmax}

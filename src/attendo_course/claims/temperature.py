@@ -84,12 +84,10 @@ def products_spread_with_dimension(
         scaled = attention_scores(a, b).square().mean().item()
         spread = 4.0 * math.sqrt(2 * d * d + 6 * d)
         error, both_errors = spread / math.sqrt(draws), spread * math.sqrt(1 / draws + 1 / 200_000)
-        plain = translated("D = {d}: mean of (aᵀb)², D expected", d=d)
         again = translated("D = {d}: the same, beside another sample's", d=d)
-        unit = translated("D = {d}: mean of (aᵀb/√D)²", d=d)
-        checks.append(equals(plain, mean, d, error))
+        checks.append(equals(translated("D = {d}: mean of (aᵀb)², D expected", d=d), mean, d, error))
         checks.append(equals(again, mean, other, both_errors))
-        checks.append(equals(unit, scaled, 1.0, error / d))
+        checks.append(equals(translated("D = {d}: mean of (aᵀb/√D)²", d=d), scaled, 1.0, error / d))
     title = translated("mean of the first N values of (aᵀb)²/D, N in equal ratios")
     labels = tuple(f"N = {n:,}" for n in counts)
     rows = tuple(f"D = {d}" for d in dimensions)
@@ -123,15 +121,12 @@ def root_keeps_temperature(
             plain = translated("d = {d}, qᵀk: mean of the largest weight", d=d)
             root = translated("d = {d}, qᵀk/√d: mean of the largest weight", d=d)
             checks += [equals(plain, pair[0], known[d][0], 0.015), equals(root, pair[1], known[d][1], 0.015)]
-    low = translated("least standard deviation of qᵀk/√d")
-    high = translated("largest standard deviation of qᵀk/√d")
     ones = {d: torch.ones(1, d, dtype=torch.float64) for d in (4, 512)}
     same = {d: attention_scores(one, one).item() for d, one in ones.items()}
-    length = translated("length of (1, ..., 1), d = 512: √512")
     checks += [
-        equals(low, min(deviations), 1.0, 0.02),
-        equals(high, max(deviations), 1.0, 0.02),
-        equals(length, ones[512].norm().item(), math.sqrt(512)),
+        equals("least standard deviation of qᵀk/√d", min(deviations), 1.0, 0.02),
+        equals("largest standard deviation of qᵀk/√d", max(deviations), 1.0, 0.02),
+        equals("length of (1, ..., 1), d = 512: √512", ones[512].norm().item(), math.sqrt(512)),
     ]
     for d, score in same.items():
         name = translated("q = k = (1, ..., 1), d = {d}: qᵀk/√d", d=d)
@@ -157,29 +152,20 @@ def hard_and_soft(weigh: Tempered = tempered, seed: int = 0) -> Finding:
     nonzero = hard.count_nonzero(-1)
     far = weigh(torch.tensor([[1e4, 0.0]], dtype=torch.float64), 1.0)
     at_argmax = hard.gather(-1, scores.argmax(-1, keepdim=True))
-    alike = translated("β = 0: largest |a_i - 1/n|")
     tends = translated("β = 1000, s = (1, .5, .2): |soft - hard|")
-    least = translated("hard: least ‖a‖₀")
-    most = translated("hard: largest ‖a‖₀")
-    top = translated("hard: least weight at the highest score")
-    unit = translated("soft: largest |‖a‖₁ - 1|")
-    twenty = translated("β = 20, s = (1, .5, .2): first weight")
-    stable = translated("s = (10000, 0): first weight, no NaN")
     five, signed = torch.tensor([5.0, 0.0, 0.0]), torch.tensor([0.75, -0.25, 0.0])
-    zero_norm = translated("(5, 0, 0) has ‖a‖₀ = 1; its sum")
-    one_norm = translated("(¾, -¼, 0) has ‖a‖₁ = 1; its sum")
     checks = (
-        equals(least, nonzero.min().item(), 1.0, 0.0),
-        equals(most, nonzero.max().item(), 1.0, 0.0),
-        equals(top, at_argmax.min().item(), 1.0, 0.0),
-        below(unit, largest(soft.norm(p=1, dim=-1) - 1.0), 1e-12),
-        above(translated("soft: least weight"), soft.min().item(), 0.0),
-        equals(twenty, weigh(three, 20.0)[0, 0].item(), 0.99995, 5e-6),
-        below(alike, largest(weigh(scores, 0.0) - 1.0 / 7.0), 1e-12),
+        equals("hard: least ‖a‖₀", nonzero.min().item(), 1.0, 0.0),
+        equals("hard: largest ‖a‖₀", nonzero.max().item(), 1.0, 0.0),
+        equals("hard: least weight at the highest score", at_argmax.min().item(), 1.0, 0.0),
+        below("soft: largest |‖a‖₁ - 1|", largest(soft.norm(p=1, dim=-1) - 1.0), 1e-12),
+        above("soft: least weight", soft.min().item(), 0.0),
+        equals("β = 20, s = (1, .5, .2): first weight", weigh(three, 20.0)[0, 0].item(), 0.99995, 5e-6),
+        below("β = 0: largest |a_i - 1/n|", largest(weigh(scores, 0.0) - 1.0 / 7.0), 1e-12),
         below(tends, largest(weigh(three, 1000.0) - weigh(three, math.inf)), 1e-12),
-        equals(stable, far[0, 0].item(), 1.0),
-        above(zero_norm, five.sum().item(), 1.0, counterexample=True),
-        below(one_norm, signed.sum().item(), 1.0, counterexample=True),
+        equals("s = (10000, 0): first weight, no NaN", far[0, 0].item(), 1.0),
+        above("(5, 0, 0) has ‖a‖₀ = 1; its sum", five.sum().item(), 1.0, counterexample=True),
+        below("(¾, -¼, 0) has ‖a‖₁ = 1; its sum", signed.sum().item(), 1.0, counterexample=True),
     )
     betas = np.geomspace(0.1, 100.0, 31)
     curves = np.stack([weigh(three, float(beta))[0].numpy() for beta in betas], axis=1)
@@ -213,23 +199,16 @@ def saturation_stops_the_gradient(
     betas = [*np.geomspace(0.1, 100.0, 31).tolist(), math.inf]
     sizes = [largest(jacobian(tempered(three, beta)[0])) for beta in betas]
     half = jacobian(torch.full((2,), 0.5, dtype=torch.float64))
-    exact = translated("largest |y_i(δ_ij - y_j) - automatic|")
-    divided = translated("largest |y_i(δ_ij - y_j) - finite difference|")
-    greatest = translated("y = (½, ½): the largest entry there can be")
-    steep = translated("β = 100, s = (1, .5, .2): largest entry")
-    loss = translated("cross-entropy: largest |∂L/∂s - (y - t)|")
-    stuck = translated("s = (40, 0): largest entry")
-    pulled = translated("s = (40, 0), t = (0, 1): first entry of ∂L/∂s")
     checks = (
-        below(exact, largest(found - automatic), 1e-12),
-        below(divided, largest(found - finite), 1e-10),
-        below(translated("largest |row sum|"), largest(found.sum(-1)), 1e-12),
-        equals(greatest, half[0, 0].item(), 0.25),
-        below(steep, sizes[-2], 1e-20),
-        equals(translated("β = ∞: largest entry"), sizes[-1], 0.0, 0.0),
-        below(loss, largest(gradient - (weights - unit[last])), 1e-12),
-        below(stuck, largest(jacobian(masked_softmax(wrong)[0])), 1e-16),
-        equals(pulled, pull[0, 0].item(), 1.0, 1e-12),
+        below("largest |y_i(δ_ij - y_j) - automatic|", largest(found - automatic), 1e-12),
+        below("largest |y_i(δ_ij - y_j) - finite difference|", largest(found - finite), 1e-10),
+        below("largest |row sum|", largest(found.sum(-1)), 1e-12),
+        equals("y = (½, ½): the largest entry there can be", half[0, 0].item(), 0.25),
+        below("β = 100, s = (1, .5, .2): largest entry", sizes[-2], 1e-20),
+        equals("β = ∞: largest entry", sizes[-1], 0.0, 0.0),
+        below("cross-entropy: largest |∂L/∂s - (y - t)|", largest(gradient - (weights - unit[last])), 1e-12),
+        below("s = (40, 0): largest entry", largest(jacobian(masked_softmax(wrong)[0])), 1e-16),
+        equals("s = (40, 0), t = (0, 1): first entry of ∂L/∂s", pull[0, 0].item(), 1.0, 1e-12),
     )
     title = translated("largest |∂y_i/∂s_j| by β, scores 1, .5, .2")
     labels = tuple(f"{beta:.2g}" for beta in betas[:-1])

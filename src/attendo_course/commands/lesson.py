@@ -15,13 +15,13 @@ import typer
 from attendo.cli.options import Spoken
 from attendo.cli.reporting import say
 from attendo.display.formats import duration
-from attendo.display.i18n import Localized
 from attendo.display.progress import ProgressLine
 from attendo.display.tables import WIDTH, table_lines
+from attendo_course.book import passage
 
 if TYPE_CHECKING:
     from attendo.display.i18n import Language
-    from attendo_course.lessons.lesson import Cell, Lesson, Piece, Table
+    from attendo_course.lessons.lesson import Cell, Lesson, Piece
 
 
 def lesson(
@@ -91,21 +91,13 @@ def quick_look(pieces: Iterable[Piece], effort: float) -> Iterator[Piece]:
     for piece in pieces:
         if isinstance(piece, Table) and not warned:
             warned = True
-            yield Localized(
-                f"--effort {effort:g}: the models below are trained for {effort:.0%} of the lesson's steps only."
-                " Differences between them may mean nothing.",
-                f"--effort {effort:g}：以下のモデルは、本来のステップ数の {effort:.0%} しか学習していない。"
-                "モデルの差に意味があるとは限らない。",
-            )
+            yield passage("lesson.quick_look", effort=effort)
         if isinstance(piece, Conclusion):
             held_back = True
         else:
             yield piece
     if held_back:
-        yield Localized(
-            "What the figures show is said of models trained to the end: leave --effort out.",
-            "数値から言えることは、最後まで学習したときに表示する（--effort をつけない）。",
-        )
+        yield passage("lesson.quick_look-2")
 
 
 def waiting(pieces: Iterator[Piece], cpu_minutes: float) -> Iterator[Piece]:
@@ -168,18 +160,15 @@ def _piece_json(piece: Piece, language: Language) -> dict[str, Any]:
 
     match piece:
         case Table():
-            return {"table": _table_json(piece, language)}
+            heads = [head.text(language) for head in piece.columns]
+            rows = [[_cell(cell, language) for cell in row] for row in piece.rows]
+            title = piece.title.text(language)
+            return {"table": {"name": piece.name, "title": title, "columns": heads, "rows": rows}}
         case Picture():
             facts = {"kind": piece.kind, "title": piece.title.text(language), "rows": piece.rows}
             return {"picture": facts | {"columns": piece.columns, "values": piece.values.tolist()}}
         case Conclusion(words) | words:
             return {"text": words.text(language)}
-
-
-def _table_json(table: Table, language: Language) -> dict[str, Any]:
-    heads = [head.text(language) for head in table.columns]
-    rows = [[_cell(cell, language) for cell in row] for row in table.rows]
-    return {"name": table.name, "title": table.title.text(language), "columns": heads, "rows": rows}
 
 
 def _cell(cell: Cell, language: Language) -> str | float:

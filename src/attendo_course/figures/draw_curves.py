@@ -71,12 +71,7 @@ def draw_temperature(found: WeightsByTemperature, figure: Figure, language: Lang
     axes.minorticks_off()
     axes.set_xlim(ends[0] / 2, ends[1] * 2)
     axes.set_ylim(-0.03, 1.04)
-    label_axes(
-        axes,
-        language,
-        translated("inverse temperature β"),
-        translated("attention weight"),
-    )
+    label_axes(axes, language, translated("inverse temperature β"), translated("attention weight"))
     axes.legend(loc="center left", bbox_to_anchor=(0.13, 0.72))
 
 
@@ -138,12 +133,7 @@ def draw_entropy(found: EntropyByDimension, figure: Figure, language: Language) 
     axes.set_xticks(found.dimensions, [f"{d}" for d in found.dimensions])
     axes.minorticks_off()
     axes.set_ylim(0, 3.1)
-    label_axes(
-        axes,
-        language,
-        translated("dimension d of query and key"),
-        translated("entropy (nats)"),
-    )
+    label_axes(axes, language, translated("dimension d of query and key"), translated("entropy (nats)"))
 
 
 def draw_noam(found: Rates, figure: Figure, language: Language) -> None:

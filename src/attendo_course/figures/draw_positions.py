@@ -156,9 +156,4 @@ def draw_products(found: Sequence[PositionProducts], figure: Figure, language: L
         axes.set_title(f"d = {each.d_model}", loc="left", color=color, fontweight=emphasis(language))
         axes.set_ylim(0, each.products[0] * 1.04)
         axes.set_xlim(-1, len(distances))
-        label_axes(
-            axes,
-            language,
-            translated("distance k"),
-            translated("PE[p] · PE[p+k]"),
-        )
+        label_axes(axes, language, translated("distance k"), translated("PE[p] · PE[p+k]"))

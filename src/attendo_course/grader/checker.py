@@ -61,49 +61,21 @@ def borrowed(student: Student) -> tuple[Localized, ...]:
 
 
 PROPERTIES = (
-    Property(
-        "shapes",
-        translated("output [..., q_len, value_dim]"),
-        properties.shapes,
-    ),
+    Property("shapes", translated("output [..., q_len, value_dim]"), properties.shapes),
     Property("rows", translated("weights are ≥ 0 and sum to 1"), properties.rows),
-    Property(
-        "scale",
-        translated("scores are multiplied by 1/√head_dim"),
-        properties.scale,
-    ),
-    Property(
-        "agreement",
-        translated("as attendo's attention, to 1e-10"),
-        properties.agreement,
-    ),
-    Property(
-        "mask",
-        translated("forbidden keys have no part, exactly"),
-        properties.mask,
-        properties.no_mask,
-    ),
+    Property("scale", translated("scores are multiplied by 1/√head_dim"), properties.scale),
+    Property("agreement", translated("as attendo's attention, to 1e-10"), properties.agreement),
+    Property("mask", translated("forbidden keys have no part, exactly"), properties.mask, properties.no_mask),
     Property(
         "empty row",
         translated("a query without keys gets zeros, no NaN"),
         properties.empty_row,
         properties.no_mask,
     ),
+    Property("permutation", translated("the order of keys does not matter"), properties.permutation),
+    Property("stability", translated("scores of 1e4 and -1e4 give numbers"), properties.stability),
     Property(
-        "permutation",
-        translated("the order of keys does not matter"),
-        properties.permutation,
-    ),
-    Property(
-        "stability",
-        translated("scores of 1e4 and -1e4 give numbers"),
-        properties.stability,
-    ),
-    Property(
-        "gradient",
-        translated("as finite differences give it"),
-        properties.gradient,
-        properties.no_gradient,
+        "gradient", translated("as finite differences give it"), properties.gradient, properties.no_gradient
     ),
     Property("inputs", translated("inputs stay as they were"), properties.inputs),
 )

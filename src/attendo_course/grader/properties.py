@@ -44,9 +44,7 @@ def no_mask(student: Student) -> Localized | None:
     >>> no_mask(Student(abs, "mine")).en
     'no parameter with `mask` in its name'
     """
-    if student.mask_name is not None:
-        return None
-    return no_parameter(student, "mask")
+    return None if student.mask_name is not None else no_parameter(student, "mask")
 
 
 def no_parameter(student: Student, called: str) -> Localized:
@@ -351,9 +349,7 @@ def no_scale(student: Student) -> Localized | None:
     >>> no_scale(Student(abs, "mine")).en
     'no parameter with `scale` in its name'
     """
-    if student.scale_name is not None:
-        return None
-    return no_parameter(student, "scale")
+    return None if student.scale_name is not None else no_parameter(student, "scale")
 
 
 def has_no_scale(student: Student) -> Localized | None:

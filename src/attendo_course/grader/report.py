@@ -157,12 +157,7 @@ def _outcome_lines(outcome: Outcome, language: Language) -> list[str]:
     if outcome.failure is None:
         return lines
     case, failure = outcome.failure.case, outcome.failure
-    names = (
-        translated("on"),
-        translated("expected"),
-        translated("got"),
-        translated("hint"),
-    )
+    names = (translated("on"), translated("expected"), translated("got"), translated("hint"))
     given = [f"{name} {_shown(array)}" for name, array in case.arrays.items()]
     given += [] if case.scale is None else [f"scale {case.scale:g}"]
     texts = [*given, failure.expected.text(language), failure.got.text(language)]

@@ -94,18 +94,12 @@ CAUSAL = translated("a causal mask is built in; attention without a mask sees ev
 
 
 MISTAKES = (
-    Suspect(
-        passage("suspects.text"),
-        _softmax_over(-2),
-    ),
+    Suspect(passage("suspects.text"), _softmax_over(-2)),
     Suspect(
         translated("the softmax runs over the first axis, a batch axis here; take the last one, axis -1"),
         _softmax_over(0),
     ),
-    Suspect(
-        passage("suspects.text-2"),
-        _softmax_over(1),
-    ),
+    Suspect(passage("suspects.text-2"), _softmax_over(1)),
     Suspect(
         translated("the softmax runs over all scores at once; each query needs a softmax of its own"),
         _over_everything,
@@ -172,10 +166,7 @@ MISTAKES = (
 )
 
 MASK_MISTAKES = (
-    Suspect(
-        translated("the mask is not used"),
-        lambda case, scale: _right(replace(case, mask=None), scale),
-    ),
+    Suspect(translated("the mask is not used"), lambda case, scale: _right(replace(case, mask=None), scale)),
     Suspect(
         passage("suspects.text-3"),
         lambda case, scale: _right(replace(case, mask=_given_mask(case).logical_not()), scale),
@@ -204,18 +195,12 @@ Scale = tuple[Localized | None, Callable[[Case], float | None]]
 
 SCALES: tuple[Scale, ...] = (
     (None, lambda case: None),
-    (
-        translated("forgot the scale: multiply the scores by 1/√head_dim"),
-        lambda case: 1.0,
-    ),
+    (translated("forgot the scale: multiply the scores by 1/√head_dim"), lambda case: 1.0),
     (
         translated("scaled by 1/head_dim (or by 1/√head_dim twice); it must be 1/√head_dim once"),
         lambda case: 1 / case.query.shape[-1],
     ),
-    (
-        translated("multiplied by √head_dim; divide by it"),
-        lambda case: case.query.shape[-1] ** 0.5,
-    ),
+    (translated("multiplied by √head_dim; divide by it"), lambda case: case.query.shape[-1] ** 0.5),
     (
         translated("scaled by the number of keys or tokens; it must be by the width: 1/√head_dim"),
         lambda case: case.key.shape[-2] ** -0.5,

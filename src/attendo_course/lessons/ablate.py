@@ -9,28 +9,26 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
-from attendo.data.batches import pad_rows
 from attendo.data.forecasts import Clause, Connective, Forecast, Weather, english, japanese
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig
 from attendo.models import EncoderDecoder, parameter_count
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
-    NO_TARGET,
     ArrayTask,
     Examples,
     Training,
-    curve,
+    loss_curves,
     margin,
     mean_and_deviation,
+    recorded_weights,
     seeded,
+    sequence_pairs,
     trained,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
@@ -123,17 +121,9 @@ def small_pieces() -> Pieces:
 
 
 def translations(forecasts: Sequence[Forecast], pieces: Pieces) -> Examples:
-    """Forecasts as an EncoderDecoder takes them, English to Japanese.
-
-    src = source + eos, tgt = bos + target, targets = target + eos, padded behind.
-    """
+    """Forecasts as an EncoderDecoder takes them, English to Japanese."""
     sources = [pieces.encode(english(forecast)) for forecast in forecasts]
-    targets = [pieces.encode(japanese(forecast)) for forecast in forecasts]
-    src, lengths = pad_rows([[*ids, Tokenizer.eos_id] for ids in sources], Tokenizer.pad_id)
-    tgt, _ = pad_rows([[Tokenizer.bos_id, *ids] for ids in targets], Tokenizer.pad_id)
-    wanted, _ = pad_rows([[*ids, Tokenizer.eos_id] for ids in targets], NO_TARGET)
-    inputs = {"src": src, "tgt": tgt} | ({} if lengths is None else {"src_lengths": lengths})
-    return Examples(inputs, wanted)
+    return sequence_pairs(sources, [pieces.encode(japanese(forecast)) for forecast in forecasts])
 
 
 def unordered_limit(forecasts: Sequence[Forecast], pieces: Pieces) -> tuple[float, float]:
@@ -327,7 +317,7 @@ def teach(options: Options) -> Iterator[Piece]:
         translated("in the paper"),
     )
     yield Table("ablate", ABLATE.title, columns, (_unordered(data), *(result.row() for result in results)))
-    yield _curves(results, steps)
+    yield _curves(results)
     yield _cross_attention(results[0].runs[0], data)
     yield Conclusion(_verdicts(results, len(seeds)))
     by_name = {result.variant.name.en: result for result in results}
@@ -352,23 +342,15 @@ def _about(data: Data, steps: int, n_seeds: int) -> Localized:
 def _unordered(data: Data) -> tuple[Cell, ...]:
     """The limit of any model that does not see the order of the source."""
     loss, exact = unordered_limit(data.test, data.pieces)
-    return (
-        translated("order unseen"),
-        translated("limit"),
-        f"{100 * exact:.0f}",
-        f"{loss:.3f}",
-        "",
-        "",
-    )
+    return (translated("order unseen"), translated("limit"), f"{100 * exact:.0f}", f"{loss:.3f}", "", "")
 
 
-def _curves(results: Sequence[Result], steps: int) -> Picture:
+def _curves(results: Sequence[Result]) -> Picture:
     """The training loss of the base and of those that are best and worst on the test."""
     ranked = sorted(results[1:], key=lambda result: statistics.fmean(result.losses))
     shown = [results[0], ranked[0], ranked[-1]]
-    values = np.stack([np.mean([curve(run.losses) for run in result.runs], axis=0) for result in shown])
     title = translated("Training loss: the base, then the best and the worst on the test")
-    return Picture("curves", title, values, tuple(r.variant.name.en for r in shown), ("1", str(steps)))
+    return loss_curves(title, {result.variant.name.en: result.runs for result in shown})
 
 
 def cross_weights(
@@ -376,9 +358,8 @@ def cross_weights(
 ) -> Float[np.ndarray, "tgt_len src_len"]:
     """Cross-attention in the last decoder block, mean of its heads: a row for each piece of the target and its end."""
     path = f"decoder.blocks.{model.config.n_decoder_layers - 1}.cross_attention"
-    with torch.no_grad(), recording(model.eval(), f"{path}.weights") as record:
-        record.model(**translations([forecast], pieces).inputs)
-    return record[path].weights[0].mean(0).double().numpy()
+    weights = recorded_weights(model.eval(), path, **translations([forecast], pieces).inputs)
+    return weights[0].mean(0).double().numpy()
 
 
 def _cross_attention(run: Training, data: Data) -> Picture:
@@ -393,38 +374,30 @@ def _verdicts(results: Sequence[Result], n_seeds: int) -> Localized:
     if n_seeds < 2:
         return passage("ablate.verdicts")
     found = {verdict: [r.variant.name for r in results[1:] if r.verdict == verdict] for verdict in (1, -1, 0)}
-    en = {verdict: ", ".join(name.en for name in names) or "none" for verdict, names in found.items()}
-    ja = {verdict: "、".join(name.ja for name in names) or "なし" for verdict, names in found.items()}
+    worse, better, untold = (
+        Localized(", ".join(x.en for x in names) or "none", "、".join(x.ja for x in names) or "なし")
+        for names in found.values()
+    )
     n = len(results) - 1
-    return Localized(
-        f"By the 95 % interval of the mean difference from the base, run by run, worse: {en[1]}; better: {en[-1]};"
-        f" {n_seeds} runs do not tell: {en[0]}. If none of the {n} changes mattered, {0.05 * n:.1f} of them would still"
-        " look as if they did.",
-        f"同じ回どうしの基準との差の平均の 95 % 信頼区間によれば、悪化：{ja[1]}。改善：{ja[-1]}。{n_seeds} 回では判断"
-        f"できないもの：{ja[0]}。仮に {n} 個の変更のどれにも効果がなくても、平均して {0.05 * n:.1f} 個は効果があるよう"
-        "に見える。",
+    return passage(
+        "ablate.verdicts-2",
+        worse=worse,
+        better=better,
+        untold=untold,
+        n_seeds=n_seeds,
+        n=n,
+        by_chance=0.05 * n,
     )
 
 
-_FOUND = {
-    1: translated("worse"),
-    -1: translated("better"),
-    0: translated("not told apart"),
-}
+_FOUND = {1: translated("worse"), -1: translated("better"), 0: translated("not told apart")}
 
 
 def _positions(by_name: dict[str, Result]) -> Localized:
     base, learned, none = (by_name[name] for name in ("base", "(E) learned", "no positions"))
     exact = [statistics.fmean(result.exact) for result in (base, learned, none)]
-    return Localized(
-        f"Positions: with sinusoids {exact[0]:.0f} % exact, learned {exact[1]:.0f} % ({_FOUND[learned.verdict].en}),"
-        f" none {exact[2]:.0f} % ({_FOUND[none.verdict].en}). In the paper learned ones have BLEU 25.7, sinusoids 25.8."
-        " An encoder without positions often cannot tell which weather stands in which clause: the table's first row is"
-        " the best that can be done so.",
-        f"位置：完全一致は正弦波で {exact[0]:.0f} %、学習する位置で {exact[1]:.0f} %（{_FOUND[learned.verdict].ja}）、"
-        f"位置なしで {exact[2]:.0f} %（{_FOUND[none.verdict].ja}）。論文の BLEU は学習する位置で 25.7、正弦波で 25.8 で"
-        "ある。位置のないエンコーダには、どの天気がどの節にあるか、わからないことが多い。表の最初の行は、その場合に到達できる限界である。",
-    )
+    verdicts = [_FOUND[result.verdict] for result in (learned, none)]
+    return passage("ablate.positions", exact=exact, learned=verdicts[0], none=verdicts[1])
 
 
 def _dropout(by_name: dict[str, Result]) -> Localized:

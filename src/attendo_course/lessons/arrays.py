@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -13,13 +14,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attendo.data.batches import Batch, EpochBatches, Rows
+from attendo.data.batches import Batch, EpochBatches, Rows, pad_rows
+from attendo.data.tokenizers import Tokenizer
+from attendo.display.charts import Picture
+from attendo.display.i18n import Localized
+from attendo.inspecting.recording import recording
 from attendo.training.checkpoints import CheckpointConfig
 from attendo.training.distributed import ALONE, Ranks
 from attendo.training.loop import train
 from attendo.training.losses import Trainable, token_losses
 from attendo.training.optimizer import TrainingConfig
-from attendo.training.run import Evaluation, Run
+from attendo.training.run import Evaluation, Run, Task
 
 ModelT = TypeVar("ModelT", bound=nn.Module)
 NO_TARGET = -1
@@ -121,6 +126,20 @@ class ArrayTask:
         return {"rows": rows, "batch_rows": self.batch_rows, "test_rows": len(self.test)}
 
 
+def sequence_pairs(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]]) -> Examples:
+    """Ids as an EncoderDecoder takes them: src = source + eos, tgt = bos + target, targets = target + eos, padded.
+
+    >>> examples = sequence_pairs([[4, 5]], [[5, 4]])
+    >>> examples.inputs["src"].tolist(), examples.inputs["tgt"].tolist(), examples.targets.tolist()
+    ([[4, 5, 3]], [[2, 5, 4]], [[5, 4, 3]])
+    """
+    src, lengths = pad_rows([[*ids, Tokenizer.eos_id] for ids in sources], Tokenizer.pad_id)
+    tgt, _ = pad_rows([[Tokenizer.bos_id, *ids] for ids in targets], Tokenizer.pad_id)
+    wanted, _ = pad_rows([[*ids, Tokenizer.eos_id] for ids in targets], NO_TARGET)
+    inputs = {"src": src, "tgt": tgt} | ({} if lengths is None else {"src_lengths": lengths})
+    return Examples(inputs, wanted)
+
+
 @torch.no_grad()
 def logits_of(model: nn.Module, examples: Examples) -> Float[Tensor, "rows *places classes"]:
     """What the model gives for each target of these rows, computed some rows at a time, on the CPU.
@@ -150,16 +169,20 @@ def measures(model: nn.Module, examples: Examples) -> dict[str, float]:
 
 @dataclass(frozen=True, eq=False)
 class Training:
-    """A trained model (in evaluation mode), the loss of each step in nats a target, and its measures on the test."""
+    """A trained model (in evaluation mode), the loss of each step in nats a target, and its measures on the test.
+
+    seconds_per_1000: CPU seconds that 1,000 targets of training took, all threads together.
+    """
 
     model: nn.Module
     losses: list[float]
     measures: dict[str, float]
+    seconds_per_1000: float = 0.0
 
 
 def trained(
     model: nn.Module,
-    task: ArrayTask,
+    task: Task,
     steps: int,
     learning_rate: float,
     seed: int,
@@ -190,14 +213,17 @@ def trained(
     )
     losses: list[float] = []
     found: dict[str, float] = {}
+    seconds, n_targets = 0.0, 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        began = time.process_time()
         for report in train(Run(model, task, config, CheckpointConfig(), folder=None)):
             if report.kind == "step":
                 losses.append(report.loss)
+                seconds, n_targets = time.process_time() - began, report.progress.tokens
             elif report.evaluation is not None:
                 found = report.evaluation.measures
-    return Training(model, losses, found)
+    return Training(model.eval(), losses, found, 1000 * seconds / n_targets)
 
 
 def seeded(build: Callable[[], ModelT], seed: int) -> ModelT:
@@ -243,3 +269,29 @@ def curve(losses: Sequence[float], points: int = 60) -> Float[np.ndarray, " poin
     """
     parts = np.array_split(np.asarray(losses, np.float64), min(points, len(losses)))
     return np.array([part.mean() for part in parts])
+
+
+def loss_curves(title: Localized, runs: Mapping[str, Sequence[Training]]) -> Picture:
+    """The training loss of each kind of model by its name, mean over its runs, from the first step to the last.
+
+    The number of steps is named where all have the same; else the curves are as long as the shortest.
+
+    >>> runs = [Training(nn.Identity(), [2.0, 1.0], {}), Training(nn.Identity(), [4.0, 1.0], {})]
+    >>> loss_curves(Localized("loss", "損失"), {"linear": runs}).values.tolist()
+    [[3.0, 1.0]]
+    """
+    values = [np.mean([curve(run.losses) for run in of], axis=0) for of in runs.values()]
+    n_points = min(map(len, values))
+    n_steps = {len(run.losses) for of in runs.values() for run in of}
+    ends = ("1", str(n_steps.pop())) if len(n_steps) == 1 else ()
+    return Picture("curves", title, np.stack([v[:n_points] for v in values]), tuple(runs), ends)
+
+
+@torch.no_grad()
+def recorded_weights(
+    model: nn.Module, path: str, **inputs: Tensor
+) -> Float[Tensor, "batch heads q_len k_len"]:
+    """The weights of the attention at this path of the model, for what the model is called with."""
+    with recording(model, f"{path}.weights") as record:
+        record.model(**inputs)
+    return record[path].weights

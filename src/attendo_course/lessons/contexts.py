@@ -19,7 +19,7 @@ from attendo.inference.translator import Translator
 from attendo.inspecting.recording import recording
 from attendo.models import EncoderDecoder, MaskedLM
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import Training, curve, mean_and_deviation
+from attendo_course.lessons.arrays import Training, loss_curves, mean_and_deviation
 from attendo_course.lessons.contexts_models import (
     N_LAYERS,
     STATIC,
@@ -278,7 +278,7 @@ def in_context(
 ) -> Iterator[Piece]:
     """What a model of hidden words, which has never seen a translation, makes of an ambiguous noun."""
     models = [run.model for run in runs if isinstance(run.model, MaskedLM)]
-    yield _curve("masked", translated("Masked model: training loss"), runs)
+    yield loss_curves(translated("Masked model: training loss"), {"masked": runs})
     columns = (
         LAYER,
         translated("one meaning"),
@@ -316,11 +316,7 @@ def _bat(model: MaskedLM, tokens: Tokenizer) -> Iterator[Piece]:
     rows: list[tuple[Cell, ...]] = [("bat", STATIC, _listed(static))]
     for kind, found in neighbors(model, tokens, "bat", ENCODER_END).items():
         rows.append((shown_sentence("bat", kind).english, ENCODER_END, _listed(found)))
-    columns = (
-        translated("bat in"),
-        LAYER,
-        translated("nearest nouns (cosine)"),
-    )
+    columns = (translated("bat in"), LAYER, translated("nearest nouns (cosine)"))
     yield Table("bat", translated('What is near "bat"'), columns, tuple(rows))
     sentence = shown_sentence("bat", "animal")
     title = translated('Where "bat" looks, by layer and head (rows: layer.head)')
@@ -344,7 +340,7 @@ def in_translation(
 ) -> Iterator[Piece]:
     """Where in a translator the meaning of the source word and that of the target word can be read."""
     models = [run.model for run in runs if isinstance(run.model, EncoderDecoder)]
-    yield _curve("translator", translated("Translator: training loss"), runs)
+    yield loss_curves(translated("Translator: training loss"), {"translator": runs})
     exact = mean_and_deviation([100 * run.measures["exact"] for run in runs], ".1f")
     columns = (
         LAYER,
@@ -436,11 +432,6 @@ def _rows(found: Sequence[Measures]) -> tuple[tuple[Cell, ...], ...]:
 
 def _listed(found: Sequence[tuple[float, Noun]]) -> str:
     return ", ".join(f"{noun.source} {cosine:.2f}" for cosine, noun in found)
-
-
-def _curve(name: str, title: Localized, runs: Sequence[Training]) -> Picture:
-    values = np.stack([curve(run.losses) for run in runs]).mean(axis=0, keepdims=True)
-    return Picture("curves", title, values, (name,), ("1", str(len(runs[0].losses))))
 
 
 LESSON = Lesson(

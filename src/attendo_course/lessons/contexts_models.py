@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from numpy import ndarray
 
+from attendo.data.batches import pad_rows
 from attendo.data.masking import hidden_tokens
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import Tokenizer
@@ -44,8 +45,8 @@ def pairs(sentences: Sequence[Sentence], tokens: Tokenizer) -> Examples:
     """`src`: English and the end; `tgt`: the start and Japanese; targets: Japanese and the end."""
     source = english(sentences, tokens)
     targets = [[*tokens.encode(sentence.japanese), tokens.eos_id] for sentence in sentences]
-    tgt = _padded([[tokens.bos_id, *ids[:-1]] for ids in targets], tokens.pad_id)
-    return Examples(source | {"tgt": tgt}, _padded(targets, NO_TARGET))
+    tgt = pad_rows([[tokens.bos_id, *ids[:-1]] for ids in targets], tokens.pad_id)[0]
+    return Examples(source | {"tgt": tgt}, pad_rows(targets, NO_TARGET)[0])
 
 
 def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.random.Generator) -> Examples:
@@ -65,7 +66,7 @@ def hidden_words(sentences: Sequence[Sentence], tokens: Tokenizer, rng: np.rando
 def english(sentences: Sequence[Sentence], tokens: Tokenizer) -> dict[str, torch.Tensor]:
     """`src`: English and the end, padded; `src_lengths`: the real ones of each row."""
     rows = [[*tokens.encode(sentence.english), tokens.eos_id] for sentence in sentences]
-    return {"src": _padded(rows, tokens.pad_id), "src_lengths": torch.tensor([len(row) for row in rows])}
+    return {"src": pad_rows(rows, tokens.pad_id)[0], "src_lengths": torch.tensor([len(row) for row in rows])}
 
 
 def new_masked_model(tokens: Tokenizer, seed: int) -> MaskedLM:
@@ -163,8 +164,3 @@ def _second(others: Sequence[Clause], noun: Noun, rng: np.random.Generator) -> I
     other = others[int(rng.integers(len(others)))]
     if rng.random() < 0.5 and other.noun.source != noun.source:
         yield other
-
-
-def _padded(rows: Sequence[Sequence[int]], fill: int) -> torch.Tensor:
-    longest = max(map(len, rows))
-    return torch.tensor([[*row, *[fill] * (longest - len(row))] for row in rows])

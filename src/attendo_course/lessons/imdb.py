@@ -258,13 +258,7 @@ def linear_run(data: Reviews) -> Result:
         float(model.score(features.transform(row.text for row in rows), data.ids(rows)))
         for rows in (data.valid, data.test)
     )
-    return Result(
-        translated("TF-IDF + logistic regr."),
-        x.shape[1] + 1,
-        valid,
-        test,
-        seconds,
-    )
+    return Result(translated("TF-IDF + logistic regr."), x.shape[1] + 1, valid, test, seconds)
 
 
 def pooled_from(model: EncoderClassifier, src: Int[Tensor, " len"]) -> Int[np.ndarray, " d_model"]:

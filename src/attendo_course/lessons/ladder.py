@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, cast
 
 import numpy as np
@@ -15,8 +16,6 @@ from torch import Tensor, nn
 
 from attendo.data.weather import entropy
 from attendo.display.charts import Picture
-from attendo.display.i18n import Localized
-from attendo.inspecting.recording import recording
 from attendo.models import parameter_count
 from attendo.nn.attention import Attention
 from attendo.nn.blocks import Encoder, EncoderBlock, Residual
@@ -28,10 +27,11 @@ from attendo_course.lessons.arrays import (
     Draw,
     Examples,
     Training,
-    curve,
     logits_of,
+    loss_curves,
     mean_and_deviation,
     measures,
+    recorded_weights,
     seeded,
     trained,
 )
@@ -340,6 +340,7 @@ BATCH_ROWS = 100
 DECAY_SHARE = 0.25  # the sources keep the rate constant; their last losses jump
 TEST_ROWS = 2000
 TEST_SEED = 2**31  # of the test rows; no run draws from it
+TRAINING_LOSS = translated("Training loss")
 MODEL, LOSS = translated("model"), translated("loss (nats)")
 EXACT, ACCURACY = translated("all right"), translated("right")
 NOTHING_SEEN = translated("letters not seen (exact)")
@@ -363,9 +364,9 @@ class Contender:
         return trained(model, task, self.steps, self.learning_rate, seed, decay_share=DECAY_SHARE)
 
 
-def contest(contenders: Sequence[Contender], seeds: int) -> list[list[Training]]:
-    """For each contender its runs with seeds 1, 2, ..."""
-    return [[contender.trained(seed) for seed in range(1, seeds + 1)] for contender in contenders]
+def contest(contenders: Sequence[Contender], seeds: int) -> dict[str, list[Training]]:
+    """For each contender by name its runs with seeds 1, 2, ..."""
+    return {c.name: [c.trained(seed) for seed in range(1, seeds + 1)] for c in contenders}
 
 
 def teach(options: Options) -> Iterator[Piece]:
@@ -379,36 +380,26 @@ def counting_step(options: Options) -> Iterator[Piece]:
     yield passage("ladder.counting_step", LENGTH=LENGTH)
     contenders = counters(options.steps(2000))
     runs = contest(contenders, options.seeds or 2)
-    by_length = [
-        [_exact_by_length(c.draw, run.model) for run in of] for c, of in zip(contenders, runs, strict=True)
-    ]
+    by_length = {c.name: [_exact_by_length(c.draw, run.model) for run in runs[c.name]] for c in contenders}
     chance = count_distribution(LENGTH, 1 / 4)
     rows: list[tuple[Cell, ...]] = [
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}", "", "", "")
     ]
-    for contender, of, exact in zip(contenders, runs, by_length, strict=True):
-        cells = [mean_and_deviation([values[i] for values in exact], ".3f") for i in range(3)]
-        rows.append((contender.name, *_cells(of, "loss", "accuracy"), *cells))
+    for name, of in runs.items():
+        cells = [mean_and_deviation(values) for values in zip(*by_length[name], strict=True)]
+        rows.append((name, *_cells(of, "loss", "accuracy"), *cells))
     lengths = [translated("{EXACT.en}, length {n}", EXACT=EXACT, n=n) for n in _lengths()]
-    yield Table(
-        "counting",
-        translated("Counting letters"),
-        (MODEL, LOSS, ACCURACY, *lengths),
-        tuple(rows),
-    )
-    yield _curves(contenders, runs)
+    yield Table("counting", translated("Counting letters"), (MODEL, LOSS, ACCURACY, *lengths), tuple(rows))
+    yield loss_curves(TRAINING_LOSS, runs)
     last = contenders[-1]
-    yield _letters_map(cast(QueryModel, runs[-1][0].model), last.draw)
+    yield _letters_map(runs[last.name][0].model, last.draw)
     bare, marked = (
-        np.mean(
-            [e for e, c in zip(by_length, contenders, strict=True) if c.name.endswith("^") == mark],
-            axis=(0, 1),
-        )
+        np.mean([exact for name, exact in by_length.items() if name.endswith("^") == mark], axis=(0, 1))
         for mark in (False, True)
     )
     said = passage(
         "ladder.counting_step-2",
-        change=_doubling(runs[0][0].model, contenders[0].draw),
+        change=_doubling(runs["K=V"][0].model, contenders[0].draw),
         bare=bare,
         marked=marked,
         LENGTH=LENGTH,
@@ -439,58 +430,55 @@ def difference_step(options: Options) -> Iterator[Piece]:
     """T06b: a fourth answer, |A - B|, with and without self-attention among the answers."""
     yield passage("ladder.difference_step")
     draw = counting([LENGTH], begin=True, difference=True)
-    steps = options.steps(1000)
+    steps, build = options.steps(1000), partial(difference_counter, len(SYMBOLS), LENGTH + 2)
     contenders = [
-        Contender(
-            "self" if own else "no self",
-            lambda own=own: difference_counter(len(SYMBOLS), LENGTH + 2, self_attention=own),
-            draw,
-            steps,
-            1e-2,
-        )
-        for own in (False, True)
+        Contender("no self", partial(build, self_attention=False), draw, steps, 1e-2),
+        Contender("self", partial(build, self_attention=True), draw, steps, 1e-2),
     ]
     runs = contest(contenders, options.seeds or 2)
     counts, difference = count_distribution(LENGTH, 1 / 4), difference_distribution(LENGTH)
     chance = (3 * entropy(counts) + entropy(difference)) / 4
     rows: list[tuple[Cell, ...]] = [(NOTHING_SEEN, f"{chance:.3f}", "", f"{difference.max():.3f}")]
-    fourth = [[_fourth_right(run.model, draw) for run in of] for of in runs]
-    for contender, of, right in zip(contenders, runs, fourth, strict=True):
-        rows.append((contender.name, *_cells(of, "loss", "exact"), mean_and_deviation(right)))
+    right = {name: [_fourth_right(run.model, draw) for run in of] for name, of in runs.items()}
+    for name, of in runs.items():
+        rows.append((name, *_cells(of, "loss", "exact"), mean_and_deviation(right[name])))
     columns = (MODEL, LOSS, EXACT, translated("difference right"))
     yield Table("difference", translated("Counts and a difference"), columns, tuple(rows))
-    weights = _mean_weights(runs[1][0].model, draw, "self_attention")
+    test = draw(np.random.default_rng(TEST_SEED), TEST_ROWS)
+    each = recorded_weights(runs["self"][0].model, "self_attention", **test.inputs)
+    weights = each[:, 0].mean(0).double().numpy()
     answers = ("A", "B", "C", "|A-B|")
     title = translated("Self-attention among the answers, mean of the test rows")
     yield Picture("matrix", title, weights, answers, answers)
-    share, even = float(weights[3, :2].sum()), 0.5
-    more = share > even
-    said = Localized(
-        f"The fourth row gives {share:.0%} of its weight to the answers for A and B, {'more' if more else 'no more'}"
-        f" than an even spread ({even:.0%}). With self-attention the difference is right in"
-        f" {np.mean(fourth[1]):.1%} of the rows, without it in {np.mean(fourth[0]):.1%}.",
-        f"4 行目は重みの {share:.0%} を A と B の答えに向けており、均等な配分（{even:.0%}）"
-        f"{'より多い' if more else 'を上回らない'}。差が正しい行はセルフアテンションありで {np.mean(fourth[1]):.1%}、"
-        f"なしで {np.mean(fourth[0]):.1%} である。",
+    share = float(weights[3, :2].sum())
+    said = passage(
+        "ladder.difference_step-2",
+        share=share,
+        compared=translated("more than") if share > 0.5 else translated("no more than"),
+        own=np.mean(right["self"]),
+        without=np.mean(right["no self"]),
     )
     yield Conclusion(said)
+
+
+SignalModel = tuple[str, int | None, Start]
+"""The name, the heads and the positions of a `signal_counter`."""
+
+
+def signal_contenders(n_signals: int, kinds: Sequence[SignalModel], steps: int) -> list[Contender]:
+    """The models of T06c or T06d."""
+    draw, build = signals(n_signals, LENGTH), partial(signal_counter, n_signals, LENGTH, LENGTH + 1)
+    return [
+        Contender(name, partial(build, n_heads=n_heads, positions=positions), draw, steps, 1e-3)
+        for name, n_heads, positions in kinds
+    ]
 
 
 def signal_step(options: Options) -> Iterator[Piece]:
     """T06c: the first letter says what to count; with and without positions."""
     yield passage("ladder.signal_step", LENGTH=LENGTH)
-    draw, steps = signals(1, LENGTH), options.steps(2000)
-    starts: tuple[tuple[str, Start], ...] = (("no positions", "none"), ("positions", "drawn"))
-    contenders = [
-        Contender(
-            name,
-            lambda start=start: signal_counter(1, LENGTH, LENGTH + 1, n_heads=1, positions=start),
-            draw,
-            steps,
-            1e-3,
-        )
-        for name, start in starts
-    ]
+    kinds: tuple[SignalModel, ...] = (("no positions", 1, "none"), ("positions", 1, "drawn"))
+    contenders = signal_contenders(1, kinds, options.steps(2000))
     runs = contest(contenders, options.seeds or 1)
     chance, (loss, accuracy) = count_distribution(LENGTH, 1 / 3), unordered_signal_limit(LENGTH)
     unordered = translated("letters without their order (exact)")
@@ -498,17 +486,17 @@ def signal_step(options: Options) -> Iterator[Piece]:
         (NOTHING_SEEN, f"{entropy(chance):.3f}", f"{chance.max():.3f}"),
         (unordered, f"{loss:.3f}", f"{accuracy:.3f}"),
     ]
-    rows += [(c.name, *_cells(of, "loss", "accuracy")) for c, of in zip(contenders, runs, strict=True)]
+    rows += [(name, *_cells(of, "loss", "accuracy")) for name, of in runs.items()]
     yield Table("signal", translated("A signal"), (MODEL, LOSS, ACCURACY), tuple(rows))
-    yield _curves(contenders, runs)
-    model = cast(QueryModel, runs[1][0].model)
+    yield loss_curves(TRAINING_LOSS, runs)
+    model = cast(QueryModel, runs["positions"][0].model)
     places = cast(SetEncoder, model.encoder).positions
     assert places is not None, "this contender has positions"
     norms = places.weight.detach().norm(dim=1).numpy()
     names = tuple(str(i) for i in range(LENGTH + 1))
     title = translated("Length of the vector of each position")
     yield Picture("matrix", title, norms[None].astype(np.float64), ("",), names)
-    without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
+    without, with_places = (float(np.mean([run.measures["loss"] for run in of])) for of in runs.values())
     said = passage(
         "ladder.signal_step-2",
         loss=loss,
@@ -523,32 +511,21 @@ def signal_step(options: Options) -> Iterator[Piece]:
 def several_signals_step(options: Options) -> Iterator[Piece]:
     """T06d: three signals; the source's bare single head, one head with projections, four heads of equal parameters."""
     yield passage("ladder.several_signals_step")
-    draw, steps = signals(3, LENGTH), options.steps(4000)
-    kinds: tuple[tuple[str, int | None, Start], ...] = (
+    kinds: tuple[SignalModel, ...] = (
         ("source", None, "zero"),
         ("bare", None, "drawn"),
         ("1 head", 1, "drawn"),
         ("4 heads", 4, "drawn"),
     )
-    contenders = [
-        Contender(
-            name,
-            lambda n=n, start=start: signal_counter(3, LENGTH, LENGTH + 1, n_heads=n, positions=start),
-            draw,
-            steps,
-            1e-3,
-        )
-        for name, n, start in kinds
-    ]
+    contenders = signal_contenders(3, kinds, options.steps(4000))
     runs = contest(contenders, options.seeds or 1)
     rows = tuple(
-        (contender.name, parameter_count(of[0].model), *_cells(of, "loss", "exact"))
-        for contender, of in zip(contenders, runs, strict=True)
+        (name, parameter_count(of[0].model), *_cells(of, "loss", "exact")) for name, of in runs.items()
     )
     columns = (MODEL, translated("parameters"), LOSS, EXACT)
     yield Table("signals", translated("Three signals"), columns, rows)
-    yield _curves(contenders, runs)
-    source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs)
+    yield loss_curves(TRAINING_LOSS, runs)
+    source, bare, one, four = (float(np.mean([run.measures["loss"] for run in of])) for of in runs.values())
     said = passage(
         "ladder.several_signals_step-2", source=source, bare=bare, one=one, four=four, ratio=one / four
     )
@@ -585,35 +562,13 @@ def _cells(runs: Sequence[Training], *names: str) -> tuple[str, ...]:
     )
 
 
-def _curves(contenders: Sequence[Contender], runs: Sequence[Sequence[Training]]) -> Picture:
-    """The loss of each contender, mean over its runs."""
-    values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs])
-    title = translated("Training loss")
-    return Picture(
-        "curves", title, values, tuple(c.name for c in contenders), ("1", str(contenders[0].steps))
-    )
-
-
-@torch.no_grad()
-def _mean_weights(model: nn.Module, draw: Draw, path: str) -> Float[np.ndarray, "q_len k_len"]:
-    """The attention weights of a layer's first head, mean of the test rows."""
-    x = draw(np.random.default_rng(TEST_SEED), TEST_ROWS).inputs["x"]
-    with recording(model, f"{path}.weights") as record:
-        record.model(x)
-    return record[path].weights[:, 0].mean(0).double().numpy()
-
-
-@torch.no_grad()
-def _letters_map(model: QueryModel, draw: Draw) -> Picture:
+def _letters_map(model: nn.Module, draw: Draw) -> Picture:
     """What each query looks at in one row."""
     x = draw(np.random.default_rng(TEST_SEED), 1).inputs["x"]
-    with recording(model, "cross_attention.weights") as record:
-        record.model(x)
+    weights = recorded_weights(model, "cross_attention", x=x)[0, 0].double().numpy()
     title = translated("What the queries for A, B and C attend to")
-    weights = record["cross_attention"].weights[0, 0].double().numpy()
-    return Picture(
-        "matrix", title, weights, tuple(SYMBOLS[1 : N_LETTERS + 1]), tuple(text(x[0]).replace(" ", "_"))
-    )
+    columns = tuple(text(x[0]).replace(" ", "_"))
+    return Picture("matrix", title, weights, tuple(SYMBOLS[1 : N_LETTERS + 1]), columns)
 
 
 LESSON = Lesson(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,20 +17,20 @@ from attendo.decoding.options import SpecialIds
 from attendo.decoding.searcher import SearchBackend, Searcher
 from attendo.display.charts import Picture
 from attendo.display.i18n import Localized
-from attendo.inspecting.recording import recording
 from attendo.model_config import ModelConfig, Positions
 from attendo.models import EncoderDecoder
 from attendo.nn.cache import DecoderCache
 from attendo_course.book import passage, translated
 from attendo_course.lessons.arrays import (
-    NO_TARGET,
     ArrayTask,
     Draw,
     Examples,
     Training,
-    curve,
+    loss_curves,
     mean_and_deviation,
+    recorded_weights,
     seeded,
+    sequence_pairs,
     trained,
 )
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
@@ -86,20 +85,8 @@ def random_rows(rng: np.random.Generator, n: int, n_symbols: int, lengths: range
 
 
 def pairs(rows: Sequence[Symbols], rule: Rule) -> Examples:
-    """Rows and what the rule makes of them, as an EncoderDecoder takes them: src, tgt, src_lengths and targets.
-
-    A source ends with eos; a target starts with bos where it is read and ends with eos where it is wanted.
-
-    >>> examples = pairs([[0, 1]], reverse)
-    >>> examples.inputs["src"].tolist(), examples.inputs["tgt"].tolist(), examples.targets.tolist()
-    ([[4, 5, 3]], [[2, 5, 4]], [[5, 4, 3]])
-    """
-    wanted = [symbol_ids(rule(row)) for row in rows]
-    src, lengths = pad_rows([[*symbol_ids(row), EOS] for row in rows], PAD)
-    tgt, _ = pad_rows([[BOS, *ids] for ids in wanted], PAD)
-    targets, _ = pad_rows([[*ids, EOS] for ids in wanted], NO_TARGET)
-    inputs = {"src": src, "tgt": tgt} | ({} if lengths is None else {"src_lengths": lengths})
-    return Examples(inputs, targets)
+    """Rows and what the rule makes of them, as an EncoderDecoder takes them: src, tgt, src_lengths and targets."""
+    return sequence_pairs([symbol_ids(row) for row in rows], [symbol_ids(rule(row)) for row in rows])
 
 
 def drawn_pairs(rule: Rule, n_symbols: int, lengths: range) -> Draw:
@@ -180,18 +167,16 @@ def learned(
     )
 
 
-@torch.no_grad()
 def cross_weights(model: EncoderDecoder, row: Symbols, rule: Rule) -> Float[np.ndarray, "tgt_len src_len"]:
     """Cross-attention in the decoder block's only head: a row for each wanted symbol and the end."""
-    path = "decoder.blocks.0.cross_attention"
-    with recording(model, f"{path}.weights") as record:
-        record.model(**pairs([row], rule).inputs)
-    return record[path].weights[0, 0].double().numpy()
+    weights = recorded_weights(model, "decoder.blocks.0.cross_attention", **pairs([row], rule).inputs)
+    return weights[0, 0].double().numpy()
 
 
 N_SYMBOLS, LONGEST, LONGER = 10, 10, 14
 TEST_ROWS = 1000
 SEEDS = 2
+TRAINING_LOSS = translated("Training loss")
 TEST_SEED = 2**31  # of the test rows; no run draws from it
 
 
@@ -246,25 +231,24 @@ def teach_toy(toy: Toy, options: Options) -> Iterator[Piece]:
     )
     yield Table(toy.name, toy.title, columns, tuple(rows))
     yield _columns_explained(toy.ordered)
-    yield _curves(runs, steps)
+    yield loss_curves(TRAINING_LOSS, runs)
     yield from _attention(toy, _model(runs["sinusoidal"][0]), test)
     none, best = float(np.mean(exact["none"])), float(np.mean(exact["sinusoidal"]))
     if toy.ordered:
-        said = passage("toys.teach_toy", best=best, limit=limit, none=none)
-        yield Conclusion(said)
+        yield Conclusion(passage("toys.teach_toy", best=best, limit=limit, none=none))
     else:
-        said = passage("toys.teach_toy-2", best=best, none=none)
-        yield Conclusion(said)
+        yield Conclusion(passage("toys.teach_toy-2", best=best, none=none))
 
 
 def _columns_explained(ordered: bool) -> Localized:
     """What the rows and columns of the table are."""
-    unordered = passage("toys.columns_explained")
-    return Localized(
-        f"Exact: the share of {TEST_ROWS:,} fresh rows written without a mistake. {LONGEST + 1}-{LONGER}: rows longer"
-        f" than any that was trained on, {LONGEST} at most." + unordered.en * ordered,
-        f"完全一致は、未見の {TEST_ROWS:,} 行のうち一つの誤りもなく書けた割合である。{LONGEST + 1}-{LONGER} は、"
-        f"学習した行（長さ {LONGEST} 以下）より長い行を表す。" + unordered.ja * ordered,
+    return passage(
+        "toys.columns_explained-2",
+        TEST_ROWS=TEST_ROWS,
+        longer_from=LONGEST + 1,
+        LONGER=LONGER,
+        LONGEST=LONGEST,
+        unordered=passage("toys.columns_explained") if ordered else translated(""),
     )
 
 
@@ -346,14 +330,10 @@ def teach_add(options: Options) -> Iterator[Piece]:
         )
         for task, of, shares in zip(tasks, runs, exact, strict=True)
     )
-    columns = (
-        translated("task"),
-        translated("loss (nats)"),
-        translated("exact"),
-    )
+    columns = (translated("task"), translated("loss (nats)"), translated("exact"))
     yield Table("add", ADD.title, columns, rows)
-    yield _curves({"z + 5": runs[0]}, len(runs[0][0].losses))
-    yield _curves({"a + b": runs[1]}, len(runs[1][0].losses))
+    yield loss_curves(TRAINING_LOSS, {"z + 5": runs[0]})
+    yield loss_curves(TRAINING_LOSS, {"a + b": runs[1]})
     shifted, known, once, never = (float(np.mean(shares)) for shares in exact)
     said = passage("toys.teach_add", shifted=shifted, known=known, once=once, never=never, guess=1 / CLOCK)
     yield Conclusion(said)
@@ -362,12 +342,6 @@ def teach_add(options: Options) -> Iterator[Piece]:
 def _model(run: Training) -> EncoderDecoder:
     assert isinstance(run.model, EncoderDecoder)
     return run.model
-
-
-def _curves(runs: dict[Positions, list[Training]] | dict[str, list[Training]], steps: int) -> Picture:
-    values = np.stack([np.mean([curve(run.losses) for run in of], axis=0) for of in runs.values()])
-    title = translated("Training loss")
-    return Picture("curves", title, values, tuple(map(str, runs)), ("1", str(steps)))
 
 
 COPY = Toy(

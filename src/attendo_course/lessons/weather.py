@@ -15,11 +15,19 @@ from torch import nn
 
 from attendo.data import weather
 from attendo.display.charts import Picture
+from attendo.display.formats import plural
 from attendo.display.i18n import Localized
-from attendo.inspecting.recording import recording
-from attendo.models import DecoderLM, EncoderClassifier, parameter_count
+from attendo.models import DecoderLM, parameter_count
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import Examples, Training, curve, logits_of, margin, mean_and_deviation
+from attendo_course.lessons.arrays import (
+    Examples,
+    Training,
+    logits_of,
+    loss_curves,
+    margin,
+    mean_and_deviation,
+    recorded_weights,
+)
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 from attendo_course.lessons.weather_models import (
     BLOG_ATTENTION,
@@ -124,17 +132,11 @@ def task_table(held: Contest, name: str, extra: Sequence[tuple[Cell, ...]] = ())
         worst = f"{min(held.values(i, 'accuracy')):.3f}"
         rows.append((contender.name, size, *cells, worst if last is WORST else blog.get(contender.name, "")))
     title, n_train = held.tasks[0].title, held.tasks[0].n_train
-    loss = statistics.fmean(limit.loss for limit in limits)
-    return Table(
-        name,
-        Localized(
-            f"{title.en}. {n_train:,} sequences to learn from, {len(limits)} seed{'s' * (len(limits) > 1)};"
-            f" the law's own loss is {loss:.3f} nats.",
-            f"{title.ja}。学習用の系列 {n_train:,} 本、シード {len(limits)} 個。真の法則の損失は {loss:.3f} ナット。",
-        ),
-        (MODEL, PARAMETERS, ACCURACY, EXCESS, last),
-        (*rows, *extra),
+    loss, n = statistics.fmean(limit.loss for limit in limits), len(limits)
+    said = passage(
+        "weather.task_table", title=title, n_train=n_train, seeds=plural(n, "seed"), seeds_ja=n, loss=loss
     )
+    return Table(name, said, (MODEL, PARAMETERS, ACCURACY, EXCESS, last), (*rows, *extra))
 
 
 def _decoder_row(held: Contest, options: Options) -> tuple[Cell, ...]:
@@ -159,14 +161,9 @@ def nearest(held: Contest) -> Localized:
 
 def curves(held: Contest) -> Picture:
     """The loss of each contender while it learned, mean over its runs."""
-    values = [np.mean([curve(run.losses) for run in runs], axis=0) for runs in held.runs]
-    n = min(map(len, values))
-    return Picture(
-        "curves",
-        translated("Training loss, from the first step to the last"),
-        np.stack([value[:n] for value in values]),
-        tuple(contender.name.en for contender in held.contenders),
-    )
+    names = [contender.name.en for contender in held.contenders]
+    title = translated("Training loss, from the first step to the last")
+    return loss_curves(title, dict(zip(names, held.runs, strict=True)))
 
 
 def unseen(held: Contest) -> Localized:
@@ -194,15 +191,12 @@ def label(number: int, state: int) -> str:
     return f"{weather.SYMBOLS[state]} {number:2d}"
 
 
-@torch.no_grad()
 def table_map(held: Contest) -> Iterator[Piece]:
     """What the heads of the one-layer model look at, which is to find days 1, 4 and 8."""
-    model = cast(EncoderClassifier, held.runs[held.contenders.index(ONE_LAYER)][0].model)
+    model = held.runs[held.contenders.index(ONE_LAYER)][0].model
     src = held.data[0].test.inputs["src"][:1000]
-    path = "encoder.blocks.0.self_attention"
-    with recording(model, f"{path}.weights") as record:
-        record.model(src)
-    weights = record[path].weights[:, :, 0].double().numpy()  # [rows, heads, days] of the state that is read
+    each = recorded_weights(model, "encoder.blocks.0.self_attention", src=src)
+    weights = each[:, :, 0].double().numpy()  # [rows, heads, days] of the state that is read
     rows = tuple(label(day, state) for day, state in enumerate(src[0].tolist(), 1))
     heads = tuple(str(head) for head in range(1, weights.shape[1] + 1))
     title = passage("weather.table_map", ONE_LAYER=ONE_LAYER)
@@ -279,16 +273,8 @@ def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
     """What each part does; accuracy: by variant, in the order of VARIANTS, and by seed."""
     attention, heads_alone, one_one, one_four, two_one, two_four, three, bare_one, bare_two = accuracy
     return [
-        effect_of(
-            translated("4 heads in bare attention"),
-            [heads_alone],
-            [attention],
-        ),
-        effect_of(
-            translated("the rest of the block"),
-            [one_one, one_four],
-            [attention, heads_alone],
-        ),
+        effect_of(translated("4 heads in bare attention"), [heads_alone], [attention]),
+        effect_of(translated("the rest of the block"), [one_one, one_four], [attention, heads_alone]),
         effect_of(translated("4 heads in 1 layer"), [one_four], [one_one]),
         effect_of(translated("4 heads in 2 layers"), [two_four], [two_one]),
         effect_of(translated("a second layer"), [two_one, two_four], [one_one, one_four]),
@@ -299,20 +285,11 @@ def effects(accuracy: Sequence[Sequence[float]]) -> list[Effect]:
 
 def effects_table(found: Sequence[Effect]) -> Table:
     """One row a part."""
-    said = {
-        1: translated("helps"),
-        -1: translated("harms"),
-        0: translated("not shown"),
-    }
+    said = {1: translated("helps"), -1: translated("harms"), 0: translated("not shown")}
     return Table(
         "effects",
         translated("What each part adds to the accuracy, with its 95 % interval over the seeds"),
-        (
-            translated("part"),
-            translated("difference"),
-            translated("interval"),
-            translated("verdict"),
-        ),
+        (translated("part"), translated("difference"), translated("interval"), translated("verdict")),
         tuple(
             (
                 e.name,
@@ -394,27 +371,12 @@ def chain_step() -> Iterator[Piece]:
     floor, variance = squared_error_floor()
     stationary = weather.stationary_distribution()
     rows: list[tuple[Cell, ...]] = [
-        (
-            translated("share of rain, cloud, sun"),
-            " ".join(f"{p:.4f}" for p in stationary),
-        ),
-        (
-            translated("loss, today known (nats)"),
-            f"{weather.entropy_rate():.5f}",
-        ),
-        (
-            translated("loss, nothing known (nats)"),
-            f"{float(weather.entropy(stationary)):.5f}",
-        ),
+        (translated("share of rain, cloud, sun"), " ".join(f"{p:.4f}" for p in stationary)),
+        (translated("loss, today known (nats)"), f"{weather.entropy_rate():.5f}"),
+        (translated("loss, nothing known (nats)"), f"{float(weather.entropy(stationary)):.5f}"),
         (translated("accuracy, today known"), f"{weather.bayes_accuracy():.4f}"),
-        (
-            translated("accuracy, always the same"),
-            f"{weather.majority_accuracy():.4f}",
-        ),
-        (
-            translated("squared error of -1, 0, 1, today known"),
-            f"{floor:.4f}",
-        ),
+        (translated("accuracy, always the same"), f"{weather.majority_accuracy():.4f}"),
+        (translated("squared error of -1, 0, 1, today known"), f"{floor:.4f}"),
         (translated("squared error, nothing known"), f"{variance:.4f}"),
     ]
     columns = (translated("the best that is possible"), Localized("exact", "厳密値"))
@@ -479,24 +441,19 @@ def transitions(counts: Int[np.ndarray, "3 3"]) -> Iterator[Piece]:
         ),
     )
     found, largest = chi_square(counts), float(np.abs(shares - true).max())
-    usual = found <= RARELY
-    said = Localized(
-        f"The largest difference is {largest:.3f}. χ² is {found:.1f}; samples of the true chain exceed {RARELY} in 5 %"
-        f" of all cases ({DEGREES} degrees of freedom): {'no' if usual else 'a'} difference to the chain is seen.",
-        f"最大の差は {largest:.3f} である。χ² は {found:.1f} で、真の連鎖のサンプルが {RARELY} を超えるのは 5 % の"
-        f"場合である（自由度 {DEGREES}）。連鎖との違いは{'認められない' if usual else '認められる'}。",
-    )
-    yield Conclusion(said)
+    facts = {"largest": largest, "found": found, "RARELY": RARELY, "DEGREES": DEGREES}
+    if found <= RARELY:
+        yield Conclusion(passage("weather.transitions", **facts))
+    else:
+        yield Conclusion(passage("weather.transitions-2", **facts))
 
 
-@torch.no_grad()
 def today_map(model: DecoderLM, days: Int[np.ndarray, " n"]) -> Iterator[Piece]:
     """What each day attends to among those before it."""
     assert len(days) <= LONGEST
-    path = "decoder.blocks.0.self_attention"
-    with recording(model, f"{path}.weights") as record:
-        record.model(torch.from_numpy(days)[None])
-    weights = record[path].weights[0, 0].double().numpy()
+    token_ids = torch.from_numpy(days)[None]
+    each = recorded_weights(model, "decoder.blocks.0.self_attention", token_ids=token_ids)
+    weights = each[0, 0].double().numpy()
     numbers = tuple(str(day % 10) for day in range(1, len(days) + 1))
     title = translated("What each of these days (rows) looks at (columns)")
     yield Picture(

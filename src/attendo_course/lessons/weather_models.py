@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -272,11 +273,7 @@ def tasks(seed: int) -> dict[str, NextDay]:
         return table_law(table, days)
 
     def urn(balls: int) -> tuple[DrawDays, Law, Limit]:
-        return (
-            lambda rng, n: urn_days(balls, rng, n),
-            lambda days: urn_law(balls, days),
-            urn_limit(balls),
-        )
+        return (lambda rng, n: urn_days(balls, rng, n), lambda days: urn_law(balls, days), urn_limit(balls))
 
     def of_any_days(law: Law) -> DrawDays:
         return lambda rng, n: _followed(any_days(rng, n), law, rng)
@@ -301,6 +298,15 @@ def tasks(seed: int) -> dict[str, NextDay]:
 BATCH_ROWS = 100
 LONGEST = 32
 """Days that the generating model can look back at."""
+_SIZES: dict[str, Any] = {
+    "vocab_size": N_STATES,
+    "d_model": 16,
+    "d_ff": 64,
+    "dropout": 0.0,
+    "norm_first": True,
+    "positions": "learned",
+    "tie": "none",
+}
 
 
 class LinearOnDays(nn.Module):
@@ -341,24 +347,17 @@ def transformer(n_layers: int, n_heads: int = 4, *, norm: bool = True) -> Encode
 
     norm: without it, every normalization is taken out.
     """
-    model = EncoderClassifier(
-        ModelConfig(
-            architecture="classifier",
-            vocab_size=N_STATES,
-            n_classes=N_STATES,
-            d_model=16,
-            d_ff=64,
-            n_heads=n_heads,
-            n_encoder_layers=n_layers,
-            n_decoder_layers=0,
-            max_len=N_SEEN,
-            dropout=0.0,
-            norm_first=True,
-            positions="learned",
-            pooling="first",
-            tie="none",
-        )
+    config = ModelConfig(
+        architecture="classifier",
+        n_classes=N_STATES,
+        n_heads=n_heads,
+        n_encoder_layers=n_layers,
+        n_decoder_layers=0,
+        max_len=N_SEEN,
+        pooling="first",
+        **_SIZES,
     )
+    model = EncoderClassifier(config)
     return model if norm else without_norms(model)
 
 
@@ -371,22 +370,15 @@ def without_norms(model: EncoderClassifier) -> EncoderClassifier:
 
 def chain_decoder() -> DecoderLM:
     """A decoder of width 16, one layer and one head, that gives the next day after each day."""
-    return DecoderLM(
-        ModelConfig(
-            architecture="decoder",
-            vocab_size=N_STATES,
-            d_model=16,
-            d_ff=64,
-            n_heads=1,
-            n_encoder_layers=0,
-            n_decoder_layers=1,
-            max_len=LONGEST,
-            dropout=0.0,
-            norm_first=True,
-            positions="learned",
-            tie="none",
-        )
+    config = ModelConfig(
+        architecture="decoder",
+        n_heads=1,
+        n_encoder_layers=0,
+        n_decoder_layers=1,
+        max_len=LONGEST,
+        **_SIZES,
     )
+    return DecoderLM(config)
 
 
 @dataclass(frozen=True)
@@ -428,7 +420,7 @@ class Contender:
 
     name: Localized
     build: Callable[[], nn.Module]
-    recipe: Recipe = field(default=OURS)
+    recipe: Recipe = OURS
 
     def trained(self, task: NextDay, data: Data, seed: int, steps: Callable[[int], int] = int) -> Training:
         """A run on the task's data; its start and its batches are those of `seed`. steps: cuts their number.
@@ -444,7 +436,7 @@ class Contender:
 
 def _above(true_loss: float, done: Training) -> Training:
     excess = {"excess": done.measures["loss"] - true_loss}
-    return Training(done.model, done.losses, done.measures | excess)
+    return replace(done, measures=done.measures | excess)
 
 
 LINEAR = Contender(translated("linear"), LinearOnDays, BLOG)

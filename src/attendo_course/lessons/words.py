@@ -35,12 +35,8 @@ from attendo.model_config import ModelConfig
 from attendo.models import DecoderLM, parameter_count
 from attendo.nn.layers import Dropout
 from attendo.runs.tasks import LanguageModelTask
-from attendo.training.checkpoints import CheckpointConfig
-from attendo.training.loop import train
-from attendo.training.optimizer import TrainingConfig
-from attendo.training.run import Run
 from attendo_course.book import passage, translated
-from attendo_course.lessons.arrays import curve, mean_and_deviation, seeded
+from attendo_course.lessons.arrays import Training, loss_curves, mean_and_deviation, seeded, trained
 from attendo_course.lessons.lesson import Cell, Conclusion, Lesson, Options, Piece, Table
 
 WIDTH, LAYERS, HEADS, DROPOUT = 200, 2, 2, 0.2
@@ -156,9 +152,8 @@ def unordered(vocab_size: int) -> DecoderLM:
 
     To its attention the words before are a set: it sees which ones were there, and which is the last, but no order.
     """
-    d_ff = (
-        LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
-    )  # an attention has as many parameters as 2 d values of d_ff
+    # an attention has as many parameters as 2 d values of d_ff
+    d_ff = LAYERS * WIDTH + (LAYERS - 1) * 2 * WIDTH
     config = dataclasses.replace(
         _config(vocab_size), n_decoder_layers=1, d_ff=d_ff, positions="none", max_len=CONTEXT
     )
@@ -185,48 +180,14 @@ def _config(vocab_size: int) -> ModelConfig:
 WordModel = DecoderLM | RecurrentLM
 
 
-@dataclass(frozen=True, eq=False)
-class WordRun:
-    """A trained model, its loss at each step and on the validation text in nats a word.
-
-    seconds_per_1000: CPU seconds that 1,000 words of training took, all threads together.
-    """
-
-    model: WordModel
-    losses: list[float]
-    validation_loss: float
-    seconds_per_1000: float
-
-
 def train_words(
     model: WordModel, task: LanguageModelTask, steps: int, learning_rate: float, seed: int
-) -> WordRun:
+) -> Training:
     """Trains a model in place by Adam: a short warm-up, a constant rate, linear decay over the last half."""
-    config = TrainingConfig(
-        steps=steps,
-        seed=seed,
-        learning_rate=learning_rate,
-        warmup_steps=max(1, steps // 20),
-        decay_share=0.5,
-        label_smoothing=0.0,
-        beta2=0.999,
-        epsilon=1e-8,
-        weight_decay=0.0,
-        evaluate_every=steps,
+    warmup = max(1, steps // 20)
+    return trained(
+        model, task, steps, learning_rate, seed, warmup_steps=warmup, decay_share=0.5, clip_norm=1.0
     )
-    losses: list[float] = []
-    validation_loss, seconds, n_words = math.nan, 0.0, 0
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        began = time.process_time()
-        for report in train(Run(model, task, config, CheckpointConfig(), folder=None)):
-            if report.kind == "step":
-                losses.append(report.loss)
-                seconds, n_words = time.process_time() - began, report.progress.tokens
-            elif report.evaluation is not None:
-                validation_loss = report.evaluation.value
-    model.eval()
-    return WordRun(model, losses, validation_loss, 1000 * seconds / n_words)
 
 
 Step = Callable[[Sequence[int]], Float[Tensor, "1 vocab"]]
@@ -423,7 +384,7 @@ class Contender:
     build: Callable[[], WordModel]
     learning_rate: float
 
-    def runs(self, task: LanguageModelTask, steps: int, seeds: int) -> list[WordRun]:
+    def runs(self, task: LanguageModelTask, steps: int, seeds: int) -> list[Training]:
         """Its runs with seeds 1, 2, ..."""
         return [
             train_words(seeded(self.build, seed), task, steps, self.learning_rate, seed)
@@ -448,11 +409,11 @@ class Contest:
     counts: WordCounts
     counting_seconds: float
     nats: tuple[float, float]
-    runs: dict[str, list[WordRun]]
+    runs: dict[str, list[Training]]
 
     def loss(self, name: str) -> float:
         """The mean over the runs of a contender, in nats a word."""
-        return fmean(run.validation_loss for run in self.runs[name])
+        return fmean(run.measures["loss"] for run in self.runs[name])
 
 
 def teach(options: Options) -> Iterator[Piece]:
@@ -469,7 +430,7 @@ def teach(options: Options) -> Iterator[Piece]:
     entered = contenders(task.tokenizer.vocab_size)
     contest = Contest(counts, seconds, nats, {c.name: c.runs(task, steps, seeds) for c in entered})
     yield models_table(contest, task)
-    yield learning_curves(contest)
+    yield loss_curves(translated("Training loss (nats a word)"), contest.runs)
     yield Conclusion(comparison(contest))
     yield Conclusion(worth_of_order(contest))
     words = phrase(task, PHRASE)
@@ -488,7 +449,7 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
         (PAIRS, counts.vocab_size + len(counts.pairs), "1, 1", pairs, f"{seconds:.5f}"),
     ]
     for name, runs in contest.runs.items():
-        perplexity = mean_and_deviation([math.exp(run.validation_loss) for run in runs], ".1f")
+        perplexity = mean_and_deviation([math.exp(run.measures["loss"]) for run in runs], ".1f")
         time_taken = mean_and_deviation([run.seconds_per_1000 for run in runs], ".3f")
         window = f"{CONTEXT}, {CONTEXT}"
         rows.append((name, parameter_count(runs[0].model), window, perplexity, time_taken))
@@ -504,28 +465,13 @@ def models_table(contest: Contest, task: LanguageModelTask) -> Table:
     return Table("words", title, columns, tuple(rows))
 
 
-def learning_curves(contest: Contest) -> Picture:
-    """The training loss of each contender, mean over its runs."""
-    values = np.stack(
-        [np.mean([curve(run.losses) for run in runs], axis=0) for runs in contest.runs.values()]
-    )
-    steps = str(len(contest.runs["Transformer"][0].losses))
-    return Picture(
-        "curves",
-        translated("Training loss (nats a word)"),
-        values,
-        tuple(contest.runs),
-        ("1", steps),
-    )
-
-
 def comparison(contest: Contest) -> Localized:
     """Which of LSTM and Transformer is better, by how much, how surely, and what a word costs."""
     pair = ("Transformer", "LSTM")
     better, other = sorted(pair, key=contest.loss)
     gain = contest.loss(other) - contest.loss(better)
     ahead = sum(
-        a.validation_loss < b.validation_loss
+        a.measures["loss"] < b.measures["loss"]
         for a, b in zip(contest.runs[better], contest.runs[other], strict=True)
     )
     n = len(contest.runs[better])
@@ -569,7 +515,7 @@ def continuations(contest: Contest, task: LanguageModelTask, prompt: Sequence[in
         (PAIRS, counting_step(contest.counts, pairs=True)),
     ]
     for name, runs in contest.runs.items():
-        writers.append((Localized(name, name), model_step(runs[0].model, DRAWN)))
+        writers.append((Localized(name, name), model_step(cast(WordModel, runs[0].model), DRAWN)))
     texts = [(name, continued(step, prompt, task.tokenizer, SAMPLING)) for name, step in writers]
     given = shown(prompt, task.tokenizer)
     return Localized(

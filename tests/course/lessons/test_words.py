@@ -25,7 +25,7 @@ from attendo.errors import AttendoError
 from attendo.inference.perplexity import text_loss
 from attendo.models import parameter_count
 from attendo.runs.tasks import LanguageModelTask
-from attendo_course.lessons.arrays import seeded
+from attendo_course.lessons.arrays import Training, seeded
 from attendo_course.lessons.lesson import Conclusion, Options, Table
 from attendo_course.lessons.words import (
     CONTEXT,
@@ -34,7 +34,6 @@ from attendo_course.lessons.words import (
     RecurrentLM,
     WordCounts,
     WordModel,
-    WordRun,
     about,
     comparison,
     contenders,
@@ -198,8 +197,8 @@ def test_a_run_is_measured_as_every_language_model_is(build, tmp_path):
     model = build(task.tokenizer.vocab_size)
     run = train_words(model, task, 3, 1e-3, seed=1)
     found = text_loss(model, task.validation_documents, CONTEXT, CONTEXT)
-    assert run.validation_loss == pytest.approx(found.nats_per_token, rel=1e-6)
-    assert math.exp(run.validation_loss) == pytest.approx(found.perplexity, rel=1e-6)
+    assert run.measures["loss"] == pytest.approx(found.nats_per_token, rel=1e-6)
+    assert math.exp(run.measures["loss"]) == pytest.approx(found.perplexity, rel=1e-6)
     assert len(run.losses) == 3
     assert run.seconds_per_1000 > 0
 
@@ -278,7 +277,7 @@ def contest(bag: list[float], lstm: list[float], ordered: list[float]) -> Contes
     counts = WordCounts([document([4, 5])], VOCAB)
     model = RecurrentLM(VOCAB, 2, 2, 0.0)
     runs = {
-        name: [WordRun(model, [1.0], loss, seconds) for loss in losses]
+        name: [Training(model, [1.0], {"loss": loss}, seconds) for loss in losses]
         for name, losses, seconds in (
             ("no order", bag, 0.2),
             ("LSTM", lstm, 0.1),
