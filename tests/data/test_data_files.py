@@ -197,7 +197,7 @@ def test_texts_in_many_files(tmp_path):
     with pytest.raises(AttendoError, match="a text file has no columns"):
         TextData(train=(str(folder / "*.md"),), column="text").source("train")
     rows = TextData(train=(str(folder / "1.json*"),), column="text").source("train")
-    assert rows is not None and [path.name for path in rows.paths()] == ["1.jsonl"]
+    assert [path.name for path in rows.paths()] == ["1.jsonl"]
 
 
 def test_a_run_keeps_the_pattern_and_is_resumed_with_the_same_files_alone(tmp_path):

@@ -144,9 +144,8 @@ class TextData:
     def check(self) -> None:
         if self.embedded and self.valid:
             raise AttendoError(f"`train` {STDLIB} brings its own validation files; leave out `valid`")
-        for part in ("train", "valid"):
-            source = self.source(part)
-            for file in () if source is None or self.embedded else source.paths():
+        for part in () if self.embedded else ("train", "valid"):
+            for file in self.source(part).paths():
                 require_file(file)
 
     @property
@@ -154,14 +153,17 @@ class TextData:
         """Whether the texts are Python's own."""
         return self.train == (STDLIB,)
 
-    def source(self, part: Part) -> TextSource | None:
+    @property
+    def is_split(self) -> bool:
+        """Whether some of the training texts are split off for validation."""
+        return not (self.embedded or self.valid)
+
+    def source(self, part: Part) -> TextSource:
+        """Where a part is read from: where it is split off, the training texts."""
         if self.embedded:
             return standard_library(part)
-        files = self.train if part == "train" else self.valid
-        return self.other(map(Path, files)) if files else None
-
-    def other(self, files: Iterable[Path]) -> TextSource:
-        return TextSource(tuple(files), self.column, self.header, self.documents)
+        files = self.valid if part == "valid" and self.valid else self.train
+        return TextSource(tuple(map(Path, files)), self.column, self.header, self.documents)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,17 +203,18 @@ class TextCorpus(Corpus[TextData]):
     @cached_property
     def split(self) -> TextSplit | None:
         """What is split off for validation, where no validation file is given."""
-        if self.data.embedded or self.data.valid:
+        if not self.data.is_split:
             return None
-        split = split_texts(self._read("train"), self._train.name)
+        split = split_texts(self._read("train"), self.data.source("train").name)
         self.say(split.line())
         return split
 
     @cached_property
     def n_characters(self) -> int:
         """Of the training texts; what was read is said once."""
-        reading = Reading(self._train.name)
-        for _ in read_documents(self._train, self.data.strict, reading):
+        source = self.data.source("train")
+        reading = Reading(source.name)
+        for _ in read_documents(source, self.data.strict, reading):
             pass
         for line in (reading.line(), *(report.line() for report in reading.row_reports)):
             self.say(line)
@@ -237,26 +240,17 @@ class TextCorpus(Corpus[TextData]):
                 return
 
     def stream(self, tokenizer: Tokenizer, part: Part) -> TokenStream:
-        data, source = self.data, self.data.source(part)
-        files = (source or self._train).paths()
-        options = (source or self._train).options() | {"part": part, "split": source is None}
-        if data.embedded:
+        source = self.data.source(part)
+        options = source.options() | {"part": part, "split": part == "valid" and self.data.is_split}
+        if self.data.embedded:
             options["folders"] = STDLIB
-        return token_stream(self.chunks(part), tokenizer, store_key(files, options, tokenizer))
+        return token_stream(self.chunks(part), tokenizer, store_key(source.paths(), options, tokenizer))
 
     def windows(self, tokenizer: Tokenizer, context: int) -> WindowDataset:
         """The training texts in windows of `context` tokens. Raises AttendoError if they don't fill one."""
         stream = self.stream(tokenizer, "train")
-        require_window(stream, context, self._train.name)
+        require_window(stream, context, self.data.source("train").name)
         return WindowDataset(stream, context, tokenizer.specials)
 
-    @property
-    def _train(self) -> TextSource:
-        source = self.data.source("train")
-        assert source is not None
-        return source
-
     def _read(self, part: Part) -> Iterator[Chunk]:
-        source = self.data.source(part)
-        assert source is not None
-        return read_documents(source, self.data.strict)
+        return read_documents(self.data.source(part), self.data.strict)

@@ -309,7 +309,6 @@ def word_task(files: Iterable[Path], n_train: int, n_valid: int, vocab_size: int
     data = TextData(train=tuple(map(str, files)) or (STDLIB,), strict=True)
     data.check()
     source = data.source("train")
-    assert source is not None, "a training text is always named"
     for _ in read_documents(source, data.strict):
         pass  # what cannot be read is refused before anything is split off
     corpus = TextCorpus(data, say=lambda line: None)
