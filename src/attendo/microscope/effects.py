@@ -194,12 +194,14 @@ def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[
             return torch.eye(n)[0]
 
 
-def left_out(result: LookResult, user: Classifier, label: int) -> list[float] | None:
-    """log p(label | text) - log p(label | text without token i), for each i; None beyond MOST_WORK."""
+def left_out(
+    result: LookResult, user: Classifier, label: int, most_work: float | None = None
+) -> list[float] | None:
+    """log p(label | text) - log p(label | text without token i), for each i; None beyond most_work, else MOST_WORK."""
     ids, (before, behind) = result.inputs["src"][0], user.tokenizer.specials.around_text
     places = range(len(before), len(ids) - len(behind))
     weights = sum(p.numel() for p in result.model.get_submodule("encoder").parameters())
-    if weights * len(ids) * len(places) > MOST_WORK:
+    if weights * len(ids) * len(places) > (MOST_WORK if most_work is None else most_work):
         return None
     if len(places) < 2:  # without its only token there is no text
         return [0.0] * len(ids)
