@@ -296,9 +296,15 @@ class Outcome(TypedDict, total=False):
     labels: list[Label]
 
 
-class Baseline(Outcome):
-    """The answer of the model as it is, and what the edits change in it; see `compared`."""
+class Baseline(TypedDict):
+    """The answer of the model as it is, as an `Outcome`, and what the edits change in it; see `compared`."""
 
+    text: NotRequired[str]
+    log_prob: NotRequired[float]
+    finished: NotRequired[bool]
+    score: NotRequired[float]
+    filled: NotRequired[int]
+    labels: NotRequired[list[Label]]
     deltas: list[float] | dict[str, float]
     total: float
     tokens: NotRequired[list[Token | None]]
