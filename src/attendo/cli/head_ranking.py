@@ -115,13 +115,9 @@ def _ranking(user: User, found: Importance, names: dict[str, str], language: Lan
 def _legend(user: User, found: Importance, has_errors: bool) -> list[Localized]:
     """What the numbers of the table are."""
     from attendo.display.i18n import Localized
+    from attendo.runs.task_specs import family_of
 
-    of = {
-        "translation": Localized("a row's translation", "1 行の訳文"),
-        "classification": Localized("a row's label", "1 行のラベル"),
-        "language-model": Localized("a row's text", "1 行のテキスト"),
-        "masked-language-model": Localized("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
-    }[user.task]
+    of = family_of(user.task).predicted
     n, log_prob = f"{found.n_rows:,}", f"{found.log_prob:.3f}"
     told = [
         Localized(

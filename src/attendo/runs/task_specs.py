@@ -17,6 +17,7 @@ from attendo.data.tokenizers import Tokenizer
 from attendo.decoding.beam import DecodingConfig
 from attendo.decoding.sampling import SamplingConfig
 from attendo.display.formats import Say
+from attendo.display.i18n import Localized
 from attendo.errors import AttendoError
 from attendo.inference.classifier import Classifier
 from attendo.inference.embedder import Embedder
@@ -62,6 +63,7 @@ class Size:
 class TaskSpec:
     """A kind of task: all that the loop and the commands know of it.
 
+    model_name: what messages call a model of this kind. predicted: what its model gives a probability for each row.
     model, training, data_keys: settings that differ from the defaults. data: the type of [data]; extra: types of
     sections that only this kind has. sizes: largest first. default_epochs: without a budget. open: the corpus that a
     [data] names; material: its training rows in ids, made once and cached. user: the inference object around a model;
@@ -69,6 +71,8 @@ class TaskSpec:
     """
 
     name: TaskName
+    model_name: str
+    predicted: Localized
     architecture: Architecture
     model: Mapping[str, Any]
     training: Mapping[str, Any]
@@ -116,6 +120,8 @@ def _translation_task(
 
 TRANSLATION = TaskSpec(
     name="translation",
+    model_name="translator",
+    predicted=Localized("a row's translation", "1 行の訳文"),
     architecture="encoder-decoder",
     model={},
     training={},
@@ -152,6 +158,8 @@ def _classification_task(
 
 CLASSIFICATION = TaskSpec(
     name="classification",
+    model_name="classifier",
+    predicted=Localized("a row's label", "1 行のラベル"),
     architecture="classifier",
     model={"n_decoder_layers": 0, "activation": "gelu", "dropout": 0.3},
     training={"learning_rate": 1e-3, "label_smoothing": 0.0, "evaluate_rows": 2000},
@@ -187,6 +195,8 @@ def _language_task(
 
 LANGUAGE_MODEL = TaskSpec(
     name="language-model",
+    model_name="language model",
+    predicted=Localized("a row's text", "1 行のテキスト"),
     architecture="decoder",
     model={
         "n_encoder_layers": 0,
@@ -236,6 +246,8 @@ def _masked_task(
 
 MASKED_LANGUAGE_MODEL = TaskSpec(
     name="masked-language-model",
+    model_name="masked language model",
+    predicted=Localized("a row's hidden tokens (15 %)", "1 行で隠したトークン（15 %）"),
     architecture="masked",
     model={"n_decoder_layers": 0, "max_len": 256, "activation": "gelu", "tie": "output", "output_bias": True},
     training={"label_smoothing": 0.0},

@@ -34,12 +34,6 @@ INLINE = 2000
 """Characters that are tokenized in the event loop's own thread; more go to another thread."""
 CHARACTERS_PER_TOKEN = 4
 """An estimate for the cost of a pass over a text before it is tokenized."""
-KINDS: dict[TaskName, str] = {
-    "translation": "translator",
-    "classification": "classifier",
-    "language-model": "language model",
-    "masked-language-model": "masked language model",
-}
 T = TypeVar("T")
 
 
@@ -220,13 +214,16 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
         ApiError: 404 where there is none; 400 where it is for another task, or where a name must say which of several.
     """
     fit = [served for served in state.models if not families or served.family in families]
-    kinds = " or ".join(KINDS[family] for family in families) or "model"
     if name is None:
         if len(fit) == 1:
             return fit[0]
         names = ", ".join(served.name for served in fit)
         if not fit:
-            raise ApiError(404, f"no {kinds} is served here; GET /v1/models lists what is", param="model")
+            raise ApiError(
+                404,
+                f"no {_model_names(families)} is served here; GET /v1/models lists what is",
+                param="model",
+            )
         raise ApiError(400, f"several models could answer; name one as model: {names}", param="model")
     try:
         served = state.models.named(name)
@@ -234,9 +231,16 @@ def choose_model(state: State, name: str | None, families: Sequence[TaskName] = 
         message = "there is no model of this name; GET /v1/models lists the names"
         raise ApiError(404, message, param="model", code="model_not_found") from None
     if served not in fit:
-        message = f"{name} is a {KINDS[served.family]}, and this wants a {kinds}"
+        message = f"{name} is a {_model_names([served.family])}, and this wants a {_model_names(families)}"
         raise ApiError(400, f"{message}; GET /v1/models lists the models", param="model")
     return served
+
+
+def _model_names(families: Sequence[TaskName]) -> str:
+    """What messages call a model of these families; none: of any."""
+    from attendo.runs.task_specs import family_of  # takes a moment, and only errors need it
+
+    return " or ".join(family_of(family).model_name for family in families) or "model"
 
 
 def check_most(value: int | None, most: int, field: str) -> None:
