@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from browser_looking import found_by_axe
 from page_scripts import code_of, declared
 from served_page import (
     SOME,
@@ -85,8 +86,6 @@ def test_it_is_usable_at_360_pixels_in_both_languages(at, site, model, language)
     ],
 )
 def test_axe_finds_nothing_serious(at, site, model, theme):
-    from axe_playwright_python.sync_playwright import Axe
-
     visited = at(state={"model": model, "text": "rain tomorrow\nsnow", "theme": theme}, bypass_csp=True)
     visited.until(SOME)
     page = settled(visited)
@@ -94,10 +93,7 @@ def test_axe_finds_nothing_serious(at, site, model, theme):
     if model == "enja":
         page.click(".word >> nth=0")
         page.wait_for_selector(".choices .whole b")
-    found = Axe().run(page).response["violations"]
-    assert [
-        (one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")
-    ] == []
+    assert found_by_axe(page) == []
     assert page.evaluate("document.documentElement.dataset.theme") == theme
 
 

@@ -5,6 +5,8 @@ import io
 import json
 from urllib.parse import urlencode
 
+from axe_playwright_python.sync_playwright import Axe
+
 from attendo.microscope.run_model import look
 
 NOT_BLANK = """name => [...document.querySelectorAll(`canvas[data-name="${name}"]`)].map(canvas => {
@@ -23,6 +25,26 @@ def address_of(page, **state):
     return (
         f"{page}#{urlencode({name: v if isinstance(v, str) else json.dumps(v) for name, v in state.items()})}"
     )
+
+
+AXE = """([parts, first]) => {
+  const contrast = "color-contrast";
+  const serious = ({ violations }) => violations
+    .filter(({ impact }) => ["serious", "critical"].includes(impact))
+    .map(({ id, nodes }) => [id, nodes[0].html]);
+  const found = async (of, options) => serious(await axe.run(of, { resultTypes: ["violations"], ...options }));
+  if (first) return found(document, {});
+  const all = found(document, { rules: { [contrast]: { enabled: false } } });
+  return all.then(async (some) => [...some, ...(await found({ include: parts }, { runOnly: [contrast] }))]);
+}"""
+
+
+def found_by_axe(page, *changed):
+    """What axe finds serious: of the whole page, but the contrast, which takes long, of what changed since the last."""
+    first = not page.evaluate("!!window.axe")
+    if first:
+        page.evaluate(Axe().axe_script)
+    return page.evaluate(AXE, [[[part] for part in changed], first or not changed])
 
 
 class Looking:
