@@ -24,6 +24,7 @@ from attendo.custom_modules import (
     name_of_custom_modules,
     python_line,
 )
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
@@ -212,7 +213,7 @@ def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
     config = build(ModelConfig, tables["model"], f"{folder / 'config.toml'} [model]")
     if own_parts is not None and "own_parts" not in card:
         raise AttendoError(f"{folder} was trained without parts of one's own; load it without own_parts")
-    tokenizer = Tokenizer.load(folder / "tokenizer.json")
+    tokenizer = load_tokenizer(folder / "tokenizer.json")
     reserved = max(tokenizer.specials.n_reserved, tokenizer.specials.n_around_text)
     for name, least in {"vocab_size": tokenizer.vocab_size, "max_len": reserved + 1}.items():
         if getattr(config, name) < least:

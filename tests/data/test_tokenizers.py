@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Kind, Tokenizer, well_formed
 from attendo.errors import AttendoError
@@ -357,7 +358,7 @@ def test_min_count_leaves_rare_entries_out() -> None:
 def test_saving_and_loading(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
-    again = Tokenizer.load(path)
+    again = load_tokenizer(path)
     assert again.kind == tokenizer.kind
     assert again.vocab_size == tokenizer.vocab_size == LibraryTokenizer.from_file(str(path)).get_vocab_size()
     assert again.sha256 == tokenizer.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
@@ -367,7 +368,7 @@ def test_saving_and_loading(tokenizer: Tokenizer, tmp_path: Path) -> None:
 def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     with pytest.raises(AttendoError, match=r"tokenizer\.json: no such file"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
     good = file_text("bpe")
     document = json.loads(good)
     foreign_cut = document | {"pre_tokenizer": {"type": "WhitespaceSplit"}}
@@ -379,10 +380,10 @@ def test_files_that_are_no_tokenizer_of_ours_are_refused(tmp_path: Path) -> None
     for text in wrong:
         path.write_text(text, "utf-8")
         with pytest.raises(AttendoError, match=r"tokenizer\.json: "):
-            Tokenizer.load(path)
+            load_tokenizer(path)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(AttendoError, match="not a tokenizer file"):
-        Tokenizer.load(path)
+        load_tokenizer(path)
 
 
 def test_ids_out_of_range_are_refused(tokenizer: Tokenizer) -> None:

@@ -8,8 +8,9 @@ from corpus_files import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
-from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, Tokenizer, is_spaced
+from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, is_spaced
 from attendo.errors import AttendoError
 from attendo.runs.settings import check_tables, choose_tokenizer
 from attendo.runs.task_specs import family_of
@@ -80,7 +81,7 @@ def test_unknown_and_rare_words_are_one_word() -> None:
 def test_the_file_tells_its_kind(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(["A film."], UNCASED)
     tokenizer.save(tmp_path / "tokenizer.json")
-    read = Tokenizer.load(tmp_path / "tokenizer.json")
+    read = load_tokenizer(tmp_path / "tokenizer.json")
     assert read.kind == "uncased" and read.encode("a FILM") == tokenizer.encode("a FILM")
     text = (tmp_path / "tokenizer.json").read_text("utf-8")
     changed = re.sub(r"<br\\\\s\*/\?>", "<hr>", text)

@@ -12,7 +12,7 @@ import tiny_tokenizers as tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attendo.data.imported_tokenizers import ImportedTokenizer
+from attendo.data.imported_tokenizers import ImportedTokenizer, load_tokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.incremental_decode import Spelling
@@ -103,7 +103,7 @@ def test_a_text_may_go_on(folders: dict[str, Folder], text: str, more: str) -> N
 def test_a_file_is_read_as_it_was_saved(folder: Folder, tmp_path: Path) -> None:
     tokenizer = folder.tokenizer
     tokenizer.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    again = load_tokenizer(tmp_path / "tokenizer.json")
     assert isinstance(again, ImportedTokenizer)
     for name in ("sha256", "specials", "never"):
         assert getattr(again, name) == getattr(tokenizer, name)
@@ -295,7 +295,7 @@ def test_damaged_files_of_a_run_are_refused_in_a_line(folders: dict[str, Folder]
         assert text != whole
         path.write_text(text, "utf-8")
         with pytest.raises(AttendoError, match=match) as error:
-            Tokenizer.load(path)
+            load_tokenizer(path)
         assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 

@@ -23,7 +23,6 @@ from attendo.training.coach import (
     Coach,
     Evaluated,
     HeadMeasure,
-    advice_lines,
     dead_heads,
     long_warmup,
     loss_jump,
@@ -35,6 +34,7 @@ from attendo.training.coach import (
     small_batch,
 )
 from attendo.training.optimizer import TrainingConfig
+from attendo.training.run import advice_lines
 
 CONFIG = TrainingConfig(steps=100_000, warmup_steps=60, learning_rate=0.002, batch_tokens=2048)
 

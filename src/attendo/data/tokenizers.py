@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.errors import AttendoError, is_failure
+from attendo.errors import AttendoError
 from attendo.files import write_atomic
 
 Kind = Literal["bpe", "unigram", "word", "uncased", "character", "byte", "imported"]
@@ -274,26 +274,6 @@ class Tokenizer(ABC):
     def save(self, path: Path) -> None:
         """Write the tokenizer file, atomically."""
         write_atomic(path, self._text)
-
-    @staticmethod
-    def load(path: Path) -> "Tokenizer":
-        """Read what `save` wrote. Raises AttendoError naming the file if it is missing, cut short or foreign."""
-        from attendo.data.imported_tokenizers import ImportedTokenizer
-
-        try:
-            text = path.read_bytes().decode("utf-8")
-            imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
-            return ImportedTokenizer(text) if imported else LearnedTokenizer(text)
-        except FileNotFoundError:
-            raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
-        except UnicodeDecodeError as error:
-            raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
-        except AttendoError as error:
-            raise AttendoError(f"{path}: {error}") from error
-        except BaseException as error:
-            if not is_failure(error):
-                raise
-            raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
     @cached_property
     def _readable(self) -> list[str]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from attendo.bundle import Bundle
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.languages import name_of
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.errors import AttendoError
@@ -109,7 +110,7 @@ def opened(out: Path) -> ArgosPackage:
         package.extractall(place)
         (folder,) = Path(place).iterdir()
         return ArgosPackage(
-            Tokenizer.load(out / "tokenizer.json"),
+            load_tokenizer(out / "tokenizer.json"),
             processor.SentencePieceProcessor(model_proto=(folder / "sentencepiece.model").read_bytes()),
             translator.Translator(str(folder / "model"), intra_threads=torch.get_num_threads()),
         )

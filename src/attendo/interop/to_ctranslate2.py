@@ -19,6 +19,7 @@ from torch.nn.functional import linear
 
 from attendo.bundle import Bundle
 from attendo.config import build
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig
@@ -391,7 +392,7 @@ def opened(out: Path) -> Foreign:
     FileNotFoundError: [Errno 2] No such file or directory: 'nowhere/attendo.json'
     """
     calls = json.loads((out / CALLS).read_text(encoding="utf-8"))
-    tokenizer = Tokenizer.load(out / "tokenizer.json")
+    tokenizer = load_tokenizer(out / "tokenizer.json")
     threads = {"intra_threads": torch.get_num_threads(), "inter_threads": 1}
     package = required("ctranslate2")
     match calls["class"]:

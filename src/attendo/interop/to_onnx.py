@@ -28,6 +28,7 @@ from torch import Tensor
 from attendo.bundle import Bundle, save_card
 from attendo.config import build
 from attendo.data.batches import pad_rows
+from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizers import Around, Kind, Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
@@ -319,7 +320,7 @@ def opened(out: Path) -> ExportedTranslator | ExportedGenerator | ExportedReader
         raise AttendoError(f"{out}: onnx.json or card.json is damaged; export the model again") from None
     kinds = {"encoder-decoder": ExportedTranslator, "decoder": ExportedGenerator}
     kind = kinds.get(description["architecture"], ExportedReader)
-    return kind(out, description, Tokenizer.load(out / "tokenizer.json"), card)
+    return kind(out, description, load_tokenizer(out / "tokenizer.json"), card)
 
 
 FORMAT = 1

@@ -5,14 +5,12 @@ The coach's small memory of a run is in every checkpoint, so a resumed run gets 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from math import hypot, log2
 from statistics import fmean, median
-from textwrap import wrap
 from typing import Any
 
 from attendo.training.optimizer import TrainingConfig
@@ -190,7 +188,6 @@ EVALUATIONS = 3
 SETTLED = 0.25
 """The share of a run before which outputs and heads are not judged: at first all are alike."""
 KEPT_EVALUATIONS = 8
-WIDTH, INDENT = 79, "    "
 
 
 @dataclass(frozen=True)
@@ -209,18 +206,6 @@ class Advice:
         'the loss is high; lower it'
         """
         return f"{self.seen}; {self.remedy}"
-
-
-def advice_lines(note: str) -> list[str]:
-    """The note of an Advice for a terminal, three lines at most.
-
-    >>> advice_lines("the loss is high; lower it")
-    ['coach: the loss is high; lower it']
-    """
-    # what is to be typed stays together
-    whole = re.sub(r"(--set|attendo) (?=\w)", "\\1\xa0", f"coach: {note}")
-    lines = wrap(whole, WIDTH, subsequent_indent=INDENT, break_on_hyphens=False)
-    return [line.replace("\xa0", " ") for line in lines]
 
 
 def much_lower(learning_rate: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import signal
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import wrap
 from types import FrameType
 from typing import Any, Literal, Protocol
 
@@ -391,13 +393,23 @@ def report_lines(report: Report) -> list[str]:
                 *kept_lines(report),
             ]
         case "advice":
-            from attendo.training.coach import advice_lines
-
             return advice_lines(report.note)
         case "step" | "skipped" if report.note:
             return [f"step {done.step:,}: {report.note}"]
         case _:
             return []
+
+
+def advice_lines(note: str) -> list[str]:
+    """The note of an Advice for a terminal, three lines at most.
+
+    >>> advice_lines("the loss is high; lower it")
+    ['coach: the loss is high; lower it']
+    """
+    # what is to be typed stays together
+    whole = re.sub(r"(--set|attendo) (?=\w)", "\\1\xa0", f"coach: {note}")
+    lines = wrap(whole, WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def evaluation_lines(report: Report) -> list[str]:
