@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from functools import cache
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 
@@ -62,6 +63,14 @@ def at_import_time(nodes):
         yield from at_import_time(
             child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.ExceptHandler)
         )
+
+
+def run_statements(node):
+    """The nodes of a file without those under TYPE_CHECKING."""
+    yield node
+    if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+        for child in ast.iter_child_nodes(node):
+            yield from run_statements(child)
 
 
 def is_dataclass(node):
@@ -265,6 +274,19 @@ def test_each_package_names_its_public_interface():
     for module in modules:
         assert sorted(set(module.__all__)) == sorted(module.__all__), module.__name__
         assert [name for name in module.__all__ if not hasattr(module, name)] == [], module.__name__
+
+
+def test_no_modules_import_each_other():
+    """Imports within functions count, too; those for types alone don't."""
+    modules = {name(file)[4:-3].replace("/", ".").removesuffix(".__init__"): file for file in SOURCES}
+    graph = {}
+    for module, file in modules.items():
+        used = {
+            imported for imported in imports(run_statements(parsed(file))) if imported.startswith("attendo")
+        }
+        found = {imported if imported in modules else imported.rpartition(".")[0] for imported in used}
+        graph[module] = found & set(modules) - {module}
+    TopologicalSorter(graph).prepare()
 
 
 def test_the_layer_contract_names_every_floor():

@@ -19,7 +19,7 @@ from attendo.display.formats import Say
 from attendo.errors import AttendoError
 from attendo.files import with_facts, write_atomic
 from attendo.models import Model, ModelConfig
-from attendo.runs.settings import Tables, joined, section
+from attendo.runs.settings import Tables, joined, section, tensors_beside
 from attendo.runs.task_specs import TaskSpec
 from attendo.training.checkpoints import load_weights, weights_of
 from attendo.training.costs import on_paper
@@ -106,26 +106,11 @@ def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
 
 def new_parts(folder: Path, config: ModelConfig) -> list[str]:
     """The parts of a model that another run's model has not: whole modules, or single tensors."""
-    is_new = {name: new for name, (_, new) in _tensors(folder, config).items()}
+    is_new = {name: new for name, (_, new) in tensors_beside(folder, config).items()}
     shared = {name.partition(".")[0] for name, new in is_new.items() if not new}
     names = (name for name, new in is_new.items() if new)
     tops = (name if name.partition(".")[0] in shared else name.partition(".")[0] for name in names)
     return list(dict.fromkeys(tops))
-
-
-def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
-    """Whether at least half of a model's parameters are those of the run that it starts from."""
-    counts = _tensors(folder, config).values()
-    return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
-
-
-def _tensors(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
-    """The size of each tensor of a model, and whether another run's model lacks it."""
-    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
-    return {
-        name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
-        for name, parameter in on_paper(config).named_parameters()
-    }
 
 
 def trained_on_paper(config: ModelConfig, training: TrainingConfig, lora: LoraConfig) -> Model:

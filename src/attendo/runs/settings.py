@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 import torch
 
+from attendo.bundle import load_bundle
 from attendo.config import build, check_keys, read_toml, to_table
 from attendo.data.batches import Batch, TokenDataset
 from attendo.data.corpus_base import Corpus
@@ -29,6 +30,7 @@ from attendo.models import ModelConfig, build_model
 from attendo.runs.task_specs import Size, TaskSpec
 from attendo.training.acceleration import compiling_pays, fastest_precision, fastest_products
 from attendo.training.checkpoints import CheckpointConfig
+from attendo.training.costs import on_paper
 from attendo.training.loop import update
 from attendo.training.lora import nearest
 from attendo.training.optimizer import BUDGETS, LoraConfig, TrainingConfig
@@ -256,7 +258,6 @@ def choose_training(
     The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
     epochs or FEWEST_STEPS steps within the budget, otherwise the smallest. init_from: a run that it starts from.
     """
-    from attendo.runs.init_from import is_mostly_of  # which imports this module
 
     chosen = {name: dict(table) for name, table in tables.items()}
     training = chosen.setdefault("training", {})
@@ -293,6 +294,21 @@ def choose_training(
         f" peak rate {training['learning_rate']:.2g}"
     )
     return chosen
+
+
+def is_mostly_of(folder: Path, config: ModelConfig) -> bool:
+    """Whether at least half of a model's parameters are those of the run that it starts from."""
+    counts = tensors_beside(folder, config).values()
+    return 2 * sum(n for n, new in counts if not new) >= sum(n for n, _ in counts)
+
+
+def tensors_beside(folder: Path, config: ModelConfig) -> dict[str, tuple[int, bool]]:
+    """The size of each tensor of a model, and whether another run's model lacks it."""
+    theirs = dict(on_paper(load_bundle(folder).model_config).named_parameters())
+    return {
+        name: (parameter.numel(), name not in theirs or theirs[name].shape != parameter.shape)
+        for name, parameter in on_paper(config).named_parameters()
+    }
 
 
 def _fitting_size(
