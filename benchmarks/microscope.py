@@ -144,10 +144,10 @@ def forward_seconds(session, look):
     """A plain forward of the same model on the same tokens."""
     import torch
 
-    seen = session._seen_of(look["key"])
+    result = session._result_of(look["key"])
     with torch.inference_mode():
         began = time.perf_counter()
-        seen.model(**seen.inputs)
+        result.model(**result.inputs)
         return time.perf_counter() - began
 
 
