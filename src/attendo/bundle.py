@@ -24,9 +24,9 @@ from attendo.custom_modules import (
     name_of_custom_modules,
     python_line,
 )
-from attendo.data.imported_tokenizers import load_tokenizer
-from attendo.data.tokenizers import Tokenizer
-from attendo.errors import AttendoError
+from attendo.data.imported_tokenizers import ImportedTokenizer
+from attendo.data.tokenizers import LearnedTokenizer, Tokenizer
+from attendo.errors import AttendoError, is_failure
 from attendo.files import with_facts, write_atomic
 from attendo.model_config import Architecture
 from attendo.models import Model, ModelConfig, build_model
@@ -193,6 +193,27 @@ def no_such_run(folder: Path) -> AttendoError:
     is_demo = folder.parts[-2:] == ("runs", "demo")
     remedy = "`attendo demo` makes it" if is_demo else "give the folder that `attendo train … --out` wrote"
     return AttendoError(f"{folder}: no such run folder; {remedy}")
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer that `Tokenizer.save` wrote: learned here or imported.
+
+    Raises AttendoError naming the file if it is missing, cut short or foreign.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8")
+        imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
+        return ImportedTokenizer(text) if imported else LearnedTokenizer(text)
+    except FileNotFoundError:
+        raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
+    except UnicodeDecodeError as error:
+        raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
+    except AttendoError as error:
+        raise AttendoError(f"{path}: {error}") from error
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
 
 def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:

@@ -182,7 +182,7 @@ BUILD = """
 import sys
 from pathlib import Path
 from attendo.data.store import pair_store
-from attendo.data.imported_tokenizers import load_tokenizer
+from attendo.bundle import load_tokenizer
 tokenizer = load_tokenizer(Path(sys.argv[1]))
 sys.stdin.read()  # all begin at once
 store = pair_store(((i, "the cat" * (i % 5), "猫" * (i % 7)) for i in range(3000)), tokenizer, "k", Path(sys.argv[2]))

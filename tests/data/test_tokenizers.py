@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as LibraryTokenizer
 
-from attendo.data.imported_tokenizers import load_tokenizer
+from attendo.bundle import load_tokenizer
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import BYTES, MARK, SPECIALS, Kind, Tokenizer, well_formed
 from attendo.errors import AttendoError

@@ -8,7 +8,7 @@ from corpus_files import write
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attendo.data.imported_tokenizers import load_tokenizer
+from attendo.bundle import load_tokenizer
 from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
 from attendo.data.tokenizers import SPECIALS, LearnedTokenizer, is_spaced
 from attendo.errors import AttendoError

@@ -12,7 +12,8 @@ import tiny_tokenizers as tiny
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attendo.data.imported_tokenizers import ImportedTokenizer, load_tokenizer
+from attendo.bundle import load_tokenizer
+from attendo.data.imported_tokenizers import ImportedTokenizer
 from attendo.data.tokenizers import Tokenizer
 from attendo.errors import AttendoError
 from attendo.inference.incremental_decode import Spelling

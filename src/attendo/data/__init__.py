@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from attendo.data.batches import Batch, TokenDataset, token_batches
     from attendo.data.corpora import PairSource, read_lines, read_pairs
     from attendo.data.doctor import examine
-    from attendo.data.imported_tokenizers import load_tokenizer
     from attendo.data.labelled import LabelledSource, read_labelled
     from attendo.data.labelled_doctor import examine_labelled
     from attendo.data.row_report import RowError, RowReport
@@ -35,7 +34,6 @@ _MODULES = {
     "TokenizerConfig": "tokenizer_training",
     "examine": "doctor",
     "examine_labelled": "labelled_doctor",
-    "load_tokenizer": "imported_tokenizers",
     "pair_store": "store",
     "read_documents": "texts",
     "read_labelled": "labelled",
@@ -61,7 +59,6 @@ __all__ = [
     "TokenizerConfig",
     "examine",
     "examine_labelled",
-    "load_tokenizer",
     "pair_store",
     "read_documents",
     "read_labelled",

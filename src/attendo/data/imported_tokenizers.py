@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from tokenizers import Encoding
@@ -19,13 +18,12 @@ from tokenizers import Tokenizer as LibraryTokenizer
 from attendo.data.tokenizers import (
     MARK,
     OWN,
-    LearnedTokenizer,
     SpecialTokens,
     Tokenizer,
     keep_to_one_thread,
     well_formed,
 )
-from attendo.errors import AttendoError, is_failure
+from attendo.errors import AttendoError
 
 FORMAT = 1
 MOST_GROWTH = 10_000
@@ -286,27 +284,6 @@ class ImportedTokenizer(Tokenizer):
             return "".join(f"<{byte:02X}>" for byte in data)
         text = data.decode().replace(" ", MARK)
         return "".join(c if c.isprintable() else f"<U+{ord(c):04X}>" for c in text)
-
-
-def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote: learned here or imported.
-
-    Raises AttendoError naming the file if it is missing, cut short or foreign.
-    """
-    try:
-        text = path.read_bytes().decode("utf-8")
-        imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
-        return ImportedTokenizer(text) if imported else LearnedTokenizer(text)
-    except FileNotFoundError:
-        raise AttendoError(f"{path}: no such file; a run folder holds its tokenizer.json") from None
-    except UnicodeDecodeError as error:
-        raise AttendoError(f"{path}: not a tokenizer file: {error}") from error
-    except AttendoError as error:
-        raise AttendoError(f"{path}: {error}") from error
-    except BaseException as error:
-        if not is_failure(error):
-            raise
-        raise AttendoError(f"{path}: not a tokenizer file ({type(error).__name__}: {error})") from error
 
 
 def imported_tokenizer(

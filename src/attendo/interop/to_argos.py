@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from attendo.bundle import Bundle
-from attendo.data.imported_tokenizers import load_tokenizer
+from attendo.bundle import Bundle, load_tokenizer
 from attendo.data.languages import name_of
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.errors import AttendoError

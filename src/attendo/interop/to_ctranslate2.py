@@ -17,9 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from attendo.bundle import Bundle
+from attendo.bundle import Bundle, load_tokenizer
 from attendo.config import build
-from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizers import Kind, Tokenizer
 from attendo.decoding.beam import length_norm
 from attendo.decoding.options import DecodingConfig

@@ -25,10 +25,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from attendo.bundle import Bundle, save_card
+from attendo.bundle import Bundle, load_tokenizer, save_card
 from attendo.config import build
 from attendo.data.batches import pad_rows
-from attendo.data.imported_tokenizers import load_tokenizer
 from attendo.data.tokenizers import Around, Kind, Tokenizer
 from attendo.decoding.backends import DecoderBackend
 from attendo.decoding.beam import DecodingConfig
