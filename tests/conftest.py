@@ -6,14 +6,13 @@ import shutil
 import tempfile
 
 import hypothesis
-import jaxtyping
 import pytest
+import torch
 from example_counts import LARGE
+from shapes import check_shapes
 
-# Before anything imports them: every annotated shape in the core is checked at every call.
-jaxtyping.install_import_hook(["attendo.nn", "attendo.models"], "beartype.beartype")
-
-import torch  # noqa: E402  (after the hook, which must come first)
+# Before anything imports them: every annotated shape in the core is checked.
+check_shapes(["attendo.nn", "attendo.models"])
 
 torch.set_num_threads(1)
 
