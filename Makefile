@@ -50,8 +50,9 @@ format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-docs: venv ## write what is made from code and results: commands, pictures of the design, benchmarks
+docs: venv ## write what is made from code and results: commands, settings, pictures of the design, benchmarks
 	$(BIN)/python tools/command_docs.py
+	$(BIN)/python tools/settings_docs.py
 	$(BIN)/python tools/design_pictures.py
 	$(BIN)/python benchmarks/pages.py
 

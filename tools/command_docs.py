@@ -14,27 +14,33 @@ from attendo.cli import build_app
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "reference" / "commands.md"
 GROUPS = {
-    "Begin": ("demo", "doctor", "plan"),
+    "Get started": ("demo", "doctor", "plan"),
     "Train": ("train", "resume", "verify-resume"),
     "Use": ("translate", "classify", "generate", "embed", "score", "serve"),
     "Measure": ("evaluate", "compare", "report", "info", "shortlist"),
-    "Look inside": ("look",),
-    "In and out": ("import", "export"),
+    "Inspect": ("look",),
+    "Import and export": ("import", "export"),
     "Theory": ("claims", "errata", "figure", "lesson"),
 }
 TOP = """\
 # Commands
 
-*Made from each command's `--help` by `make docs`; change the code, not this page.*
+*This page is generated from `--help` by `make docs`. To change it, change the code.*
 
-Each command ends with 0 when it is done, 1 when it failed or found something (`doctor`, `claims`), 2 for bad usage or
-bad input, and 130 or 143 after Ctrl-C or SIGTERM, once the state is saved. Bad input gives one line, `error: …`, that
-names the file, line or field and the remedy; `--debug` shows where it came from.
+A command exits with one of these codes. Errors in the usage or the input print one line, `error: …`, which names the
+file, line or field and what to do. `--debug` also prints the traceback.
+
+| code | meaning |
+|---|---|
+| 0 | success |
+| 1 | the command failed, or `doctor` or `claims` found a problem |
+| 2 | wrong usage or wrong input |
+| 130, 143 | stopped by Ctrl-C or SIGTERM after saving the state |
 """
 
 
 def cell(text: str) -> str:
-    """A text within a table.
+    """A text in a cell of a table.
 
     >>> cell("a|b <c>")
     'a\\\\|b &lt;c&gt;'
@@ -57,15 +63,15 @@ def paragraphs(text: str) -> Iterator[str]:
 
 
 def table(context: Any, command: Any) -> Iterator[str]:
-    """The arguments and options of a command, as its help has them."""
+    """The arguments and options of a command, as in its help."""
     records = (parameter.get_help_record(context) for parameter in command.params)
     rows = [f"| `{name.replace('|', '/')}` | {cell(what)} |" for name, what in filter(None, records)]
     if rows:
-        yield "\n".join(["| argument or option | what it does |", "|---|---|", *rows])
+        yield "\n".join(["| argument or option | meaning |", "|---|---|", *rows])
 
 
 def sections(command: Any, context: Any, level: int) -> Iterator[str]:
-    """What there is to say of a command, and of those below it."""
+    """The help of a command and of its subcommands."""
     yield f"{'#' * level} {context.command_path}"
     yield from paragraphs(command.help or "")
     yield from table(context, command)
@@ -85,7 +91,7 @@ def page() -> str:
             command = commands.pop(name)
             parts += sections(command, command.context_class(command, info_name=name, parent=top), 3)
     if commands:
-        raise SystemExit(f"error: in no group of {Path(__file__).name}: {', '.join(commands)}")
+        raise SystemExit(f"error: not in a group of {Path(__file__).name}: {', '.join(commands)}")
     return "\n\n".join(parts) + "\n"
 
 
@@ -95,7 +101,7 @@ def main(arguments: list[str]) -> int:
     if "--check" in arguments:
         stale = not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text
         if stale:
-            print(f"error: {PAGE} is not what the commands say; run: make docs")
+            print(f"error: {PAGE} differs from the help of the commands; run: make docs")
         return int(stale)
     PAGE.write_text(text, encoding="utf-8")
     return 0

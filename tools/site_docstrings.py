@@ -9,14 +9,18 @@ import griffe
 
 
 def escaped(line: str) -> str:
-    """A line of prose, none of whose characters is Markdown but for code in backticks.
+    """A line of prose in which only code in backticks is Markdown; the name of a parameter in a section is kept.
 
     >>> escaped("scores[i][j] < `a[i]`")
     'scores\\\\[i]\\\\[j] &lt; `a[i]`'
+    >>> escaped("    n_heads: n_heads * 2")
+    '    n_heads: n\\\\_heads \\\\* 2'
     """
-    pieces = re.split(r"(`+[^`]+`+)", line)
+    name = re.match(r" +\*{0,2}\w+: ", line)
+    start = name.end() if name else 0
+    pieces = re.split(r"(`+[^`]+`+)", line[start:])
     pieces[::2] = [re.sub(r"([\[*_$])", r"\\\1", piece).replace("<", "&lt;") for piece in pieces[::2]]
-    return "".join(pieces)
+    return line[:start] + "".join(pieces)
 
 
 def as_markdown(text: str) -> str:

@@ -37,26 +37,54 @@ _USED_WITH = {
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The shape of a model; the sizes of Vaswani et al. 2017, table 3, under the field's names.
+    """The shape of a model. The names of the sizes follow Vaswani et al. 2017, table 3.
 
-    architecture: which of the models in `models.py`; what it lacks has 0 layers. n_kv_heads: fewer than n_heads for
-    grouped queries. head_dim, value_dim: width of a query and key head and of a value head, d_model / n_heads unless
-    given.
-    max_len: longest text in tokens; learned positions end there. attention_scale: 1/√head_dim unless given.
-    attention_bias: of the projections of each attention; attention_out_bias: of the last, if it differs.
-    attention_norm: an RMSNorm on each head of the queries and keys of self-attention (Dehghani et al. 2023).
-    norm_first: pre-norm, and a last norm. norm: "layer" or "rms". activation: "relu", "gelu", "gelu_tanh", "silu".
-    positions: "sinusoidal", "learned", "ramp" and "inverse" are added to the embeddings; "rotary", "alibi" and
-    "relative" (T5) are part of self-attention; or "none". position_base: of the wavelengths, a number or "length"
-    (max_len); position_start: the first position's number; position_first_index, position_order: as in
-    `sinusoidal_encoding`; position_buckets, position_reach: as in `RelativeBias`. embedding_scale: times √d_model.
-    embedding_norm_eps: a norm after embedding + position, none unless given. pad_id: an embedding that stays 0. tie:
-    which of source embedding, target embedding and output matrix are one ("all", "output" = the last two, "input" =
-    the first two, "none"); a classifier has none to tie. d_output: width of the hidden layer before the output, which
-    a masked model always has, and a classifier only if it is given (output_activation follows it there).
-    n_classes: 0 makes a classifier give the pooled vectors themselves: embeddings of texts.
+    Attributes:
+        architecture: Kind of network, selected by the task.
+        vocab_size: Number of vocabulary entries, taken from the tokenizer.
+        d_model: Width of the vectors between the layers.
+        d_ff: Width of the hidden layer in each feed-forward network.
+        n_heads: Number of query heads in each attention layer.
+        n_kv_heads: Number of key and value heads, for grouped-query attention (default: `n_heads`).
+        head_dim: Width of one query or key head (default: `d_model / n_heads`).
+        value_dim: Width of one value head (default: `head_dim`).
+        n_encoder_layers: Number of encoder blocks. Language models have 0.
+        n_decoder_layers: Number of decoder blocks. Classifiers and masked language models have 0.
+        max_len: Context length in tokens. Learned positions end there.
+        dropout: Dropout probability of the embeddings and of the output of each sub-layer.
+        attention_dropout: Dropout probability of the attention weights.
+        activation_dropout: Dropout probability of the hidden layer in each feed-forward network.
+        attention_scale: Factor on the attention scores before the softmax (default: `1 / √head_dim`).
+        attention_bias: Whether the four projections of each attention layer have a bias.
+        attention_out_bias: Whether the output projection of attention has a bias (default: `attention_bias`).
+        attention_norm: Whether an RMSNorm is applied to each head of queries and keys (Dehghani et al. 2023).
+        norm: Normalization layer. `layer` is LayerNorm and `rms` is RMSNorm.
+        norm_first: Whether each sub-layer normalizes its input (pre-norm), with one more norm after the last block.
+        norm_eps: Constant that keeps a normalization layer from dividing by 0.
+        activation: Activation function of the feed-forward networks. `gelu_tanh` approximates GELU with tanh.
+        feed_forward_gated: Whether feed-forward networks have a gate, as SwiGLU does with `activation="silu"`.
+        feed_forward_bias: Whether the linear layers of the feed-forward networks have a bias.
+        positions: Position encoding. `rotary` is RoPE and `relative` is T5's; `none` has no positions.
+        position_base: Base of the wavelengths of sinusoidal and rotary positions. `length` takes `max_len`.
+        position_start: Number of the first position, for sinusoidal, ramp and inverse positions.
+        position_first_index: First index i in `base^(-2i / d_model)`, for sinusoidal positions.
+        position_order: Order of the sinusoids. `sincos` and `cossin` alternate them; `halves` puts all sines first.
+        position_buckets: Number of distance buckets of relative positions.
+        position_reach: Distance from which relative positions use the last bucket.
+        embedding_scale: Whether embeddings are multiplied by `√d_model`.
+        embedding_norm_eps: `norm_eps` of a normalization layer after the embeddings (default: no such layer).
+        pad_id: Id of a token whose embedding stays 0 (default: no such token).
+        tie: Shared matrices of source embedding, target embedding and output layer. `output` shares the last two and
+            `input` the first two.
+        output_bias: Whether the output layer over the vocabulary has a bias.
+        d_output: Width of the hidden layer before the output (default: `d_model`, none in classifiers).
+        output_activation: Activation function after the hidden layer that `d_output` adds to a classifier.
+        n_classes: Number of labels, taken from the data. A classifier with 0 labels outputs text embeddings.
+        pooling: Summary of all token vectors in a classifier: their maximum, their mean, or the first vector.
+        initialization: Scheme of the initial weights: Xavier (Glorot & Bengio 2010) or normal (Radford et al. 2018).
 
-    Raises ValueError naming the field for a value that is none of its choices, or that fits no other.
+    Raises:
+        ValueError: A value is not one of its choices, or does not fit the other values. The message names the field.
 
     >>> ModelConfig(vocab_size=11).d_ff
     1024

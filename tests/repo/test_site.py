@@ -1,6 +1,8 @@
 """The site: it builds without a warning, links lead somewhere, both languages are whole, no other host is asked."""
 
+import dataclasses
 import doctest
+import inspect
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import command_docs
 import pytest
+import settings_docs
 import site_docstrings
 import site_hook
 import site_reference
@@ -21,6 +24,9 @@ from markdown_it import MarkdownIt
 from playwright.sync_api import sync_playwright
 from site_hook import LINK, slug
 from site_screenshots import look, served
+
+from attendo.model_config import ModelConfig
+from attendo.runs import settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -251,13 +257,32 @@ def test_search_finds(site, browser, start, asked, wanted):
         assert any(link.split("?")[0].split("#")[0] == address + wanted for link in found), found
 
 
-@pytest.mark.parametrize("tool", [command_docs, site_docstrings, site_hook, site_reference])
+@pytest.mark.parametrize("tool", [command_docs, settings_docs, site_docstrings, site_hook, site_reference])
 def test_examples_of_the_tools_run(tool):
     assert doctest.testmod(tool).failed == 0
 
 
 def test_the_page_of_commands_is_what_the_commands_say(capsys):
     assert command_docs.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_the_pages_of_settings_are_what_the_code_says(capsys):
+    assert settings_docs.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_setting_has_a_meaning_in_both_languages():
+    for table in settings_docs.tables():
+        names = [field.name for field in dataclasses.fields(table.kind)]
+        assert list(settings_docs.meanings(table.kind)) == names, table
+        assert list(settings_docs.japanese_meanings(table)) == names, table
+
+
+def test_the_settings_shown_as_chosen_are_those_that_are_chosen():
+    code = inspect.getsource(settings.choose_training)
+    found = set(re.findall(r'(?:model|training)(?:\.setdefault\(|\[)"(\w+)"(?:,|\] =)', code)) - {"epochs"}
+    sizes = {name for name in ModelConfig.__dataclass_fields__ if len(settings_docs.of_sizes(name)) > 1}
+    shown = {*settings_docs.CHOSEN["model"], *settings_docs.CHOSEN["training"]}
+    assert shown == found | sizes
 
 
 def test_a_bar_within_a_cell_has_no_backslash():

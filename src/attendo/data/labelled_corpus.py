@@ -125,12 +125,20 @@ class LabelledDataset(TokenDataset):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelledData:
-    """Which labelled texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+    """The labeled texts of a run. The run stores absolute paths, so it can be resumed from any folder.
 
-    train, valid: a file each, or a folder or pattern of files; without `valid` a share of the rows is split off,
-    valid_share, but 100 to 2,000 rows and a fifth at most. columns: as on the command line. max_tokens, long: what a
-    model reads of a text, as in `LongTexts`. class_weights: what a row of each class counts, as in `class_weights`.
-    token_dropout: share of input tokens that training hides.
+    Attributes:
+        train: A file of labeled texts, or a folder or pattern of such files.
+        valid: A validation file, folder or pattern (default: a share of the training rows is held out).
+        valid_share: Share of the training rows that is held out without `valid`: 100 to 2,000 rows, at most a fifth.
+        columns: Columns of label and text by name or by number from 1, for example `label=category,text=body`.
+        header: Whether the first line of a .tsv file contains column names.
+        strict: Whether the first bad row raises an error. Otherwise, bad rows are skipped and counted.
+        max_tokens: Number of tokens of a text that the model reads at once.
+        long: Treatment of longer texts. `cut` keeps start and end; `window` averages the logits of overlapping windows.
+        class_weights: Weights of classes in the loss. `balanced` gives all classes equal total weight; `auto` does it
+            if the largest class has more than 3 times the rows of the smallest.
+        token_dropout: Share of the input tokens that are hidden at random during training.
     """
 
     train: tuple[str, ...]

@@ -30,13 +30,20 @@ FORECASTS = "forecasts"
 
 @dataclass(frozen=True, kw_only=True)
 class PairData:
-    """Which rows train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+    """The training and validation pairs of a run. The run stores absolute paths, so it can be resumed from any folder.
 
-    train, valid: one file with columns, or two parallel ones, or as many of either as a folder or pattern names;
-    without `valid` some rows are split off. columns: as on the command line. source_language, target_language: codes
-    for the card. drop: checks of the doctor whose rows are left out. against: test rows, to look for leaks as in those
-    of `valid`. max_tokens: rows with more on a side are left out, and so are those with more than the model has
-    positions for; 0: none.
+    Attributes:
+        train: One file with columns or two parallel files; patterns are allowed. `forecasts` is the embedded corpus.
+        valid: Validation files in the same forms (default: about 1% of the training rows are held out).
+        columns: Columns of source and target by name or by number from 1, for example `source=en,target=ja`.
+        header: Whether the first line of a .tsv file contains column names.
+        reverse: Whether source and target are swapped.
+        strict: Whether the first bad row raises an error. Otherwise, bad rows are skipped and counted.
+        drop: Checks of the doctor whose rows are left out, separated by commas, for example `leaks,duplicates`.
+        against: Test files. Training rows that also occur in these files are reported as leaks.
+        max_tokens: Largest number of tokens on one side of a pair; longer pairs are left out. 0 disables the limit.
+        source_language: Language code of the source, for example `en`.
+        target_language: Language code of the target, for example `ja`.
     """
 
     train: tuple[str, ...]

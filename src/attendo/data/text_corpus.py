@@ -127,11 +127,15 @@ TOKENIZER_CHARACTERS = 50_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class TextData:
-    """Which texts train and which validate. Paths are kept absolute, so that a run resumes from anywhere.
+    """The texts of a run. The run stores absolute paths, so it can be resumed from any folder.
 
-    train, valid: files, folders, patterns, or "stdlib", the source of Python's standard library; without `valid` some
-    documents, or the end of each, are split off. column, header: of .tsv, .csv, .jsonl and .parquet files. documents:
-    what one is in a text file.
+    Attributes:
+        train: Files, folders or patterns. `stdlib` is the source code of Python's standard library.
+        valid: Validation files, folders or patterns (default: some documents, or the end of each, are held out).
+        column: Column of the text in .tsv, .csv, .jsonl and .parquet files.
+        header: Whether the first line of a .tsv file contains column names.
+        documents: Documents in a text file: the whole `file`, each `line`, or paragraphs between blank lines (`blank`).
+        strict: Whether the first bad row raises an error. Otherwise, bad rows are skipped and counted.
     """
 
     train: tuple[str, ...] = (STDLIB,)

@@ -33,13 +33,14 @@ _IN_MEMORY = 1 << 26  # bytes of text; more goes through a temporary file
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerConfig:
-    """What tokenizer to learn. There is no seed: nothing in the learning is left to chance.
+    """The settings of tokenizer training, which uses no random numbers.
 
-    `vocab_size` counts everything, the 4 specials and the 256 bytes included; texts too small for it give a
-    smaller one. Words and characters may do without: then every one gets an id; bytes are 260. `min_count` is the least
-    count of a word or character that gets an id, or of a pair of pieces that BPE joins (there at least 2).
-    `character_coverage` is the share of all characters that BPE and Unigram spell without bytes: the rarest
-    characters are left out, unless an eighth of the vocabulary holds them all.
+    Attributes:
+        kind: Kind of token. `uncased` is lowercased words, and `imported` is the tokenizer of an imported model.
+        vocab_size: Number of vocabulary entries, with 4 special tokens and 256 bytes. Small datasets give fewer.
+        min_count: Smallest count of a word or character in the vocabulary, or of a pair that BPE merges (at least 2).
+        character_coverage: Share of all characters that BPE and Unigram represent without bytes. It is 1 if an
+            eighth of the vocabulary is enough for all characters.
     """
 
     kind: Kind = "bpe"

@@ -16,14 +16,17 @@ _SHORTLIST = 64  # most nuclei are found among so few
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How a text is continued.
+    """The settings of sampling. They are applied in the order penalty, temperature, top_k, top_p, min_p.
 
-    max_tokens: the most tokens that are drawn, the end token included. temperature: above 1 more even, below 1 more
-    sure, 0 greedy: always the most probable token. top_k: only so many, 0 for all. top_p: only the most probable that
-    together reach this probability, 1 for all. min_p: none whose probability is below this share of the most
-    probable's, 0 for all. repetition_penalty: 1 is none; what was there before gets less probable above 1. They take
-    effect in the order penalty, temperature, top_k, top_p, min_p. stop: texts before which the text ends. seed: the
-    same one gives the same text; None draws another each time.
+    Attributes:
+        max_tokens: Largest number of generated tokens, including the end token.
+        temperature: Divisor of the logits. Above 1 texts vary more, below 1 less; 0 is greedy search.
+        top_k: Number of most probable tokens to sample from. 0 takes all tokens.
+        top_p: Sampling takes the most probable tokens that together reach this probability. 1 takes all tokens.
+        min_p: Smallest probability of a token, as a share of the highest probability. 0 takes all tokens.
+        repetition_penalty: Values above 1 make tokens that are in the text already less probable. 1 changes nothing.
+        stop: Texts that end the generation. The output ends before them.
+        seed: Random seed. The same seed gives the same text; without a seed, each text is different.
     """
 
     max_tokens: int = 200

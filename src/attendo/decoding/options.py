@@ -20,24 +20,25 @@ _RANGES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingConfig:
-    """How to search.
+    """The settings of beam search.
 
-    length_penalty, length_norm: a score is the log-probability divided by `length_norm`. coverage_penalty: what is
-    added to the score, `coverage_penalty`'s beta; 0 is none, and needs no attention weights.
+    An output has at most `source length * max_length_ratio + max_length_extra` tokens, including the end token, and
+    never more than the model has positions.
 
-    A text has at most `source length * max_length_ratio + max_length_extra` tokens, the end token included, and never
-    more than the model has positions; at least `min_length`, counted alike, where that maximum allows it. No n-gram
-    of `no_repeat_ngram` tokens stands in a text twice; 0: any may.
-
-    beam_groups: the beam is divided into so many groups that search one after the other in every step. A candidate's
-    rank falls by `diversity_penalty` for each time that an earlier group has taken its token in this step (Vijayakumar
-    et al. 2016, Hamming diversity). It is no part of a score, nor of later ranks.
-
-    refill: a text that ends leaves its place to the next best candidate, `beam` ends are the end of the search, and at
-    the limit texts without an end rank among the others, as in CTranslate2 and in `transformers` with early_stopping;
-    not with groups.
-
-    `batch_tokens` bounds the source tokens of one batch, padding counted, times the beam.
+    Attributes:
+        beam: Beam size: the number of hypotheses that are kept in each step. 1 is greedy search.
+        length_penalty: Exponent α of the length normalization. 0 disables it.
+        n_best: Number of outputs per text, at most the beam size.
+        max_length_ratio: Largest output length, in tokens per source token.
+        max_length_extra: Number of tokens that are added to the largest output length.
+        batch_tokens: Largest number of source tokens in a batch, including padding, times the beam size.
+        length_norm: Divisor of log-probabilities: `((5 + length) / 6)^α` (Wu et al. 2016), or `length^α` (`plain`).
+        coverage_penalty: Weight β of the coverage penalty in the score (Wu et al. 2016, eq. 14). 0 disables it.
+        min_length: Smallest number of output tokens, including the end token.
+        no_repeat_ngram: Length of the n-grams that occur at most once in an output. 0 allows all repetitions.
+        beam_groups: Number of groups in diverse beam search, which divides the beam size (Vijayakumar et al. 2016).
+        diversity_penalty: Amount that a candidate's rank loses for each earlier group with the same token.
+        refill: Whether the next best candidate replaces a finished hypothesis in the beam, as in CTranslate2.
     """
 
     beam: int = 4

@@ -40,7 +40,12 @@ class TokenVectors:
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingConfig:
-    """How a text's vector is made unless told otherwise. normalize: it is divided by its length, √Σ x²."""
+    """The default settings of text embeddings.
+
+    Attributes:
+        pooling: Summary of all token vectors: their maximum, their mean, or the first vector.
+        normalize: Whether the text's vector is divided by its length, `√Σ x²`.
+    """
 
     pooling: Pooling = "mean"
     normalize: bool = False

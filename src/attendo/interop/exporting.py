@@ -33,8 +33,11 @@ TOO_FAR = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
-    """quantization: of the weights, for ctranslate2 and argos. languages: source and target, for argos, else the
-    card's.
+    """The settings of an export.
+
+    Attributes:
+        quantization: Number format of the weights, for CTranslate2 and Argos.
+        languages: Language codes of source and target, for Argos (default: the languages in the model card).
     """
 
     quantization: Quantization = "float32"

@@ -381,7 +381,13 @@ MASKED_VALIDATION_SEED = 0
 
 @dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """The `share` of tokens that are hidden, drawn again in each epoch, by `rule` as in `hidden_tokens`."""
+    """The settings of masked language modeling.
+
+    Attributes:
+        share: Share of the tokens that are hidden, drawn again in each epoch.
+        rule: Replacement of hidden tokens: always the mask token, or in `80/10/10` percent of the cases the mask token,
+            a random token and the token itself.
+    """
 
     share: float = 0.15
     rule: Rule = "mask"

@@ -155,11 +155,18 @@ def read_keys(file: Path) -> Keys:
 class ServingConfig:
     """The limits of a server.
 
-    rows: texts, or rows of beams, that take part in a step of a model at most. max_requests, max_cost: what is admitted
-    at a time, in requests and in tokens x beams x n; a request that is larger by itself is refused for good.
-    max_body: bytes of a request. max_texts: texts of a request. max_characters: of one text. max_beam, max_n,
-    max_tokens: the largest a request may ask for. timeout: seconds after which a request is given up, unless it asks
-    for fewer. drain: seconds that admitted requests have once the server is told to stop.
+    Attributes:
+        rows: Largest number of texts, or rows of beams, in one step of a model.
+        max_requests: Largest number of requests that are processed at the same time.
+        max_cost: Largest total cost of these requests, in tokens x beam size x n. A larger single request is rejected.
+        max_body: Largest size of a request, in bytes.
+        max_texts: Largest number of texts in a request.
+        max_characters: Largest number of characters in a text.
+        max_beam: Largest beam size that a request can ask for.
+        max_n: Largest number of outputs per text that a request can ask for.
+        max_tokens: Largest number of generated tokens that a request can ask for.
+        timeout: Seconds after which a request is canceled. A request can ask for fewer.
+        drain: Seconds that running requests have after the server is told to stop.
     """
 
     rows: int = 128

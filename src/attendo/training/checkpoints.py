@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-    """When to save all state, and how many checkpoints to keep.
+    """The settings of checkpoints.
 
-    every_steps: 0 = at each evaluation. keep_last: older checkpoints are removed, except the best. background: a thread
-    writes a copy, while training continues.
+    Attributes:
+        every_steps: Number of steps between two checkpoints. 0 saves a checkpoint at each evaluation.
+        keep_last: Number of newest checkpoints that are kept. The best checkpoint is always kept.
+        background: Whether a thread writes the checkpoint while training continues.
     """
 
     every_steps: int = 0

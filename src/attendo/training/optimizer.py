@@ -98,19 +98,42 @@ RANK_TIMEOUT = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """The settings of training. One of steps, epochs, minutes (wall time) and cpu_minutes (all threads) ends it.
+    """The settings of training. Exactly one of steps, epochs, minutes and cpu_minutes ends the run.
 
-    batch_tokens: tokens in a batch, on its longer side. accumulation: batches in one update. learning_rate: the
-    peak (with "noam", a factor on the formula). schedule: "wsd" = warm-up, constant, linear decay over the last
-    `decay_share`. clip_norm: 0 = off. evaluate_every: steps between evaluations. patience: evaluations without a
-    better one before the end, 0 = off. average_last: checkpoints whose mean is tried at the end. reserve_share: the
-    share of a time budget for the last evaluation and saving. precision: of the products; "tf32" is for GPUs,
-    "float16" scales the loss. products: the library for float32 on a CPU. optimizer: "muon" for the hidden layers'
-    matrices, AdamW for the rest. ema_decay: of a moving average of the weights, which is evaluated and kept in their
-    place, 0 = off. activation_checkpointing: less memory for a third more time. compile: the blocks. prefetch: batches
-    that a thread makes in advance. tensorboard: the log goes there as well. parallel: each process has the model
-    ("ddp"), or a shard of it ("fsdp"). rank_timeout: seconds to wait for a process. frozen: paths of parts that are
-    not trained: "encoder", "decoder.blocks.0".
+    Attributes:
+        steps: End of the run, in optimizer steps.
+        epochs: End of the run, in passes over the training data.
+        minutes: End of the run, in minutes of wall time.
+        cpu_minutes: End of the run, in minutes of CPU time summed over all threads.
+        seed: Random seed of the initial weights, the data order and dropout.
+        batch_tokens: Batch size in tokens on the longer side of the pairs, including padding.
+        accumulation: Number of batches in one optimizer step (gradient accumulation).
+        learning_rate: Peak learning rate. The `noam` schedule uses it as a factor.
+        schedule: Learning rate after warm-up. `wsd` is constant, then decays linearly; `noam` decays with `1 / √step`.
+        warmup_steps: Number of steps in which the learning rate rises to its peak.
+        decay_share: Share of the run in which the `wsd` schedule lowers the learning rate to almost 0.
+        label_smoothing: Share of the target probability that label smoothing spreads over all tokens or labels.
+        clip_norm: Largest norm of the gradient, for gradient clipping. 0 disables clipping.
+        beta1: Decay rate of AdamW's average of the gradients.
+        beta2: Decay rate of AdamW's average of the squared gradients.
+        epsilon: Constant in the denominator of AdamW.
+        weight_decay: Weight decay of the matrices. Biases and normalization layers have no weight decay.
+        precision: Number format of matrix multiplications. `tf32` requires a GPU; `float16` scales the loss.
+        products: Library for float32 matrix multiplications on a CPU.
+        optimizer: Optimizer. `muon` trains the hidden layers' matrices with Muon and all other parameters with AdamW.
+        ema_decay: Decay rate of a moving average of the weights, which is evaluated and saved instead. 0 disables it.
+        activation_checkpointing: Whether the backward pass recomputes activations: less memory for a third more time.
+        compile: Whether PyTorch compiles each block.
+        evaluate_every: Number of steps between two evaluations on the validation set.
+        evaluate_rows: Largest number of validation pairs or labeled texts in an evaluation during training.
+        patience: Number of evaluations without improvement after which early stopping ends the run. 0 disables it.
+        average_last: Number of last checkpoints whose average is evaluated at the end. 1 disables averaging.
+        reserve_share: Share of a time budget that is reserved for the last evaluation and for saving.
+        prefetch: Number of batches that a thread prepares in advance.
+        tensorboard: Whether the log is also written for TensorBoard.
+        parallel: Use of several processes. `ddp` copies the model to each process; `fsdp` splits its matrices.
+        rank_timeout: Seconds that a process waits for the other processes before the job ends.
+        frozen: Paths of modules or parameters that are not trained, for example `encoder` or `decoder.blocks.0`.
     """
 
     steps: int | None = None
@@ -191,11 +214,14 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """How a model is adapted that was trained before: W + (α / r) B A for W (Hu et al. 2021, section 4.1).
+    """The settings of LoRA, which replaces W by W + (α / r) B A in linear layers (Hu et al. 2021, section 4.1).
 
-    rank: r, 0 = off. alpha: α. dropout: on what A reads. targets: linear layers by name ("q_proj") or by the end of
-    their path ("cross_attention.q_proj"); "all" but the output layer. trained: parts that are trained whole beside the
-    adapters, by their paths; unless given, those that the run does not start with.
+    Attributes:
+        rank: Rank r of the matrices A and B. 0 disables LoRA, and 8 is a usual value.
+        alpha: Scale α. The low-rank update is multiplied by α / r.
+        dropout: Dropout probability of the input of A.
+        targets: Linear layers with an adapter: `all` but the output layer, or names or path ends such as `q_proj`.
+        trained: Paths of parts that are trained completely (default: the parts that the initial model does not have).
     """
 
     rank: int = 0
