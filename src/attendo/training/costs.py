@@ -1,6 +1,6 @@
 """The cost of an update, calculated: parameters, operations and bytes of memory, from modules and batch lengths.
 
-Models are built on torch's meta device, without weights. docs/en/scale.md has all formulas and their errors.
+Models are built on torch's meta device, without weights. docs/en/cost-model.md has all formulas and their errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Many accelerators, on paper: what they send each other, when that binds, and what failures cost.
 
-All functions are of numbers alone, in bytes, seconds, and floating-point operations. docs/en/scale.md derives them, has
+All functions are of numbers alone, in bytes, seconds, and floating-point operations. docs/en/cost-model.md derives them, has
 what was measured of them, and carries them to 1,000 accelerators.
 """
 
