@@ -1,6 +1,6 @@
-"""Draw docs/images/floors.svg and docs/images/sentence.svg from the code (make docs).
+"""Draw docs/images/layers.svg and docs/images/sentence.svg from the code (make docs).
 
-The floors are those that the layer contract of pyproject.toml holds, with what each room says of itself and imports.
+The layers are those that the layer contract of pyproject.toml holds, with what each package says of itself and imports.
 The sentence's way is what a translator really calls for one, with the file of each call and the shape it returns.
 """
 
@@ -52,7 +52,7 @@ COLORS = {
     "models": "#efe3f5",
     "nn": "#fff5cc",
 }
-"""Of the rooms a sentence comes through."""
+"""Of the packages a sentence comes through."""
 
 
 def text(x: float, y: float, words: str, size: int = 13, *, mono: bool = False, bold: bool = False) -> str:
@@ -77,8 +77,8 @@ def svg(parts: Sequence[str], height: float, title: str) -> str:
 
 
 @dataclass(frozen=True)
-class Room:
-    """A module or package of `attendo`: what it says of itself, and the rooms that it imports."""
+class Package:
+    """A module or package of `attendo`: what it says of itself, and the packages that it imports."""
 
     name: str
     says: str
@@ -86,15 +86,15 @@ class Room:
 
 
 @cache
-def floors() -> list[list[Room]]:
-    """The rooms of each floor, the highest first, as the contract on layers in pyproject.toml names them."""
+def layers() -> list[list[Package]]:
+    """The packages of each layer, the highest first, as the contract on layers in pyproject.toml names them."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
-    (layers,) = [contract["layers"] for contract in contracts["contracts"] if contract["id"] == "floors"]
+    (found,) = [contract["layers"] for contract in contracts["contracts"] if contract["id"] == "layers"]
     graph = grimp.build_graph("attendo")
-    names = [[name.strip(" ()") for name in layer.split("|")] for layer in layers]
-    every = [name for floor in names for name in floor]
+    names = [[name.strip(" ()") for name in layer.split("|")] for layer in found]
+    every = [name for layer in names for name in layer]
 
-    def room(name: str) -> Room:
+    def package(name: str) -> Package:
         path = SOURCE / name / "__init__.py"
         path = path if path.exists() else SOURCE / f"{name}.py"
         says = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
@@ -106,33 +106,33 @@ def floors() -> list[list[Room]]:
                 importer=f"attendo.{name}", imported=f"attendo.{other}", as_packages=True
             )
         )
-        return Room(name, says.splitlines()[0], tuple(imports))
+        return Package(name, says.splitlines()[0], tuple(imports))
 
-    return [[room(name) for name in floor] for floor in names]
+    return [[package(name) for name in layer] for layer in names]
 
 
-def floors_picture() -> str:
-    """All floors, one above the other, their rooms side by side."""
+def layers_picture() -> str:
+    """All layers, one above the other, their packages side by side."""
     parts: list[str] = []
     y, left, gap = 16.0, 56.0, 10.0
-    all_floors = floors()
-    for number, rooms in zip(range(len(all_floors) - 1, -1, -1), all_floors, strict=True):
-        width = (WIDTH - left - 16 - gap * (len(rooms) - 1)) / len(rooms)
-        lines = [_room_lines(room, int(width / 6.8)) for room in rooms]
+    all_layers = layers()
+    for number, packages in zip(range(len(all_layers) - 1, -1, -1), all_layers, strict=True):
+        width = (WIDTH - left - 16 - gap * (len(packages) - 1)) / len(packages)
+        lines = [_package_lines(package, int(width / 6.8)) for package in packages]
         height = 38 + 17 * max(map(len, lines))
         parts.append(text(20, y + height / 2 + 6, str(number), 20, bold=True))
-        for i, (room, said) in enumerate(zip(rooms, lines, strict=True)):
+        for i, (package, said) in enumerate(zip(packages, lines, strict=True)):
             x = left + i * (width + gap)
-            parts.append(box(x, y, width, height, COLORS.get(room.name, "#f2f2f2")))
-            parts.append(text(x + 10, y + 22, room.name, 15, mono=True, bold=True))
+            parts.append(box(x, y, width, height, COLORS.get(package.name, "#f2f2f2")))
+            parts.append(text(x + 10, y + 22, package.name, 15, mono=True, bold=True))
             parts += [text(x + 10, y + 42 + 17 * n, line, 12) for n, line in enumerate(said)]
         y += height + gap
-    return svg(parts, y + 6, "The floors of attendo: a room imports only rooms below it")
+    return svg(parts, y + 6, "The layers of attendo: a package imports only packages below it")
 
 
-def _room_lines(room: Room, characters: int) -> list[str]:
-    imports = "imports " + (", ".join(room.imports) or "nothing of attendo")
-    return [*textwrap.wrap(room.says, characters), *textwrap.wrap(imports, characters)]
+def _package_lines(package: Package, characters: int) -> list[str]:
+    imports = "imports " + (", ".join(package.imports) or "nothing of attendo")
+    return [*textwrap.wrap(package.says, characters), *textwrap.wrap(imports, characters)]
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ WAY = (
     Station(InputEmbedding.forward, "a vector for each id, times √d, plus its position", 1),
     Station(FixedPositions.forward, "sines and cosines", 2),
     Station(Encoder.forward, "the stack", 1),
-    Station(EncoderBlock.forward, "for each storey", 2),
+    Station(EncoderBlock.forward, "for each block", 2),
     Station(Residual.forward, "add & norm around each sub-layer", 3),
     Station(Attention.forward, "projects to queries, keys, values; heads apart and together", 3),
     Station(Attend.forward, "softmax(QKᵀ/√d)V, the one leaf that a recording replaces", 3),
@@ -165,7 +165,7 @@ WAY = (
     Station(BeamSearch.advance, "for each token, until every text has ended"),
     Station(EncoderDecoder.step, "one more token for each row", 1),
     Station(Decoder.step, "the stack", 2),
-    Station(DecoderBlock.step, "for each storey: the past, the memory, feed-forward", 3),
+    Station(DecoderBlock.step, "for each block: the past, the memory, feed-forward", 3),
     Station(DecoderCache.append, "writes this token's keys and values", 3),
     Station(EncoderDecoder.output, "logits: a number for each word of the vocabulary", 2),
     Station(best_tokens, "the best next tokens with their log-probabilities", 1),
@@ -179,7 +179,7 @@ WAY = (
 
 @dataclass(frozen=True)
 class Call:
-    """A station as it was called: the room and file it stands in, its name, and what it returned."""
+    """A station as it was called: the package and file it stands in, its name, and what it returned."""
 
     station: Station
     file: str
@@ -257,13 +257,13 @@ def _described(value: Any, called: Callable[..., Any]) -> str:
 
 
 def sentence_picture() -> str:
-    """The calls, one below the other, set in by loop, each in the color of its room."""
+    """The calls, one below the other, set in by loop, each in the color of its package."""
     row, y = 34.0, 58.0
     parts = [text(20, 34, f"“{SENTENCE}”", 17, bold=True)]
     for call in sentence():
         x = 20 + 26.0 * call.station.depth
-        room = call.file.split("/")[0].removesuffix(".py")
-        parts.append(box(x, y, WIDTH - 20 - x, row - 5, COLORS[room]))
+        package = call.file.split("/")[0].removesuffix(".py")
+        parts.append(box(x, y, WIDTH - 20 - x, row - 5, COLORS[package]))
         parts.append(text(x + 10, y + 19, call.name, 13, mono=True, bold=True))
         parts.append(text(330, y + 19, call.station.does, 13))
         parts.append(text(WIDTH - 232, y + 13, call.file, 11, mono=True))
@@ -275,7 +275,7 @@ def sentence_picture() -> str:
 
 def main() -> None:
     """Draws both pictures."""
-    for name, picture in (("floors.svg", floors_picture()), ("sentence.svg", sentence_picture())):
+    for name, picture in (("layers.svg", layers_picture()), ("sentence.svg", sentence_picture())):
         (IMAGES / name).write_text(picture, encoding="utf-8")
 
 

@@ -18,7 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Link, Navigation, Section
 from mkdocs.structure.pages import Page
-from site_reference import address, room_page, rooms
+from site_reference import address, package_page, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGES = {"en": "English", "ja": "日本語"}
@@ -112,7 +112,7 @@ def present(entries: list[Any], docs: Path) -> list[Any]:
             if children := present(value, docs):
                 kept.append({title: children})
         elif value == "reference/*":
-            kept += [{modules[0].name: f"reference/{room}.md"} for room, modules in rooms().items()]
+            kept += [{modules[0].name: f"reference/{package}.md"} for package, modules in packages().items()]
         elif value.endswith("/*"):
             kept += [page.relative_to(docs).as_posix() for page in sorted((docs / value[:-2]).glob("*.md"))]
         elif value in BESIDE or value in book_pages() or (docs / value).is_file():
@@ -153,8 +153,8 @@ def source_of(path: str) -> str:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages of the reference, of the book, and those beside docs/."""
     whole = config.plugins["mkdocstrings"].config.enabled
-    for room in rooms():
-        files.append(File.generated(config, f"reference/{room}.md", content=room_page(room, whole)))
+    for package in packages():
+        files.append(File.generated(config, f"reference/{package}.md", content=package_page(package, whole)))
     for place in (*book_pages(), *BESIDE):
         text = (ROOT / source_of(place)).read_text(encoding="utf-8")
         files.append(File.generated(config, place, content=text))

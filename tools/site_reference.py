@@ -1,4 +1,4 @@
-"""The reference of the site: a page for each room of attendo and one for attendo_course, with all documented names."""
+"""The reference of the site: one page per package of attendo and one for attendo_course, with all documented names."""
 
 from __future__ import annotations
 
@@ -50,27 +50,27 @@ def dotted(file: Path) -> str:
 
 
 @cache
-def rooms() -> dict[str, tuple[Module, ...]]:
-    """The modules of each room, the room's own first: {'nn': (attendo.nn, attendo.nn.attention, ...), ...}."""
+def packages() -> dict[str, tuple[Module, ...]]:
+    """The modules of each package, the package's own first: {'nn': (attendo.nn, attendo.nn.attention, ...), ...}."""
     found: dict[str, list[Module]] = {}
     for file in sorted(SOURCE.rglob("*.py"), key=dotted):
         name = dotted(file)
         package, *inside = name.split(".")
-        room = inside[0] if inside and package == "attendo" else package
-        if room in NOT_SHOWN:
+        package = inside[0] if inside and package == "attendo" else package
+        if package in NOT_SHOWN:
             continue
         tree = ast.parse(file.read_text(encoding="utf-8"))
         about = (ast.get_docstring(tree) or "").split("\n\n")[0].replace("\n", " ")
-        found.setdefault(room, []).append(Module(name, about, tuple(documented(tree, name))))
-    return {room: tuple(modules) for room, modules in found.items()}
+        found.setdefault(package, []).append(Module(name, about, tuple(documented(tree, name))))
+    return {package: tuple(modules) for package, modules in found.items()}
 
 
 @cache
 def homes() -> dict[str, str]:
     """The page of every module and documented name: {'attendo.nn.masks': 'reference/nn.md', ...}."""
     return {
-        name: f"reference/{room}.md"
-        for room, modules in rooms().items()
+        name: f"reference/{package}.md"
+        for package, modules in packages().items()
         for module in modules
         for name in (module.name, *module.names)
     }
@@ -93,29 +93,29 @@ def address(path: str, label: str = "") -> str | None:
     module = dotted(file)
     if file.is_dir() and module in homes():
         page = homes()[module]
-        return page if module == rooms()[Path(page).stem][0].name else f"{page}#{module}"
+        return page if module == packages()[Path(page).stem][0].name else f"{page}#{module}"
     name = label if label.startswith(f"{module}.") else module
     while name not in homes() and name.startswith(module) and name != module:
         name = name.rpartition(".")[0]
     return f"{homes()[name]}#{name}" if name in homes() else None
 
 
-def room_page(room: str, whole: bool) -> str:
-    """The page of a room in Markdown: its modules for mkdocstrings, or no more than anchors where `whole` is False.
+def package_page(package: str, whole: bool) -> str:
+    """The page of a package in Markdown: its modules for mkdocstrings, or no more than anchors where `whole` is False.
 
-    >>> print(room_page("files", whole=True).split("    ")[0])
+    >>> print(package_page("files", whole=True).split("    ")[0])
     # attendo.files { #attendo.files }
     <BLANKLINE>
     ::: attendo.files
     <BLANKLINE>
     """
-    own, *others = rooms()[room]
+    own, *others = packages()[package]
     blocks = [f"# {own.name} {{ #{own.name} }}"]
     if whole:
         blocks.append(
             f"::: {own.name}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false"
         )
-        if room == "attendo":
+        if package == "attendo":
             blocks[-1] += "\n      members: [AttendoError, Translator, load, look, train]"
         blocks += [f"::: {module.name}" for module in others]
     else:

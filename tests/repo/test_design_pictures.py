@@ -3,20 +3,20 @@
 import re
 
 import design_pictures
-from design_pictures import IMAGES, ROOT, SOURCE, floors, floors_picture, sentence_picture
+from design_pictures import IMAGES, ROOT, SOURCE, layers, layers_picture, sentence_picture
 
 
 def test_both_pictures_are_what_the_code_draws():
-    assert (IMAGES / "floors.svg").read_text(encoding="utf-8") == floors_picture(), "run make docs"
+    assert (IMAGES / "layers.svg").read_text(encoding="utf-8") == layers_picture(), "run make docs"
     assert (IMAGES / "sentence.svg").read_text(encoding="utf-8") == sentence_picture(), "run make docs"
 
 
-def test_a_room_imports_only_rooms_of_floors_below_its_own():
+def test_a_package_imports_only_packages_of_lower_layers():
     below: set[str] = set()
-    for rooms in reversed(floors()):
-        for room in rooms:
-            assert set(room.imports) <= below, room.name
-        below |= {room.name for room in rooms}
+    for packages in reversed(layers()):
+        for package in packages:
+            assert set(package.imports) <= below, package.name
+        below |= {package.name for package in packages}
     assert {"nn", "cli", "errors"} <= below
 
 
@@ -30,7 +30,7 @@ def test_the_way_shows_the_shapes_that_the_model_returned():
 
 def test_the_page_names_files_that_are_there():
     page = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-    table = page.split("| you look for |")[1].split("\n## ")[0]
+    table = page.split("| topic |")[1].split("\n## ")[0]
     for cell in re.findall(r"\| ([^|]*`[^|]*) \|$", table, re.MULTILINE):
         folder = SOURCE
         for path in re.findall(r"`([\w/.]+)`", cell):
