@@ -22,7 +22,7 @@ class SamplingConfig:
         max_tokens: Largest number of generated tokens, including the end token.
         temperature: Divisor of the logits. Above 1 texts vary more, below 1 less; 0 is greedy search.
         top_k: Number of most probable tokens to sample from. 0 takes all tokens.
-        top_p: Sampling takes the most probable tokens that together reach this probability. 1 takes all tokens.
+        top_p: Probability that the most probable tokens together reach; only these are sampled. 1 takes all tokens.
         min_p: Smallest probability of a token, as a share of the highest probability. 0 takes all tokens.
         repetition_penalty: Values above 1 make tokens that are in the text already less probable. 1 changes nothing.
         stop: Texts that end the generation. The output ends before them.
