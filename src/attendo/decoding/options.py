@@ -73,7 +73,11 @@ class DecodingConfig:
             raise ValueError("refill is set with beam_groups above 1; leave one of them out")
 
     def max_length(self, source_length: int, capacity: int) -> int:
-        """The most tokens, end token included, that the text for a source of this length may have.
+        """Return the largest number of tokens, including the end token, of the output for a source.
+
+        Args:
+            source_length: Tokens of the source.
+            capacity: Positions that the model has.
 
         >>> DecodingConfig().max_length(10, capacity=512)
         70

@@ -166,7 +166,7 @@ class ServingConfig:
         max_n: Largest number of outputs per text that a request can ask for.
         max_tokens: Largest number of generated tokens that a request can ask for.
         timeout: Seconds after which a request is canceled. A request can ask for fewer.
-        drain: Seconds that running requests have after the server is told to stop.
+        drain: Seconds that running requests have after the server receives a stop signal.
     """
 
     rows: int = 128
