@@ -83,13 +83,15 @@ def counterpart(path: str, language: str, pages: Collection[str]) -> str:
     ('ja/design.html', 'design.html')
     """
     parts = path.split("/")
-    twins = [
+    candidates = [
         "/".join(language if part in LANGUAGES else part for part in parts),
         f"{language}/{path}",
         parts[-1],
     ]
-    twins = [twin for twin in twins if twin in pages and language_of(twin) == language]
-    return str(PurePosixPath([*twins, f"{language}/index.md"][0]).with_suffix(".html"))
+    candidates = [
+        candidate for candidate in candidates if candidate in pages and language_of(candidate) == language
+    ]
+    return str(PurePosixPath([*candidates, f"{language}/index.md"][0]).with_suffix(".html"))
 
 
 def on_config(config: MkDocsConfig) -> None:

@@ -1,7 +1,7 @@
-"""Many accelerators, on paper: what they send each other, when that binds, and what failures cost.
+"""The communication, the bottleneck and the failures of training on many accelerators, estimated without running it.
 
-All functions are of numbers alone, in bytes, seconds, and floating-point operations. docs/en/cost-model.md derives them, has
-what was measured of them, and carries them to 1,000 accelerators.
+All values are numbers in bytes, seconds and floating-point operations. docs/en/cost-model.md derives the formulas and
+compares them with measurements.
 """
 
 from __future__ import annotations
