@@ -1,7 +1,7 @@
-"""attendo: train, run, look inside and serve your own Transformer.
+"""attendo: train, run, inspect and serve your own Transformer.
 
-The public names of the library. Each is imported when it is first used, because torch alone takes seconds to load:
-`import attendo` costs nothing. The packages below, such as `attendo.nn`, list their own public names in `__all__`.
+These are the public names of the library. Each is imported when it is first used, because importing torch takes
+seconds. The packages, such as `attendo.nn`, list their own public names in `__all__`.
 """
 
 from importlib import import_module

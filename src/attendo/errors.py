@@ -9,10 +9,9 @@ NOT_NUMBERS = (
 
 
 class AttendoError(Exception):
-    """What went wrong and what to do about it, in one line.
+    """An error that the user can fix: its one line names what failed, what was found, and what to do.
 
-    The line names the file, row or field, the value found there and the remedy. The command line prints it as
-    `error: …` on stderr, without a traceback, and ends with exit code 2.
+    The command line prints it as `error: …` on stderr, without a traceback, and exits with code 2.
     """
 
 

@@ -254,7 +254,10 @@ Model = EncoderDecoder | EncoderClassifier | DecoderLM | MaskedLM
 
 
 def build_model(config: ModelConfig) -> Model:
-    """The model of the configuration's architecture, freshly initialized.
+    """Return a freshly initialized model of the configured architecture.
+
+    Args:
+        config: The architecture and sizes of the model.
 
     >>> config = ModelConfig(architecture="decoder", vocab_size=11, n_encoder_layers=0)
     >>> type(build_model(config)).__name__

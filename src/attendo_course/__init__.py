@@ -1,6 +1,6 @@
-"""The theory, run: the sources' algorithms, claims, errata and figures on the parts that train and serve.
+"""The theory as code: the sources' algorithms, claims, errata and figures, on the modules that train and serve.
 
-The names are looked up when they are first used, so that a command can name them without loading torch.
+Names are imported when they are first used, so that commands can refer to them without loading torch.
 """
 
 from importlib import import_module

@@ -62,7 +62,7 @@ COMMANDS: tuple[tuple[str, Callable[..., int], str], ...] = (
 
 
 def build_app() -> typer.Typer:
-    """The application with all its commands."""
+    """Return the application with all its commands."""
     app = typer.Typer(
         name="attendo",
         invoke_without_command=True,
@@ -110,11 +110,14 @@ def root(
 
 @escaping()
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and gives its exit code.
+    """Run one command and return its exit code.
 
-    0: done. 1: something was found, or the system failed (a full disk, a missing right). 2: bad usage or input,
-    with one line on stderr, and a traceback only where --debug is among the arguments. 130, 143: stopped by
-    Ctrl-C or SIGTERM, after saving.
+    Args:
+        arguments: The command line (default: that of the process).
+
+    Returns:
+        0: success. 1: findings, or a system error (full disk, missing permission). 2: invalid usage or input, with one
+        line on stderr, and a traceback only with --debug. 130, 143: stopped by Ctrl-C or SIGTERM, after saving.
     """
     # threads that spin while they wait burn the CPU time that a budget counts; torch reads this when it is loaded
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -161,12 +161,15 @@ _TOGETHER = 1 << 8  # batches whose padding is counted together
 
 @dataclass(frozen=True)
 class Batch:
-    """What one step of training sees.
+    """The input of one training step.
 
-    `inputs` are the arguments of the model's `forward`; `targets` [batch tgt_len] the ids it should predict,
-    pad_id where there is none; `n_targets` how many there are; `ids` [batch] the rows it was made of. `weights`, in
-    the shape of the targets, is what each counts in the loss, 1 unless given. `n_tokens` is how many tokens are read,
-    for the pace that is shown, where they are not the targets.
+    Attributes:
+        inputs: The arguments of the model's `forward`.
+        targets: The ids to predict `[batch, tgt_len]`; pad_id where there is no target.
+        n_targets: The number of targets.
+        ids: The row numbers `[batch]`.
+        weights: The weight of each target in the loss (default: 1).
+        n_tokens: The number of tokens read, for the displayed speed, if it differs from the targets.
     """
 
     inputs: dict[str, Tensor]
@@ -178,7 +181,11 @@ class Batch:
     n_tokens: int | None = None
 
     def part(self, rows: slice) -> "Batch":
-        """The batch that some of its rows are, as long as the whole; its tokens are counted anew only as targets."""
+        """Return some rows of the batch with unchanged padding; only targets are counted again.
+
+        Args:
+            rows: The rows.
+        """
         targets = self.targets[rows]
         all_real = self.n_targets == self.targets.numel()
         return replace(
@@ -192,7 +199,12 @@ class Batch:
         )
 
     def share(self, rank: int, world: int) -> tuple["Batch", float]:
-        """The rows of one process of `world`, and what they count: 1, or 0 where it has none and gets another's."""
+        """Return the rows of one process and their weight: 1, or 0 for a process without rows, which gets another's.
+
+        Args:
+            rank: The number of the process.
+            world: The number of processes.
+        """
         if world == 1:
             return self, 1.0
         if rank < len(self.ids):
@@ -200,11 +212,15 @@ class Batch:
         return self.part(slice(0, 1)), 0.0
 
     def pinned(self) -> "Batch":
-        """The same batch in memory from which a GPU can copy while it computes."""
+        """Return the batch in pinned memory, from which a GPU can copy while it computes."""
         return self._with_each(Tensor.pin_memory)
 
     def to(self, device: torch.device) -> "Batch":
-        """The same batch with its tensors on a device; itself if they are there."""
+        """Return the batch on a device; the batch itself if it is already there.
+
+        Args:
+            device: The device.
+        """
         if self.targets.device == device:
             return self
         return self._with_each(lambda tensor: tensor.to(device, non_blocking=True))
@@ -260,7 +276,7 @@ class TokenDataset(ABC):
     @property
     @abstractmethod
     def facts(self) -> StoreFacts:
-        """The facts of the store: other files, options or another tokenizer have another key."""
+        """The facts of the store; other files, options or tokenizers have another key."""
 
     @property
     @abstractmethod
@@ -270,10 +286,16 @@ class TokenDataset(ABC):
     @property
     @abstractmethod
     def n_tokens(self) -> int:
-        """The tokens of an epoch that decide its batches, special tokens included."""
+        """The number of tokens per epoch that determine its batches, including special tokens."""
 
     def batches(self, batch_tokens: int, seed: int, epoch: int) -> EpochBatches:
-        """The batches of an epoch, collated when asked for; a pure function. The last two epochs are kept."""
+        """Return the batches of an epoch, which are built on access; a pure function that caches two epochs.
+
+        Args:
+            batch_tokens: The maximum number of tokens per batch.
+            seed: The seed of the run.
+            epoch: The number of the epoch.
+        """
         return self._epochs(batch_tokens, seed, epoch)
 
     @cached_property
@@ -292,13 +314,20 @@ def token_batches(
     epoch: int,
     grouping: Grouping = GROUPING,
 ) -> Sequence[Rows]:
-    """The batches of one epoch, each an array of row indices; every row is in exactly one.
+    """Return the batches of one epoch as arrays of row numbers; every row is in exactly one batch.
 
-    Lengths are without specials; each row takes one position more on either side (eos after the source, bos
-    before the target); None: no row has a target. A batch of n rows takes n times the longest of them, and that is at
-    most `batch_tokens` on the larger side; a row that alone is longer than that is a batch of its own. Rows of
-    like lengths go together; which of them do, and the order of the batches, is drawn from (seed, epoch). Up to
-    `grouping.at_once` rows are sorted all together; for more, memory is bounded: see `EpochRows`.
+    Rows of similar length share a batch. Their grouping and the order of the batches are drawn from (seed, epoch).
+
+    Args:
+        source_lengths: Source lengths without special tokens; each row takes one position more.
+        target_lengths: Target lengths in the same way; None if there are no targets.
+        batch_tokens: The maximum of rows times the longest row, on the larger side. A longer row is a batch of its own.
+        seed: The seed of the run.
+        epoch: The number of the epoch.
+        grouping: How rows are sorted. Memory is bounded above `grouping.at_once` rows; see `EpochRows`.
+
+    Raises:
+        ValueError: The numbers of lengths differ, or `batch_tokens` is below 1.
     """
     if batch_tokens < 1:
         raise ValueError(f"batch_tokens is {batch_tokens}; it must be 1 or more")

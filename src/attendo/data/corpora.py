@@ -46,13 +46,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class PairSource:
-    """Where pairs come from: one file with columns, or two parallel text files; or many of either.
+    """The location of sentence pairs: one file with columns, or two parallel text files, or many of either.
 
-    files: one name, or two; a folder or a pattern stands for its files, see `expanded`. `columns` are names or 1-based
-    numbers for source and target; None means columns called source and target, or the only two there are. `header`
-    says that a .tsv file starts with a header; names among the columns imply it. `reverse` swaps the two sides.
-    `both` is how a user writes two parallel files, for the message on one that is no table; `instead` is what one says
-    behind the choice of columns, where the rows may be no pairs.
+    Attributes:
+        files: One name, or two parallel ones; a folder or pattern is expanded, see `expanded`.
+        columns: Names or 1-based numbers of source and target. None means columns named source and target, or the only
+            two columns.
+        header: Whether a .tsv file starts with a header; column names imply it.
+        reverse: Whether source and target are swapped.
+        both: How a user specifies two parallel files, for the message about a file that is not a table.
+        instead: An addition to the hint about columns, for rows that may not be pairs.
     """
 
     files: tuple[Path, ...]
@@ -78,9 +81,10 @@ class PairSource:
         return _joined(self.files)
 
     def parts(self) -> list[tuple[Path, ...]]:
-        """The files to read, one after the other: each alone, or each source with its target.
+        """Return the files in reading order: single files, or pairs of a source file and its target file.
 
-        Raises AttendoError where names stand for no file, or for unequally many.
+        Raises:
+            AttendoError: A name matches no file, or the numbers of source and target files differ.
         """
         if len(self.files) == 1:
             return [(path,) for path in expanded(self.files[0], TABLES)]
@@ -93,7 +97,7 @@ class PairSource:
         return list(zip(*found, strict=True))
 
     def paths(self) -> list[Path]:
-        """The files of all parts, in the order in which they are read."""
+        """Return the files of all parts, in reading order."""
         return [path for part in self.parts() for path in part]
 
 
@@ -184,10 +188,15 @@ def read_rows(
 def read_pairs(
     source: PairSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[tuple[int, str, str]]:
-    """The usable pairs of a source: (line number, source text, target text), streamed.
+    """Yield the usable pairs of a source as (line number, source text, target text).
 
-    Raises AttendoError as `read_rows` does; two parallel files with unequal numbers of lines are refused with
-    both counts before the first pair.
+    Args:
+        source: The sentence pairs.
+        strict: Raise an error at the first unusable row.
+        row_report: Counts the rows.
+
+    Raises:
+        AttendoError: As `read_rows`, or two parallel files have different numbers of lines, before the first pair.
     """
     row_report = RowReport(source.name) if row_report is None else row_report
     parts = source.parts()
@@ -215,13 +224,19 @@ def read_lines(
     keep_empty: bool = False,
     keep_skipped: bool = False,
 ) -> Iterator[tuple[int, str]]:
-    """The usable texts of a file: (line number, text).
+    """Yield the usable texts of a file as (line number, text).
 
-    A column is chosen from .tsv, .csv, .jsonl and .parquet; any other file is text, one row a line, tabs
-    included; there, with `keep_empty`, an empty line is a row, too. keep_skipped: "" stands for each row that is
-    skipped, so that every row read gives one text.
+    Args:
+        path: A .tsv, .csv, .jsonl or .parquet file with columns, or any other file with one text per line.
+        column: The column to read.
+        header: Whether a .tsv file starts with a header.
+        strict: Raise an error at the first unusable row.
+        row_report: Counts the rows.
+        keep_empty: Yield empty lines of a text file.
+        keep_skipped: Yield "" for each skipped row, so that every row yields one text.
 
-    Raises AttendoError as `read_rows` does.
+    Raises:
+        AttendoError: As `read_rows`.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     wanted = Wanted(("text",), None if column is None else (column,), header, row_report.option)

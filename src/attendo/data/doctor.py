@@ -78,13 +78,24 @@ def examine(
     strict: bool = False,
     validation: PairSource | None = None,
 ) -> Report:
-    """Read a source of pairs twice, compare its rows with each other and with `against`, and report.
+    """Check a source of sentence pairs for duplicates, leaks and other problems.
 
-    validation: rows whose sources are leaks, too. `drop` names the checks whose rows `filtered` is to leave
-    out. A million pairs of 50 characters a side cost about 12 CPU-seconds. Memory is constant, about 100 MB
-    (with `drop`, and one byte per line of the file); beyond half a million rows, temporary files take 51
-    bytes a row.
-    Raises AttendoError for unreadable files, and for dropping leaks with nothing to compare with.
+    The source is read twice. A million pairs of 50 characters per side take about 12 CPU-seconds. Memory is constant,
+    about 100 MB (with `drop`, plus one byte per line). Above half a million rows, temporary files take 51 bytes per
+    row.
+
+    Args:
+        source: The pairs.
+        against: A test set whose pairs must not occur in the source.
+        drop: The checks whose rows `filtered` removes.
+        strict: Raise an error at the first unusable row.
+        validation: Validation pairs, which must not occur in the source either.
+
+    Returns:
+        The findings of each check.
+
+    Raises:
+        AttendoError: A file cannot be read, or leaks are to be dropped without a test set.
     """
     others = [other for other in (against, validation) if other is not None]
     if "leaks" in drop and not others:

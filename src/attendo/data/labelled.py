@@ -38,10 +38,12 @@ class LabelledRow(NamedTuple):
 
 @dataclass(frozen=True)
 class LabelledSource:
-    """Where labelled texts come from: a file with a column of labels and one of texts; or a folder or pattern of such.
+    """The location of labeled texts: files with a column of labels and a column of texts.
 
-    `columns` are names or 1-based numbers for label and text; None means columns called label and text, or the
-    only two there are, in this order. `header` says that a .tsv file starts with a header; names imply it.
+    Attributes:
+        columns: Names or 1-based numbers of label and text. None means columns named label and text, or the only two
+            columns in this order.
+        header: Whether a .tsv file starts with a header; column names imply it.
     """
 
     file: Path
@@ -53,18 +55,25 @@ class LabelledSource:
         return str(self.file)
 
     def paths(self) -> tuple[Path, ...]:
-        """The files to read, one after the other. Raises AttendoError where a name stands for none."""
+        """Return the files, in reading order. Raises AttendoError if a name matches no file."""
         return expanded(self.file, TABLES)
 
 
 def read_labelled(
     source: LabelledSource, strict: bool = False, row_report: RowReport | None = None
 ) -> Iterator[LabelledRow]:
-    """The usable rows of a source, streamed and accounted for.
+    """Yield the usable rows of a source.
 
-    A label is a name: "pos", "1" and "true" alike; JSON's and Parquet's whole numbers and truth values are written
-    as JSON writes them. White space around it goes, and any within it is one space; else it stays as it is. Raises
-    AttendoError as `read_rows` does.
+    A label is a string: "pos", "1", "true". Integers and booleans of JSON and Parquet are written as in JSON. White
+    space is trimmed and collapsed.
+
+    Args:
+        source: The labeled texts.
+        strict: Raise an error at the first unusable row.
+        row_report: Counts the rows.
+
+    Raises:
+        AttendoError: As `read_rows`.
     """
     for number, (label, text) in read_rows(
         source.file, LABELLED, source.columns, source.header, strict, row_report

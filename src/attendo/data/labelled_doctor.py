@@ -129,9 +129,17 @@ class LabelledReport:
 
 
 def examine_labelled(source: LabelledSource, against: LabelledSource | None = None) -> LabelledReport:
-    """Reads a source of labelled texts, compares its rows with each other and with `against`, and reports.
+    """Check a source of labeled texts for duplicates, leaks and contradictory labels.
 
-    Raises AttendoError for unreadable files.
+    Args:
+        source: The labeled texts.
+        against: A test set whose texts must not occur in the source.
+
+    Returns:
+        The findings of each check.
+
+    Raises:
+        AttendoError: A file cannot be read.
     """
     row_report = RowReport(source.name)
     seen = SeenRows()

@@ -31,7 +31,7 @@ REMEDIES = {
 
 @dataclass(frozen=True, slots=True)
 class RowError:
-    """Why a row cannot be used: the reason (a key of `REMEDIES`) and what exactly was found."""
+    """The reason why a row cannot be used (a key of `REMEDIES`), and the value found."""
 
     reason: str
     detail: str = ""
@@ -66,10 +66,12 @@ class FilePart:
 
 @dataclass
 class RowReport:
-    """The rows of a file (or pair of files), or of several files: `read == used + n_skipped` holds after every row.
+    """The counts of read, used and skipped rows of one or more files: `read == used + n_skipped` after every row.
 
-    Rows are numbered by their lines; those of a second file (or pair) count on from the last of the first, and so on,
-    and messages turn such a number back into file and line. option: how a user chooses the columns, for the remedies.
+    Rows are numbered by line. The numbering continues in the next file, and messages convert a number to file and line.
+
+    Attributes:
+        option: The option that selects the columns, for the suggested fixes.
 
     >>> row_report = RowReport("train.tsv", read=3, used=2)
     >>> row_report.skip(17, RowError("no label"))
@@ -85,26 +87,40 @@ class RowReport:
     parts: list[FilePart] = field(default_factory=list)
 
     def begin(self, file: str, start: int) -> None:
-        """The rows from here on are those of another file; `start` is the number of the last row before them."""
+        """Begin the rows of another file.
+
+        Args:
+            file: The name of the file.
+            start: The number of the last row before it.
+        """
         self.end()
         self.parts.append(FilePart(file, start, self.read, self.used))
 
     def end(self) -> None:
-        """The file at hand is read: the rows counted since it began are its own."""
+        """End the present file, which gets the rows counted since `begin`."""
         if self.parts:
             part = self.parts[-1]
             part.read = self.read - part.read
             part.used = self.used - part.used
 
     def place(self, number: int) -> str:
-        """File and line of a row, as messages name them."""
+        """Return file and line of a row, as messages show them.
+
+        Args:
+            number: The number of the row.
+        """
         if len(self.parts) < 2:
             return f"{self.file}:{number}"
         part = self.parts[bisect_right(self.parts, number - 1, key=lambda part: part.start) - 1]
         return f"{part.file}:{number - part.start}"
 
     def places(self, numbers: list[int], count: int) -> str:
-        """The places of the first of `count` rows, for people: line numbers, with their files if there are several."""
+        """Return the line numbers of some rows for display, with file names if there are several files.
+
+        Args:
+            numbers: The numbers of the first rows.
+            count: The number of all such rows.
+        """
         if len(self.parts) < 2:
             return line_list(numbers, count)
         return f"{', '.join(map(self.place, numbers))}{', …' if count > len(numbers) else ''}"
@@ -114,7 +130,16 @@ class RowReport:
         return sum(entry.count for entry in self.skipped.values())
 
     def skip(self, number: int, row_error: RowError, strict: bool = False) -> None:
-        """Count one skipped row; with `strict`, raise AttendoError naming file, line, reason and remedy."""
+        """Count a skipped row.
+
+        Args:
+            number: The number of the row.
+            row_error: The reason.
+            strict: Raise the reason instead.
+
+        Raises:
+            AttendoError: `strict` is set; the message names file, line, reason and remedy.
+        """
         if strict:
             raise AttendoError(
                 f"{self.place(number)}: {row_error}; {self._remedy(row_error.reason)}, "
@@ -126,12 +151,21 @@ class RowReport:
             entry.lines.append(number)
 
     def drop(self, number: int, reason: str) -> None:
-        """Move one row, already counted as used, to the skipped ones (`drop`)."""
+        """Move a row that was counted as used to the skipped rows.
+
+        Args:
+            number: The number of the row.
+            reason: The reason, a key of `REMEDIES`.
+        """
         self.used -= 1
         self.skip(number, RowError(reason))
 
     def require_used(self) -> None:
-        """Raise an AttendoError when the file gave no usable row at all, or most of many are in another encoding."""
+        """Require at least one usable row.
+
+        Raises:
+            AttendoError: No row is usable, or most of many rows have another encoding.
+        """
         if self.read == 0:
             raise AttendoError(f"{self.file} is empty; give a file with at least one row of data")
         encoded = self.skipped.get("invalid UTF-8", Skipped()).count
@@ -148,17 +182,17 @@ class RowReport:
             )
 
     def line(self) -> str:
-        """The report in one line, for people."""
+        """Return the report in one line for display."""
         text = f"{self.file}: {self.counts()}"
         return f"{text} ({self._reasons()})" if self.skipped else text
 
     def counts(self) -> str:
-        """How many rows were read, used and skipped, and out of how many files if there are several."""
+        """Return the numbers of read, used and skipped rows, and of files if there are several."""
         files = f"{len(self.parts):,} files, " if len(self.parts) > 1 else ""
         return f"{files}{plural(self.read, 'row')} read, {self.used:,} used, {self.n_skipped:,} skipped"
 
     def as_json(self) -> dict[str, Any]:
-        """The report as plain values, for JSON output and the run folder."""
+        """Return the report as plain values, for JSON output and the run folder."""
         skipped = {
             reason: {"count": entry.count, "lines": self.places_json(entry.lines)}
             for reason, entry in self.skipped.items()
@@ -169,7 +203,11 @@ class RowReport:
         return values
 
     def places_json(self, numbers: list[int]) -> list[int] | list[str]:
-        """The places of rows as plain values: line numbers, or "file:line" where there are several files."""
+        """Return the places of rows as plain values: line numbers, or "file:line" if there are several files.
+
+        Args:
+            numbers: The numbers of the rows.
+        """
         return [*map(self.place, numbers)] if len(self.parts) > 1 else numbers
 
     def _remedy(self, reason: str) -> str:

@@ -181,7 +181,13 @@ class Cut(NamedTuple):
 
 
 def split_sentences(text: str) -> Segments:
-    """The sentences of a text; a line break always ends one.
+    """Split a text into sentences; a line break always ends a sentence.
+
+    Args:
+        text: A text in any language.
+
+    Returns:
+        The sentences and the white space between them.
 
     >>> split_sentences("Dr. Li saw 3.5 mm. (Snow fell.) Why?").pieces
     ('Dr. Li saw 3.5 mm.', '(Snow fell.)', 'Why?')

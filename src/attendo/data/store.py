@@ -248,11 +248,18 @@ def pair_store(
     row_report: RowReport | None = None,
     max_tokens: int | None = None,
 ) -> PairStore:
-    """The store of this key in the cache; `pairs` are read only if it isn't there yet or is damaged.
+    """Return the cached token store of a key; it is built in constant memory if it is missing or damaged.
 
-    row_report: that of the pairs, which knows their files once they are read. max_tokens: pairs with more on a side are
-    left out; it belongs into the key. It is built in constant memory. Raises AttendoError if the cache can't be written
-    to.
+    Args:
+        pairs: The sentence pairs, read only to build the store.
+        tokenizer: The tokenizer.
+        key: The key of the store.
+        cache: The cache folder.
+        row_report: The report of the pairs, which knows their files after reading.
+        max_tokens: Skip pairs with more tokens on a side; the key must include it.
+
+    Raises:
+        AttendoError: The cache cannot be written.
     """
 
     def build(new: Path) -> None:

@@ -43,12 +43,15 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class TextSource:
-    """Where documents come from: files, and folders and patterns for the files that they stand for, see `expanded`.
+    """The location of documents: files, folders or patterns, see `expanded`.
 
-    suffixes: of the files of a folder. documents: what one is in a text file: the whole file, kept to the character
-    (but for a byte order mark); a line; or a stretch of lines without a blank one ("blank"). column, header: of files
-    with rows, as in `read_lines`. tolerant: files that are no UTF-8 text are left out and counted, not refused. label:
-    how messages name all of it.
+    Attributes:
+        suffixes: The extensions of a folder's files.
+        documents: The unit of a document in a text file: the whole file, a line, or lines without a blank line
+            ("blank"). A whole file is kept unchanged except for a byte-order mark.
+        column, header: The column of files with rows, as in `read_lines`.
+        tolerant: Skip and count files that are not UTF-8 text instead of raising an error.
+        label: The name of the source in messages.
     """
 
     files: tuple[Path, ...]
@@ -82,11 +85,11 @@ class TextSource:
         )
 
     def paths(self) -> list[Path]:
-        """The files to read, those of a folder in the order of their names. AttendoError for a folder without any."""
+        """Return the files, sorted by name within a folder. Raises AttendoError for a folder without files."""
         return [path for name in self.files for path in expanded(name, self.suffixes)]
 
     def options(self) -> dict[str, Any]:
-        """All that decides, beside the files' contents, which documents are read: for the key of a store."""
+        """Return all options that determine which documents are read, for the key of a store."""
         return {"column": self.column, "header": self.header, "documents": self.documents}
 
     def _named(self, name: Path) -> tuple[Path, ...]:
@@ -165,12 +168,18 @@ def standard_library(part: Part) -> TextSource:
 def read_documents(
     source: TextSource, strict: bool = False, reading: Reading | None = None
 ) -> Iterator[Chunk]:
-    """The documents of a source, in chunks one after the other; `reading` is kept up to date.
+    """Yield the documents of a source in chunks.
 
-    Joined, the chunks of a document are its text. Each begins, where the text has one, at a space or a line, so that
-    a tokenizer cuts the parts as it would the whole. Rows and lines that cannot be used are skipped and counted; with
-    `strict` the first stops the reading. A text read as a whole or by paragraphs must be all right: AttendoError
-    names the line that isn't, as it does a source without any document.
+    The chunks of a document join to its text. Where possible, a chunk begins at a space or a line, so that it is
+    tokenized as in the whole text.
+
+    Args:
+        source: The documents.
+        strict: Raise an error at the first unusable row or line instead of skipping and counting it.
+        reading: Is updated with the progress.
+
+    Raises:
+        AttendoError: There is no document, or a text that is read whole or by paragraph has an invalid line.
     """
     reading = Reading(source.name) if reading is None else reading
     for path in source.paths():

@@ -62,10 +62,13 @@ class Document:
 
 @dataclass(frozen=True, eq=False)
 class TokenStream:
-    """Documents as token ids, without bos and eos, one after the other.
+    """Concatenated documents as token ids, without bos and eos.
 
-    ids: flat, [tokens]. offsets: where each document begins in them, and the end of the last, [documents + 1].
-    n_bytes, n_characters: of each document's text, in UTF-8, [documents]. facts: of the store it was read from.
+    Attributes:
+        ids: All ids `[tokens]`.
+        offsets: The start of each document, and the end of the last `[documents + 1]`.
+        n_bytes, n_characters: The length of each document's text in UTF-8 bytes and characters `[documents]`.
+        facts: The facts of the store.
     """
 
     ids: NDArray[Any]
@@ -76,7 +79,11 @@ class TokenStream:
 
     @classmethod
     def of(cls, texts: Iterable[str], tokenizer: Tokenizer) -> "TokenStream":
-        """Whole texts, held in memory.
+        """Return a stream of whole texts in memory.
+
+        Args:
+            texts: The documents.
+            tokenizer: The tokenizer.
 
         >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
         >>> stream = TokenStream.of(["ab", "ü"], train_tokenizer(["ab"], TokenizerConfig(kind="byte")))
@@ -87,7 +94,12 @@ class TokenStream:
 
     @classmethod
     def of_chunks(cls, chunks: Iterable[Chunk], tokenizer: Tokenizer) -> "TokenStream":
-        """Documents in chunks, as `read_documents` gives them, held in memory as ids."""
+        """Return a stream of documents in chunks, as `read_documents` yields them, with the ids in memory.
+
+        Args:
+            chunks: The chunks of the documents.
+            tokenizer: The tokenizer.
+        """
         parts = list(_encoded(chunks, tokenizer))
         empty = [np.empty(0, id_type(tokenizer.vocab_size)), *[np.empty(0, np.int64)] * 3]
         ids, offsets, n_bytes, n_characters = map(np.concatenate, zip(empty, *parts, strict=True))
@@ -95,7 +107,15 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStream":
-        """Open and check a store. Raises FileNotFoundError if there is none, DamagedFile if it isn't whole."""
+        """Open and check a store.
+
+        Args:
+            folder: The folder of the store.
+
+        Raises:
+            FileNotFoundError: There is no store.
+            DamagedFile: The store is incomplete or damaged.
+        """
         facts = verified_facts(folder, _FORMAT)
         types = (facts.dtype, "<i8", "<i8", "<i8")
         ids, offsets, n_bytes, n_characters = (
@@ -112,15 +132,23 @@ class TokenStream:
 
     @property
     def n_positions(self) -> int:
-        """Tokens to predict: the ids, and the end of each document."""
+        """The number of tokens to predict: all ids, and the end of each document."""
         return self.n_tokens + len(self)
 
     def begins(self, documents: NDArray[np.integer]) -> Counts:
-        """The positions at which these documents begin, where each takes one more than its ids."""
+        """Return the positions at which documents begin, where each document takes one position more than its ids.
+
+        Args:
+            documents: The numbers of the documents.
+        """
         return self.offsets[documents] + documents
 
     def documents_at(self, positions: NDArray[np.int64]) -> Counts:
-        """The document in which each position lies, [windows, positions]; each window's are ascending."""
+        """Return the document of each position.
+
+        Args:
+            positions: Positions `[windows, positions]`, ascending within each window.
+        """
         found = np.empty_like(positions)
         firsts, lasts = self._document_at(positions[:, 0]), self._document_at(positions[:, -1])
         for window, first, last in zip(range(len(found)), firsts.tolist(), lasts.tolist(), strict=True):
@@ -138,7 +166,14 @@ class TokenStream:
         return low
 
     def document(self, i: int) -> Document:
-        """Document i; its ids are a view into the file."""
+        """Return a document, whose ids are a view into the file.
+
+        Args:
+            i: The number of the document.
+
+        Raises:
+            IndexError: There is no such document.
+        """
         if not 0 <= i < len(self):
             raise IndexError(f"document {i} of a stream of {len(self)}")
         ids = self.ids[self.offsets[i] : self.offsets[i + 1]]
@@ -148,9 +183,11 @@ class TokenStream:
         return map(self.document, range(len(self)))
 
     def sample(self, n_tokens: int, tokenizer: Tokenizer) -> list[Document]:
-        """Documents of `n_tokens` tokens together, eos included: all of them if there are no more.
+        """Return documents with a given total of tokens, drawn in a fixed random order; the last one is truncated.
 
-        Else they are taken in an order that is drawn once and for all, the last one cut to fit.
+        Args:
+            n_tokens: The total, including the end of each document. All documents are returned if there are no more.
+            tokenizer: The tokenizer of the stream.
         """
         order: Iterable[int] = range(len(self))
         if self.n_positions > n_tokens:
@@ -286,11 +323,18 @@ def window_batches(
     grouping: Grouping = GROUPING,
     specials: SpecialTokens = OWN,
 ) -> EpochBatches:
-    """All batches of an epoch: a pure function of the arguments. See `require_window` for a stream too short.
+    """Return all batches of an epoch, a pure function of the arguments.
 
-    A batch has as many windows as `batch_tokens` positions hold, one at least, or one fewer, so that all batches are
-    about equally large. `ids` of a batch are the numbers of its windows, counted along the stream. Up to
-    `grouping.at_once` windows are shuffled all together; for more, memory is bounded: see `EpochRows`.
+    The `ids` of a batch are the numbers of its windows along the stream. All batches are about equally large.
+
+    Args:
+        stream: The token stream; see `require_window` for one that is too short.
+        context: The number of positions of a window.
+        batch_tokens: The number of positions per batch, with at least one window.
+        seed: The seed of the run.
+        epoch: The number of the epoch.
+        grouping: How windows are shuffled. Memory is bounded above `grouping.at_once` windows; see `EpochRows`.
+        specials: The special ids.
     """
     edges = WindowEdges.drawn(stream.n_positions, context, seed, epoch)
     most = max(1, batch_tokens // context)

@@ -58,10 +58,17 @@ class TokenizerConfig:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """A tokenizer of the kind and size that `config` asks for, learned from texts that are read once.
+    """Train a tokenizer on texts that are read once.
 
-    Memory grows with the number of different words, not with the texts. Raises AttendoError if there is no
-    text, or if the vocabulary can't hold even the characters, naming the least size that can.
+    Memory grows with the number of different words, not with the amount of text.
+
+    Args:
+        texts: The texts.
+        config: The kind and the vocabulary size.
+
+    Raises:
+        AttendoError: There is no text, or the vocabulary is too small for the characters; the message names the
+            minimum.
 
     >>> tokenizer = train_tokenizer(["a cat", "a dog"], TokenizerConfig(kind="word"))
     >>> tokenizer.encode("a dog"), tokenizer.decode([5, 6])

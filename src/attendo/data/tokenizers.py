@@ -120,14 +120,16 @@ Around = tuple[tuple[int, ...], tuple[int, ...]]
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialTokens:
-    """The special ids of a tokenizer; unless given, those of attendo's own.
+    """The special ids of a tokenizer; the defaults are those of attendo's own tokenizers.
 
-    unk_id, mask_id: -1 where there is none. bos_id: where before_prompt is empty, the first id of an empty prompt and
-    of a whole document.
-    no_target: stands in a batch's targets where nothing is to be predicted; no id of a text. around_source: of what a
-    translator's encoder reads; around_text: of what an encoder that stands alone reads. begin: what a translator's
-    decoder starts with, the last of them the first that is followed by text. before_prompt: what the tokenizer puts
-    before a language model's prompt; nothing for GPT-2, SmolLM and Qwen.
+    Attributes:
+        unk_id, mask_id: -1 if there is none.
+        bos_id: The first id of an empty prompt and of a whole document, if before_prompt is empty.
+        no_target: The value in a batch's targets where nothing is predicted; never an id of a text.
+        around_source: The ids around the input of a translator's encoder.
+        around_text: The ids around the input of an encoder-only model.
+        begin: The ids that a translator's decoder starts with; the last one precedes the text.
+        before_prompt: The ids before a language model's prompt; empty for GPT-2, SmolLM and Qwen.
 
     >>> OWN.source([7, 8]), OWN.text([7, 8]), OWN.prompt([7, 8])
     ([7, 8, 3], [2, 7, 8], [2, 7, 8])
@@ -145,17 +147,28 @@ class SpecialTokens:
     before_prompt: tuple[int, ...] = (2,)
 
     def source(self, ids: Sequence[int]) -> list[int]:
-        """A text as a translator's encoder reads it."""
+        """Return a text as a translator's encoder reads it.
+
+        Args:
+            ids: The ids of the text.
+        """
         before, behind = self.around_source
         return [*before, *ids, *behind]
 
     def text(self, ids: Sequence[int]) -> list[int]:
-        """A text as an encoder that stands alone reads it."""
+        """Return a text as an encoder-only model reads it.
+
+        Args:
+            ids: The ids of the text.
+        """
         before, behind = self.around_text
         return [*before, *ids, *behind]
 
     def prompt(self, ids: Sequence[int]) -> list[int]:
-        """A text as a language model reads it, which needs one id at least.
+        """Return a text as a language model reads it, with at least one id.
+
+        Args:
+            ids: The ids of the text.
 
         >>> SpecialTokens(bos_id=9, before_prompt=()).prompt([]), SpecialTokens(before_prompt=()).prompt([7])
         ([9], [7])
@@ -164,7 +177,7 @@ class SpecialTokens:
 
     @property
     def opening(self) -> int:
-        """The id before a whole document in training and scoring, so that its first token has a probability, too."""
+        """The id before a whole document in training and scoring, so that its first token also has a probability."""
         return self.prompt(())[-1]
 
     @property
@@ -177,7 +190,7 @@ class SpecialTokens:
 
     @property
     def n_reserved(self) -> int:
-        """The most places of a translator's positions that its texts can't have, on either side."""
+        """The maximum number of a translator's positions that special tokens take, on either side."""
         return max(self.n_around_source, len(self.begin))
 
 
@@ -196,10 +209,17 @@ WORDS: Final = ("word", "uncased")
 
 
 class Tokenizer(ABC):
-    """Raw text to ids and back: attendo's own (`LearnedTokenizer`), or one that came with a model from elsewhere.
+    """The base class of tokenizers: attendo's own (`LearnedTokenizer`), or imported with a model.
 
-    kind: "imported" for the latter. vocab_size: ids are below it. specials: which ids stand for no text, and what
-    stands around texts. not_text: all ids that spell nothing. never: those that no model may write.
+    Attributes:
+        kind: The kind of attendo's own tokenizers, or "imported".
+        vocab_size: The number of ids.
+        specials: The special ids.
+        not_text: All ids that spell nothing.
+        never: The ids that a model must not generate.
+
+    Args:
+        text: The contents of the tokenizer file.
     """
 
     kind: Kind
@@ -225,54 +245,90 @@ class Tokenizer(ABC):
     @property
     @abstractmethod
     def entries(self) -> tuple[str, ...]:
-        """The vocabulary by id, as the tokenizer file spells it, each entry once; "<5>" for an id 5 without one."""
+        """The vocabulary by id, without duplicates, as the tokenizer file spells it; "<5>" if id 5 has no entry."""
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the tokenizer file: two tokenizers with the same one do the same."""
+        """The SHA-256 of the tokenizer file; equal hashes mean equal tokenizers."""
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     @property
     def target(self) -> "Tokenizer":
-        """What reads a translator's targets: itself, unless the two languages are cut in different ways."""
+        """The tokenizer of a translator's targets: itself, unless the two languages have different ones."""
         return self
 
     @cached_property
     def text_ids(self) -> NDArray[np.int64]:
-        """The ids that spell something, ascending."""
+        """The ids that spell text, ascending."""
         return np.array([i for i in range(self.vocab_size) if i not in self.not_text], np.int64)
 
     @abstractmethod
     def encode(self, text: str) -> list[int]:
-        """The ids of a text, without bos and eos; [] for the empty text."""
+        """Return the ids of a text, without bos and eos.
+
+        Args:
+            text: Any text.
+        """
 
     @abstractmethod
     def encode_on(self, text: str) -> list[int]:
-        """The ids of a text that goes on from one before it, so that no space stands before its first word."""
+        """Return the ids of a text that continues another, so that no space precedes its first word.
+
+        Args:
+            text: Any text.
+        """
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str], going_on: bool = False) -> list[list[int]]:
-        """`encode` of each text, or `encode_on` where they are `going_on`, faster."""
+        """Return the ids of many texts, faster than one by one.
+
+        Args:
+            texts: The texts.
+            going_on: Whether the texts continue others, as in `encode_on`.
+        """
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; specials are left out, wherever they are. Raises AttendoError for an id out of range."""
+        """Return the text of ids, without the special tokens.
+
+        Args:
+            ids: Token ids.
+
+        Raises:
+            AttendoError: An id is out of range.
+        """
 
     @abstractmethod
     def bytes_of(self, token_id: int) -> bytes:
-        """The UTF-8 bytes that a token spells behind others, maybe only a part of a character."""
+        """Return the UTF-8 bytes that a token spells after others, possibly only a part of a character.
+
+        Args:
+            token_id: The id.
+        """
 
     @abstractmethod
     def is_part(self, token_id: int) -> bool:
-        """Whether a token may spell a part of a character."""
+        """Return whether a token can spell a part of a character.
+
+        Args:
+            token_id: The id.
+        """
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """One readable string per id, for display: "▁the", bytes as "<E3>", specials as "</s>"."""
+        """Return one readable string per id: "▁the", bytes as "<E3>", special tokens as "</s>".
+
+        Args:
+            ids: Token ids.
+        """
         self._check(ids)
         return [self._readable[i] for i in ids]
 
     def save(self, path: Path) -> None:
-        """Write the tokenizer file, atomically."""
+        """Write the tokenizer file atomically.
+
+        Args:
+            path: The file.
+        """
         write_atomic(path, self._text)
 
     @cached_property

@@ -74,7 +74,11 @@ class EnsembleCache:
 
 
 def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
-    """Models of one vocabulary as one, which predicts by the mean of their probabilities; a single one is itself."""
+    """Combine backends of one vocabulary into one that averages their probabilities.
+
+    Args:
+        backends: The backends of the models; a single one is returned as it is.
+    """
     if len(backends) == 1:
         return backends[0]
 
@@ -120,7 +124,12 @@ class DecoderBackend:
 
 
 def eager_decoder(model: DecoderLM, why: str | None = None) -> DecoderBackend:
-    """The model's own modules, on its own device."""
+    """Return a backend that calls a decoder-only model's own modules on their device.
+
+    Args:
+        model: The model.
+        why: The reason why the model is not compiled.
+    """
 
     def step(token_ids: Tensor, cache: DecoderCache) -> Tensor:
         x = model.embedding(token_ids, cache.lengths, cache.longest + token_ids.shape[1])
@@ -142,7 +151,12 @@ def laid_out(model: ModelT, *, int8: bool) -> ModelT:
 
 
 def best_decoder(model: DecoderLM, *, int8: bool = False) -> DecoderBackend:
-    """As `best_backend`, for a decoder that stands alone."""
+    """Return the fastest backend on this CPU for a decoder-only model, as `best_backend`.
+
+    Args:
+        model: The model, whose weights are copied.
+        int8: Use 8-bit matrices.
+    """
     try:
         compiled = CompiledModel(model, int8=int8)
     except NoLibrary as reason:
@@ -161,7 +175,13 @@ def _compiled_decoder(model: CompiledModel, max_len: int) -> DecoderBackend:
 
 
 def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) -> SearchBackend:
-    """The model's own modules, on its own device. pad_id: fills the shorter sources of a batch."""
+    """Return a backend that calls the model's own modules on their device.
+
+    Args:
+        model: The model.
+        pad_id: The id that pads shorter sources of a batch.
+        why: The reason why the model is not compiled.
+    """
     device = model.target_embedding.tokens.weight.device
 
     def start(sources: TokenRows, rows_per_source: int, capacity: int, /) -> DecoderCache:
@@ -181,11 +201,15 @@ def eager_backend(model: EncoderDecoder, pad_id: int, why: str | None = None) ->
 def best_backend(
     model: EncoderDecoder, pad_id: int, *, int8: bool = False, shortlist: Shortlist | None = None
 ) -> SearchBackend:
-    """Compiled for this processor (`native`), or else with its matrices laid out anew (`prepared`).
+    """Return the fastest backend on this CPU: compiled (`native`), or with rearranged matrices (`prepared`).
 
-    What a search finds stays the same but for rounding; in compiled form it does not depend on the batch, to the bit.
-    int8: matrices in 8 bits. A copy: what is trained further must be prepared again. shortlist: the only tokens that
-    `start` and `step` hold possible for a source; `forced` has all.
+    Results change only by rounding. In compiled form they do not depend on the batch, bit for bit.
+
+    Args:
+        model: The model, whose weights are copied; prepare it again after further training.
+        pad_id: The id that pads shorter sources of a batch.
+        int8: Use 8-bit matrices.
+        shortlist: The tokens that `start` and `step` consider for each source; `forced` considers all.
     """
     try:
         compiled = CompiledModel(model, int8=int8)

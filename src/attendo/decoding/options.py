@@ -87,7 +87,7 @@ class DecodingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecialIds:
-    """The id fed first, the id that ends a text, and the ids that are never generated."""
+    """The id that is fed first, the id that ends a text, and the ids that are never generated."""
 
     bos_id: int
     eos_id: int

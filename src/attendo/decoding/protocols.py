@@ -49,12 +49,14 @@ cross-attention. Positions of padding hold 1: there is nothing to cover. All ste
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One found text.
+    """One decoded text.
 
-    `token_ids` leaves the end token out; `token_log_probs` has one entry per generated token, the end token
-    included if there is one, and `log_prob` is their sum. `score` is `log_prob` normalized by length.
-    `finished` is False where the text stopped at its length limit, or where no token could follow,
-    before the end token.
+    Attributes:
+        token_ids: The tokens without the end token.
+        token_log_probs: One log-probability per generated token, including the end token.
+        log_prob: The sum of `token_log_probs`.
+        score: `log_prob` normalized by length.
+        finished: False if the text stopped before its end token, at the length limit or because no token was possible.
     """
 
     token_ids: tuple[int, ...]

@@ -321,12 +321,18 @@ def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int)
 
 
 class Sampling:
-    """Texts being written, one on each row of a cache; `advance` draws the next token of each.
+    """A batch of texts being sampled, one per row of a cache; `advance` draws the next token of each.
 
-    step, cache: as in `protocols.py`; the cache's rows have read their prompts but for the last id, which is fed first.
-    prompts: at least one id each. configs: one a text; at most its `max_tokens` are drawn, its `stop` is for who turns
-    tokens into text. n_drawn: as in `Sampler.join`. Texts are numbered from 0. The row of a text that has ended is
-    dropped from the cache before the next step.
+    Texts are numbered from 0. The row of a finished text is dropped from the cache before the next step.
+
+    Args:
+        step: The function that feeds one token per row, as in `protocols.py`.
+        cache: A cache whose rows have read their prompts except for the last id, which is fed first.
+        prompts: At least one token id per text.
+        configs: One config per text. Its `max_tokens` applies; its `stop` is handled by the caller.
+        special_ids: The ids that begin and end a text, and the ids that are never generated.
+        device: The device of the random numbers.
+        n_drawn: The numbers of tokens already drawn, as in `Sampler.join`.
     """
 
     def __init__(
@@ -351,14 +357,20 @@ class Sampling:
 
     @property
     def going_on(self) -> list[int]:
-        """The numbers of the texts that have not ended, in the order of their rows."""
+        """The numbers of the unfinished texts, in the order of their rows."""
         return [number for number in self._numbers if number in self._going_on]
 
     @torch.inference_mode()
     def advance(self) -> list[tuple[int, SampledToken]]:
-        """Takes one step on all rows: (number of the text, its next token), in the order of the rows.
+        """Draw one token for every row.
 
-        A text ends with its end token, or with its last token of `max_tokens`. Raises as `Sampler.draw`.
+        A text is finished after its end token, or after `max_tokens` tokens.
+
+        Returns:
+            Pairs of a text's number and its next token, in the order of the rows.
+
+        Raises:
+            AttendoError: As `Sampler.draw`.
         """
         self._drop_ended()
         last = torch.tensor([row.token_ids[-1:] for row in self._sampler.rows], device=self.device)
@@ -369,11 +381,19 @@ class Sampling:
         return list(zip(self._numbers, found, strict=True))
 
     def has_ended(self, number: int) -> bool:
-        """Whether nothing more is drawn for this text."""
+        """Return whether a text is finished.
+
+        Args:
+            number: The number of the text.
+        """
         return number not in self._going_on
 
     def end(self, number: int) -> None:
-        """Nothing more is drawn for this text."""
+        """Finish a text, so that no further token is drawn for it.
+
+        Args:
+            number: The number of the text.
+        """
         self._going_on.discard(number)
 
     @torch.inference_mode()
@@ -384,7 +404,14 @@ class Sampling:
         configs: Sequence[SamplingConfig],
         n_drawn: Sequence[int] | None = None,
     ) -> None:
-        """Takes in more texts, numbered on. add_rows: puts their rows behind those in the cache."""
+        """Add texts, numbered after the present ones.
+
+        Args:
+            add_rows: A function that appends their rows to the cache.
+            prompts: At least one token id per text.
+            configs: One config per text.
+            n_drawn: The numbers of tokens already drawn, as in `Sampler.join`.
+        """
         self._drop_ended()
         add_rows(self.cache)
         self._take(prompts, configs, n_drawn)

@@ -38,18 +38,18 @@ def _no_forced(sources: TokenRows, tgt: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SearchBackend:
-    """What a search needs of a model.
+    """The functions of a model that a search calls.
 
     Attributes:
-        start: Reads sources and makes the cache.
-        step: Feeds one token per row and returns the logits of the next one.
-        forced: From sources and target ids `[sources, n]`, the first the BOS id, to the logits `[sources, n, vocab]`
-            of what follows each: the numbers of a search, bit for bit if the model is compiled.
+        start: Reads sources and returns the cache.
+        step: Feeds one token per row and returns the logits of the next token.
+        forced: Maps sources and target ids `[sources, n]`, the first the BOS id, to the logits `[sources, n, vocab]`
+            after each id. If the model is compiled, the logits are bit-identical to those of a search.
         top_k_fn: `best_tokens`, or an equivalent for the logits of this backend.
-        chosen: The log-probability of given tokens, from logits.
+        chosen: Returns the log-probability of given tokens from logits.
         attending: Replaces `step` in a search with a coverage penalty.
-        device: Where `step` takes and returns tensors.
-        why: Why the model is not compiled, in one line; None if it is.
+        device: The device of the tensors of `step`.
+        why: The reason why the model is not compiled, in one line; None if it is.
         changed: Returns the same backend with other layers; None unless it is compiled and has no shortlist.
     """
 
@@ -64,7 +64,11 @@ class SearchBackend:
     changed: Callable[[Mapping[str, Change]], SearchBackend] | None = None
 
     def with_decoder_prefix(self, begin: Sequence[int]) -> SearchBackend:
-        """The same for texts that begin with these ids, of which a search knows only the last."""
+        """Return the same backend for texts that begin with given ids, of which a search sees only the last.
+
+        Args:
+            begin: The token ids.
+        """
         if len(begin) == 1:
             return self
 
@@ -80,16 +84,16 @@ class SearchBackend:
 
 @dataclass(frozen=True)
 class Searcher:
-    """All searches on one model. `start` and `step` are called under `torch.inference_mode`.
+    """Beam search and sampling on one model, with `start` and `step` called under `torch.inference_mode`.
 
-    Sources are rows of token ids as the model reads them; a model in training mode is the caller's to put in evaluation
-    mode. `prefixes` are the token ids that the text of each source begins with. Before a search begins, AttendoError is
-    raised for a prefix that fills its text and for another number of prefixes than sources.
+    Sources are rows of token ids as the model reads them. `prefixes` are the token ids that the text of each source
+    begins with. Switch the model to evaluation mode first. Every method raises AttendoError before it searches if a
+    prefix fills its text, or if the numbers of prefixes and sources differ.
 
     Attributes:
         backend: The model.
-        special_ids: The id that is fed first, the id that ends a text, and the ids that are never generated.
-        capacity: The most tokens that the model can hold per text.
+        special_ids: The first id, the end id, and the ids that are never generated.
+        capacity: The maximum number of tokens per text that the model can hold.
     """
 
     backend: SearchBackend
@@ -99,7 +103,13 @@ class Searcher:
     def search(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> list[list[Hypothesis]]:
-        """The hypotheses of every source, in the order of the sources."""
+        """Return the hypotheses of every source, in the order of the sources.
+
+        Args:
+            sources: Token ids of each source.
+            config: The search settings.
+            prefixes: The tokens that each text begins with.
+        """
         results: list[list[Hypothesis]] = [[] for _ in sources]
         for number, hypotheses in self.search_as_found(sources, config, prefixes):
             results[number] = hypotheses
@@ -108,7 +118,13 @@ class Searcher:
     def search_as_found(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """Yield (number of the source, its hypotheses) as batches are done, longest sources first."""
+        """Yield the number and the hypotheses of each source as batches finish, longest sources first.
+
+        Args:
+            sources: Token ids of each source.
+            config: The search settings.
+            prefixes: The tokens that each text begins with.
+        """
         self._check_prefixes(sources, prefixes, config)
         for numbers in source_batches([len(source) for source in sources], config):
             rows = [sources[number] for number in numbers]
@@ -125,7 +141,14 @@ class Searcher:
         prefix: Sequence[int] = (),
         n_passed_over: int = 0,
     ) -> tuple[list[Hypothesis], SearchTrace]:
-        """The hypotheses of one source and everything that the search kept; n_passed_over: as `TraceRecorder`."""
+        """Return the hypotheses of one source and all candidates that the search kept.
+
+        Args:
+            source: Token ids of the source.
+            config: The search settings.
+            prefix: The tokens that the text begins with.
+            n_passed_over: The number of dropped candidates to record per step.
+        """
         [limit] = self._limits([source], config)
         starts = [prefix[: limit - 1]] if prefix else None
         recorder = TraceRecorder(1, n_passed_over)
@@ -139,9 +162,14 @@ class Searcher:
     def stream(
         self, sources: TokenRows, config: DecodingConfig, prefixes: TokenRows | None = None
     ) -> Iterator[Found]:
-        """What `search` finds with a beam of 1, as it is found: the next tokens of each source, in their order.
+        """Yield the next tokens of each source as a greedy search finds them, in the order of the sources.
 
-        A coverage penalty is left out: it ranks texts, and here is one.
+        The coverage penalty is ignored, because it only ranks alternatives.
+
+        Args:
+            sources: Token ids of each source.
+            config: The search settings, used with a beam of 1.
+            prefixes: The tokens that each text begins with.
         """
         config = replace(config, beam=1, n_best=1, beam_groups=1, coverage_penalty=0.0)
         limits = self._limits(sources, config)
@@ -169,17 +197,20 @@ class Searcher:
         search: DecodingConfig,
         prefixes: TokenRows | None = None,
     ) -> list[Hypothesis]:
-        """One text drawn for each source by its own config and seed, whatever is drawn beside it, in their order.
+        """Draw one text per source; a result depends only on its own source, config and seed.
 
         Args:
-            sources: Rows of token ids.
-            configs: One for each source; its `max_tokens` may leave fewer tokens than `search` does.
-            search: Gives the most tokens of a text, the norm of the score, and the size of a batch.
-            prefixes: The tokens that each text begins with. They count as drawn: what follows is what would have
-                followed, had they been.
+            sources: Token ids of each source.
+            configs: One config per source; `max_tokens` can lower the limit of `search`.
+            search: The length limit, the length norm and the batch size.
+            prefixes: The tokens that each text begins with. They count as drawn, so the continuation equals that of a
+                text in which they were drawn.
+
+        Returns:
+            One hypothesis per source, in order.
 
         Raises:
-            AttendoError: A prefix fills its text; otherwise as `Sampler.draw`.
+            AttendoError: A prefix fills its text, or as `Sampler.draw`.
         """
         starts = [()] * len(sources) if prefixes is None else prefixes
         limits = self._limits(sources, search)
@@ -227,7 +258,11 @@ class Searcher:
         return found
 
     def continuous(self, config: DecodingConfig) -> ContinuousSearch:
-        """A search that takes in sources while others are searched; it finds what `search` does."""
+        """Return a search that accepts new sources while others are decoded, with the results of `search`.
+
+        Args:
+            config: The search settings.
+        """
         return ContinuousSearch(self, config)
 
     def _begun(

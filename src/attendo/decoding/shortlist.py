@@ -174,9 +174,9 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Shortlist:
-    """For each source token its likely target tokens, and those that any text may have, the end among them.
+    """The likely target tokens of each source token, and the tokens that every text may contain, including the end.
 
-    Rows of `likely` with fewer tokens than columns repeat one that any text may have.
+    A row of `likely` with fewer tokens than columns is padded with a token that every text may contain.
 
     >>> shortlist = Shortlist(likely=np.array([[0, 0], [2, 4], [0, 0], [4, 0], [0, 0]]), frequent=np.array([0]))
     >>> shortlist.of([3, 1]).tolist()
@@ -187,9 +187,10 @@ class Shortlist:
     frequent: Int[np.ndarray, " n"]
 
     def of(self, source: Sequence[int]) -> Int[np.ndarray, " tokens"]:
-        """The ids of a source's list, rising: of its tokens, themselves included, and of any text.
+        """Return the ascending token ids allowed for a source, which depend on the source alone.
 
-        It depends on the source alone.
+        Args:
+            source: Token ids of the source, which are always allowed.
         """
         own = np.asarray(source, dtype=np.int64)
         listed = np.zeros(len(self.likely), dtype=bool)

@@ -23,10 +23,10 @@ class TraceNode:
 
 @dataclass(frozen=True)
 class SearchTrace:
-    """Everything a search kept for one source: `steps[t]` are the candidates for token t, ended texts first.
+    """All candidates that a search kept for one source: `steps[t]` are those for token t, finished texts first.
 
-    A node that no later node has as its parent was given up, or the search was over. `passed_over[t]` are the best of
-    those for which the step had no place, where they were asked for; `beam` is None and `finished` False.
+    A node that is no later node's parent was dropped, or the search ended. `passed_over[t]` are, on request, the best
+    candidates that were not kept; their `beam` is None and `finished` is False.
 
     >>> tree = SearchTrace(
     ...     (
@@ -42,7 +42,12 @@ class SearchTrace:
     passed_over: tuple[tuple[TraceNode, ...], ...] = ()
 
     def path(self, step: int, number: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """The tokens from the root to node `number` of a step, an end token included, and their log-probabilities."""
+        """Return the tokens from the root to a node, including an end token, and their log-probabilities.
+
+        Args:
+            step: The step of the node.
+            number: The number of the node within its step.
+        """
         node = self.steps[step][number]
         nodes = [node]
         for earlier in reversed(self.steps[:step]):

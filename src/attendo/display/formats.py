@@ -7,7 +7,11 @@ Say = Callable[[str], None]
 
 
 def plural(count: int, noun: str) -> str:
-    """A count with its noun.
+    """Return a count with its noun.
+
+    Args:
+        count: The count.
+        noun: The noun in the singular.
 
     >>> plural(1, "row"), plural(2500, "row")
     ('1 row', '2,500 rows')
@@ -16,7 +20,13 @@ def plural(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time span for people.
+    """Format a time span.
+
+    Args:
+        seconds: The time span.
+
+    Returns:
+        The time in seconds, minutes or hours with its unit.
 
     >>> duration(42), duration(125), duration(7300)
     ('42 s', '2:05 min', '2:01 h')

@@ -20,7 +20,11 @@ class Localized:
     ja: str
 
     def text(self, language: Language) -> str:
-        """The text in English ("en") or Japanese ("ja")."""
+        """Return the text in a language.
+
+        Args:
+            language: "en" or "ja".
+        """
         return self.ja if language == "ja" else self.en
 
 

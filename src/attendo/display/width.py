@@ -36,9 +36,12 @@ def shown(text: str, kept: str = "") -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal a text takes: two for a wide character, none for one that combines.
+    """Return the number of terminal columns of a text: two for a wide character, none for a combining one.
 
-    Width as rich has it, in Unicode's annex 11; characters of ambiguous width count as one, as in most terminals.
+    Widths follow rich (Unicode annex 11); characters of ambiguous width count as one, as in most terminals.
+
+    Args:
+        text: The text.
 
     >>> columns("rain"), columns("雨"), columns("e\\u0301"), columns("☀\\ufe0f")
     (4, 2, 1, 2)
@@ -60,7 +63,11 @@ def clusters(text: str) -> list[str]:
 
 
 def fitted(text: str, width: int) -> str:
-    """The text, cut to so many columns with an ellipsis if it is longer.
+    """Return the text, truncated with an ellipsis if it is too wide.
+
+    Args:
+        text: The text.
+        width: The maximum number of columns.
 
     >>> fitted("thunderstorm", 6), fitted("雷雨注意報", 6)
     ('thund…', '雷雨…')
@@ -96,17 +103,28 @@ def filled(text: str, width: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """The text; if it runs from right to left, between marks that keep what stands beside it in its order."""
+    """Return the text, with isolating marks if it runs from right to left, so that its neighbors keep their order.
+
+    Args:
+        text: The text.
+    """
     if any(unicodedata.bidirectional(c) in ("R", "AL", "AN") for c in text):
         return f"{ISOLATES[0]}{text}{ISOLATES[1]}"
     return text
 
 
 def flowed(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width` columns, the second and all further ones behind `indent`.
+    """Wrap a text into lines, at spaces or next to Japanese characters.
 
-    A line break in the text stays. A line is broken at a space or beside a Japanese character, but no line begins
-    with what closes or ends with what opens; a run too long for a line is cut.
+    Line breaks are kept. No line begins with closing or ends with opening punctuation; an overlong word is cut.
+
+    Args:
+        text: The text.
+        width: The maximum number of columns.
+        indent: The start of every line except the first.
+
+    Returns:
+        The lines.
 
     >>> flowed("a strong wind", 8)
     ['a strong', 'wind']

@@ -39,11 +39,11 @@ def load(folder: str | Path, device: str = "cpu", own_parts: CustomModules | Non
     Args:
         folder: The run folder.
         device: "cpu" or "cuda".
-        own_parts: The custom modules that the model was trained with.
+        own_parts: The function that adds custom modules, as in training.
 
     Returns:
-        A Translator, Classifier or Generator, by the task in the card; an Embedder for a masked language model and for
-        a model of embeddings.
+        A Translator, Classifier or Generator, by the task in the card. Masked language models and embedding models
+        return an Embedder.
 
     Raises:
         AttendoError: A file is missing or damaged, or the task is unknown.

@@ -34,12 +34,14 @@ Looks = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class Link:
-    """A token of a translation, and the token of its source that it looks at most.
+    """A target token and the source token that receives most of its attention.
 
-    target: number of the token in `Candidate.token_ids`, from 0. source: that of the source's, as the tokenizer gives
-    them, those of its parts in turn; the end of the source is not among them. weight: the attention that goes there, of
-    1 in all. source_text, target_text: what they spell, without the space before it. source_span, target_span: where
-    that stands in the two texts, in characters (start, end); a token that is a part of a character has all of it.
+    Attributes:
+        target: The index of the token in `Candidate.token_ids`, from 0.
+        source: The index of the source token, counted through all parts; the end token is not counted.
+        weight: The attention on that source token, at most 1.
+        source_text, target_text: The text of the two tokens, without a leading space.
+        source_span, target_span: Character positions (start, end). A token that is part of a character spans all of it.
     """
 
     source: int

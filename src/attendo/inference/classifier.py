@@ -133,10 +133,13 @@ CHUNK = 1000
 
 @dataclass(frozen=True)
 class Classification:
-    """A text's label, its probability, and those of all labels, the most probable first.
+    """The predicted label of a text and the probabilities of all labels, most probable first.
 
-    A text without content (empty, or white space alone) has no label: None, without probabilities. n_tokens: of the
-    whole text. cut: whether the model read only a part of them.
+    A text without content (empty or only white space) has the label None and no probabilities.
+
+    Attributes:
+        n_tokens: The number of tokens of the whole text.
+        cut: Whether the model read only a part of the text.
     """
 
     text: str
@@ -176,10 +179,16 @@ class Assessment:
 
 @dataclass
 class Classifier:
-    """Classifies raw text.
+    """Classify raw text with a trained classifier and its tokenizer.
 
-    counts: training rows by label, in the order of the classes. temperature: p = softmax(logits / temperature), fitted
-    on validation rows. long_texts: what becomes of long texts. folder: that it was loaded from.
+    Attributes:
+        model: The encoder with its classification head.
+        tokenizer: The tokenizer of the model.
+        counts: The number of training rows of each label, in the order of the classes.
+        temperature: The divisor of the logits: p = softmax(logits / temperature), fitted on the validation set.
+        long_texts: How texts longer than the context length are read.
+        card: The contents of card.json.
+        folder: The run folder that the classifier was loaded from.
     """
 
     task: ClassVar[TaskName] = "classification"
@@ -214,13 +223,25 @@ class Classifier:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Classifier:
-        """The classifier of a run folder. Raises AttendoError naming what is missing, damaged or for another task."""
+        """Return the classifier of a run folder.
+
+        Args:
+            folder: The run folder.
+            device: "cpu" or "cuda".
+
+        Raises:
+            AttendoError: A file is missing or damaged, or the run has another task.
+        """
         return cls.from_bundle(*load_as(EncoderClassifier, folder, device))
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: EncoderClassifier) -> Classifier:
-        """A classifier around a model in memory: the card has `labels` (training rows by name), and the temperature
-        of the validation; [data] has max_tokens and long.
+        """Return a classifier around a model in memory.
+
+        Args:
+            bundle: The run's files. The card provides `labels` (training rows by name) and the temperature; the table
+                [data] provides max_tokens and long.
+            model: The trained model.
         """
         card = bundle.card
         data = bundle.tables.get("data", {})
@@ -238,20 +259,38 @@ class Classifier:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model."""
         return self.model.output_proj.weight.device
 
     def classify(self, texts: Sequence[str]) -> list[Classification]:
-        """One Classification a text, in order. Memory is bounded however long a text is."""
+        """Classify texts, in memory that does not grow with their length.
+
+        Args:
+            texts: A list of texts, each of any length.
+
+        Returns:
+            One Classification per text, in order.
+
+        Raises:
+            AttendoError: A single string was given instead of a list.
+        """
         logits, n_tokens = self.read(texts)
         probabilities = np.exp(log_softmax(logits / self.temperature))
         found = zip(texts, probabilities, n_tokens, strict=True)
         return [self._classification(text, row, n) for text, row, n in found]
 
     def evaluate(self, rows: Sequence[LabelledRow], name: str = "the rows") -> Assessment:
-        """Classifies the rows' texts and compares with their labels; what has no content counts as most rows' label.
+        """Classify the texts of labeled rows and compare the predictions with the labels.
 
-        Raises AttendoError, naming `name` and the row's number, for a label that training did not see.
+        Args:
+            rows: Labeled texts. A text without content counts as the most frequent training label.
+            name: The name of the rows in error messages.
+
+        Returns:
+            The measures, with their baselines and the predictions.
+
+        Raises:
+            AttendoError: A label does not occur in the training set.
         """
         true = self.ids_of(rows, name)
         texts = [row.text for row in rows]
@@ -284,14 +323,29 @@ class Classifier:
         )
 
     def ids_of(self, rows: Sequence[LabelledRow], name: str) -> Int[ndarray, " rows"]:
-        """The class ids of the rows' labels. Raises AttendoError for a label that training did not see."""
+        """Return the class id of each row's label.
+
+        Args:
+            rows: Labeled texts.
+            name: The name of the rows in error messages.
+
+        Raises:
+            AttendoError: A label does not occur in the training set.
+        """
         return np.array([self.labels.id_of(row.label, f"{name}:{row.number}") for row in rows], np.int64)
 
     def read(self, texts: Sequence[str]) -> tuple[Float[ndarray, "texts classes"], list[int]]:
-        """The logits of each text, not yet divided by the temperature, and its number of tokens.
+        """Compute the logits of each text, before the division by the temperature.
 
-        Those of a long text read through windows are the windows' mean; those of a text without content give the
-        labels' shares of the training rows at the classifier's temperature. Raises AttendoError for a bare text.
+        Args:
+            texts: A list of texts. Long texts are read in windows, and the logits of the windows are averaged.
+
+        Returns:
+            The logits `[texts, classes]` and the number of tokens of each text. A text without content gets logits
+            whose probabilities are the labels' shares of the training set.
+
+        Raises:
+            AttendoError: A single string was given instead of a list.
         """
         require_list(texts)
         logits = np.empty((len(texts), len(self.labels)))

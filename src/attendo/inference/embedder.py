@@ -32,7 +32,7 @@ BATCH_TOKENS = 8192
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """A text's pieces, specials included, and a vector of each: `[pieces, d_model]`."""
+    """The tokens of a text, including special tokens, and their vectors `[pieces, d_model]`."""
 
     pieces: tuple[str, ...]
     vectors: Float[np.ndarray, "pieces d_model"]
@@ -57,9 +57,13 @@ class EmbeddingConfig:
 
 @dataclass
 class Embedder:
-    """Vectors from a model: of a translator its encoder's, of a language model its decoder's.
+    """Embed texts as vectors, with the encoder of a model or with the decoder of a language model.
 
-    embedding: the run's own defaults, those of its table [embedding]. folder: that it was loaded from.
+    Attributes:
+        model: A model of any task.
+        tokenizer: The tokenizer of the model.
+        embedding: The defaults of the run, from its table [embedding].
+        folder: The run folder that the embedder was loaded from.
     """
 
     task: ClassVar[TaskName] = "masked-language-model"
@@ -72,19 +76,32 @@ class Embedder:
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu") -> Embedder:
-        """The embedder of any run folder. Raises AttendoError naming what is missing or damaged."""
+        """Return the embedder of a run folder of any task.
+
+        Args:
+            folder: The run folder.
+            device: "cpu" or "cuda".
+
+        Raises:
+            AttendoError: A file is missing or damaged.
+        """
         bundle = load_bundle(Path(folder))
         return cls.from_bundle(bundle, load_model(Path(folder), bundle).to(device)).prepare()
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: Model) -> Embedder:
-        """An embedder around a model that is in memory already."""
+        """Return an embedder around a model in memory.
+
+        Args:
+            bundle: The run's files.
+            model: The trained model.
+        """
         table = bundle.tables.get("embedding", {})
         embedding = build(EmbeddingConfig, table, "config.toml [embedding]")
         return cls(model, bundle.tokenizer, embedding, bundle.folder)
 
     def prepare(self) -> Embedder:
-        """Brings an encoder that is trained no more into compiled form, where it can be; gives itself back."""
+        """Compile the encoder where possible and return the embedder; do not train the model afterwards."""
         if not isinstance(self.model, DecoderLM):
             with suppress(NoLibrary):
                 self._compiled = CompiledModel(self.model)
@@ -92,24 +109,31 @@ class Embedder:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     @property
     def n_layers(self) -> int:
-        """Blocks of the stack that reads the text."""
+        """The number of blocks in the stack that reads the text."""
         config = self.model.config
         return config.n_decoder_layers if self._stack == "decoder" else config.n_encoder_layers
 
     def embed(
         self, texts: Sequence[str], pooling: Pooling | None = None, layer: int | None = None
     ) -> Float[np.ndarray, "texts d_model"]:
-        """One vector a text, pooled over its tokens, the specials included.
+        """Embed each text as one vector, pooled over its tokens including the special tokens.
 
-        pooling: the run's own unless given. layer: 0 is the embedding, n the output of block n, None that of the whole
-        stack. A text longer than the model's max_len is read in stretches: their vectors are averaged by their lengths
-        ("mean"), or the largest value counts ("max"), or the first stretch's ("first"). Raises AttendoError for another
-        layer or pooling, and for a bare text.
+        Args:
+            texts: A list of texts. A text longer than max_len is read in chunks. Chunk vectors are averaged by length
+                ("mean"), combined by their maximum ("max"), or the first chunk is used ("first").
+            pooling: "mean", "max" or "first" (default: from the run).
+            layer: 0 for the input embedding, n for the output of block n, None for the output of the whole stack.
+
+        Returns:
+            An array `[texts, d_model]`.
+
+        Raises:
+            AttendoError: The layer or pooling does not exist, or a single string was given instead of a list.
         """
         require_list(texts)
         pooling = self.embedding.pooling if pooling is None else pooling
@@ -139,7 +163,15 @@ class Embedder:
         return found
 
     def token_vectors(self, text: str, layer: int | None = None) -> TokenVectors:
-        """The pieces of a text and the vector of each; layer as in `embed`. Raises AttendoError for a text too long."""
+        """Return the tokens of a text with one vector each.
+
+        Args:
+            text: A text of at most max_len tokens.
+            layer: The layer to read, as in `embed`.
+
+        Raises:
+            AttendoError: The text is too long, or the layer does not exist.
+        """
         parts = self._parts(text)
         if len(parts) > 1:
             raise AttendoError(

@@ -131,14 +131,17 @@ FinishedBy = Literal["end", "stop", "length"]
 
 @dataclass(frozen=True)
 class Generation:
-    """How a prompt goes on: `prompt + text` is the whole.
+    """The continuation of a prompt: `prompt + text` is the whole text.
 
-    token_ids: what was drawn, the end token left out; with a stop, the tokens that spell it are among them. log_probs:
-    of each in nats, as the model has it before any penalty or filter, that of the end token included where there is
-    one. finished_by: "end" the model's end of a document, "stop" a stop text, "length" max_tokens. cut: tokens on the
-    left of the prompt that were not read, since the model's context holds no more. unknown: words of the prompt that
-    the tokenizer does not know. slides: how often the window slid. seed: gives this text again. window: the tokens
-    from which the text would go on, those of a recording.
+    Attributes:
+        token_ids: The generated tokens without the end token; the tokens of a stop text are included.
+        log_probs: The log-probability of each token in nats, before penalties and filters, including the end token.
+        finished_by: "end" (the model's end token), "stop" (a stop text) or "length" (max_tokens).
+        cut: The number of prompt tokens that were truncated on the left because of the context length.
+        unknown: The words of the prompt that the tokenizer does not know.
+        slides: The number of times that the context window was moved.
+        seed: The seed that reproduces this text.
+        window: The tokens in the context after the last step, which a recording covers.
     """
 
     prompt: str
@@ -154,7 +157,7 @@ class Generation:
 
     @property
     def log_prob(self) -> float:
-        """Of all that was drawn, in nats."""
+        """The log-probability of all generated tokens, in nats."""
         return sum(self.log_probs)
 
 

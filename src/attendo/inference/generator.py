@@ -23,7 +23,7 @@ from attendo.models import DecoderLM
 
 
 class SamplingOptions(TypedDict, total=False):
-    """The options of `Generator.generate`, those of `SamplingConfig`; None and what is left out are the run's own."""
+    """The options of `Generator.generate`, as in `SamplingConfig`; None and missing options use the run's default."""
 
     max_tokens: int | None
     temperature: float | None
@@ -36,9 +36,9 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class Stream(Iterator[str]):
-    """The pieces of a text as they are written, none empty; together they are the text of `generation`.
+    """An iterator over the non-empty pieces of a generated text; joined, they equal `generation.text`.
 
-    cut, unknown, seed are known before the first piece, as in Generation.
+    Its attributes cut, unknown and seed are set before the first piece.
     """
 
     def __init__(self, generator: Generator, prompt: str, config: SamplingConfig) -> None:
@@ -55,7 +55,7 @@ class Stream(Iterator[str]):
 
     @property
     def generation(self) -> Generation:
-        """All that there is to know, once the last piece has come. Raises AttendoError before."""
+        """The whole result, after the last piece. Raises AttendoError before."""
         if self._generation is None:
             raise AttendoError("the text is still being written; take all pieces of the stream first")
         return self._generation
@@ -71,11 +71,17 @@ class Stream(Iterator[str]):
 
 @dataclass
 class Generator:
-    """Continues raw text. `decoding` holds the defaults that `generate` and `stream` start from.
+    """Continue raw text with a trained language model and its tokenizer.
 
-    The model reads at most `max_len` tokens at a time, its context. A prompt that has more is cut on the left, and
-    `Generation.cut` says by how many tokens; where prompt and text together come to more, the window slides (`Window`).
-    folder: that it was loaded from.
+    The model reads at most `max_len` tokens, its context length. A longer prompt is truncated from the left, and
+    `Generation.cut` counts the removed tokens. A text that outgrows the context slides the window (`Window`).
+
+    Attributes:
+        model: The decoder-only model.
+        tokenizer: The tokenizer of the model.
+        decoding: The defaults of `generate` and `stream`.
+        card: The contents of card.json.
+        folder: The run folder that the generator was loaded from.
     """
 
     task: ClassVar[TaskName] = "language-model"
@@ -91,53 +97,78 @@ class Generator:
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu") -> Generator:
-        """The generator of a run folder. Raises AttendoError naming what is missing, damaged or for another task."""
+        """Return the generator of a run folder.
+
+        Args:
+            folder: The run folder.
+            device: "cpu" or "cuda".
+
+        Raises:
+            AttendoError: A file is missing or damaged, or the run has another task.
+        """
         generator = cls.from_bundle(*load_as(DecoderLM, folder, device))
         generator._final = True
         return generator
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: DecoderLM) -> Generator:
-        """A generator around a model that is in memory already."""
+        """Return a generator around a model in memory.
+
+        Args:
+            bundle: The run's files.
+            model: The trained model.
+        """
         decoding = build(SamplingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Generator:
-        """Bring its model into the fastest form for writing on this processor (`decoding.backends`); return itself.
+        """Convert the model to its fastest form on this CPU (`decoding.backends`) and return the generator.
 
-        One that was loaded does so by itself; int8 and the rest: as `Translator.prepare`.
+        A loaded generator is prepared when it is first used. See `Translator.prepare` for the conditions.
+
+        Args:
+            int8: Use 8-bit matrices, which are faster and slightly less exact.
         """
         self._reader = best_decoder(self.model, int8=int8)
         return self
 
     def reader(self) -> DecoderBackend:
-        """The model as it is read token by token, in the form that it was brought into."""
+        """Return the model's backend for token-by-token decoding, in its prepared form."""
         if self._reader is None and self._final:
             self.prepare()
         return eager_decoder(self.model) if self._reader is None else self._reader
 
     def writing(self) -> Writing:
-        """Texts that this model writes side by side, none yet; what `generate` gives, step by step."""
+        """Return an empty batch of texts that `generate` fills and advances step by step."""
         return Writing(self.reader(), self.tokenizer)
 
     def text(self, prompt: str, config: SamplingConfig) -> WrittenText:
-        """A text of which nothing is written yet, as `Writing` takes it in."""
+        """Return a text to be generated, as `Writing` accepts it.
+
+        Args:
+            prompt: The text to continue.
+            config: The sampling settings.
+        """
         return WrittenText(self.tokenizer, self.model.config.max_len, prompt, config)
 
     @property
     def why_not_compiled(self) -> str | None:
-        """In a line, why its steps are not compiled; None where they are, or where it was not prepared."""
+        """The reason why the model is not compiled, in one line; None if it is compiled or not prepared."""
         return None if self._reader is None else self._reader.why
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model."""
         return self.model.output_proj.weight.device
 
     def config(self, options: Mapping[str, Any]) -> SamplingConfig:
-        """How to sample with these options of SamplingConfig; those that are None or left out are the run's own.
+        """Return the sampling settings that combine these options with the defaults of the run.
 
-        Raises AttendoError for one out of range.
+        Args:
+            options: Fields of SamplingConfig. None and missing options use the run's default.
+
+        Raises:
+            AttendoError: An option is unknown or out of range.
         """
         chosen = {name: value for name, value in options.items() if value is not None}
         try:
@@ -146,9 +177,17 @@ class Generator:
             raise AttendoError(str(error)) from None
 
     def generate(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> Generation:
-        """The prompt continued; without one, a new document. See SamplingConfig for the options.
+        """Continue a prompt, or write a new document if the prompt is empty.
 
-        Options left out are the run's own. Raises AttendoError for one out of range.
+        Args:
+            prompt: The text to continue.
+            **options: Fields of SamplingConfig (default: from the run).
+
+        Returns:
+            The generated text with its tokens, log-probabilities and seed.
+
+        Raises:
+            AttendoError: An option is out of range.
         """
         stream = self.stream(prompt, **options)
         for _ in stream:
@@ -156,7 +195,17 @@ class Generator:
         return stream.generation
 
     def stream(self, prompt: str = "", **options: Unpack[SamplingOptions]) -> Stream:
-        """As `generate`, piece by piece: never half a character, and nothing that a stop text might still take back."""
+        """Return an iterator over the pieces of the text that `generate` returns.
+
+        A piece never ends within a character, and never contains the start of a stop text.
+
+        Args:
+            prompt: The text to continue.
+            **options: Fields of SamplingConfig (default: from the run).
+
+        Raises:
+            AttendoError: An option is out of range.
+        """
         stop = options.get("stop")
         if stop is not None and not isinstance(stop, str):
             options["stop"] = tuple(stop)
@@ -169,11 +218,18 @@ class Generator:
         *,
         rows: int = 32,
     ) -> list[Generation]:
-        """Many prompts continued side by side, each as by itself: its text depends on its own config and seed alone.
+        """Continue many prompts in one batch; a result depends only on its own prompt, config and seed.
 
-        configs: one for all (the run's own, if left out) or one for each prompt; n texts of one prompt are n times the
-        prompt and n seeds. rows: how many are written at a time. Raises AttendoError for a number of configs that is
-        not that of the prompts, and for a bare prompt.
+        Args:
+            prompts: A list of prompts. For n texts of one prompt, repeat the prompt n times with n seeds.
+            configs: One config for all prompts or one per prompt (default: from the run).
+            rows: The batch size.
+
+        Returns:
+            One Generation per prompt, in order.
+
+        Raises:
+            AttendoError: The numbers of configs and prompts differ, or a single string was given instead of a list.
         """
         require_list(prompts)
         config = self.decoding if configs is None else configs
@@ -193,11 +249,17 @@ class Generator:
 
     @contextmanager
     def recording(self) -> Iterator[Recording[DecoderLM]]:
-        """Within it, each text that is finished is also recorded: every attention layer, by module path.
+        """Record the attention of every text that is generated within the `with` block.
 
-        The text is written as always; then one pass over `Generation.window`, which is the begin id, prompt and text if
-        the context holds them, is recorded on a view of the model: `record["decoder.blocks.0.self_attention"].weights`.
-        With max_tokens=0 it is the prompt alone.
+        Generation itself is unchanged. Afterwards one pass over `Generation.window` (begin id, prompt and text, as far
+        as the context holds them) is recorded on a view of the model. With max_tokens=0 the pass contains only the
+        prompt.
+
+        Yields:
+            Records by module path, for example `record["decoder.blocks.0.self_attention"].weights`.
+
+        Raises:
+            AttendoError: A recording is already active.
         """
         if self._record is not None:
             raise AttendoError("recording() is already open on this generator; leave it first")
@@ -209,7 +271,11 @@ class Generator:
                 self._record = None
 
     def record_pass(self, generation: Generation) -> None:
-        """Records the attention over a finished text, within `recording()`."""
+        """Record the attention over a finished text, within `recording()`.
+
+        Args:
+            generation: The finished text.
+        """
         if self._record is not None:
             with torch.inference_mode():
                 self._record.model(torch.tensor([generation.window], device=self.device))

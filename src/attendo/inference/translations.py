@@ -227,11 +227,16 @@ MOST_UNALIGNED = 0.65
 
 @dataclass(frozen=True)
 class Candidate:
-    """One translation. log_prob: sum over its tokens, the end token included, in nats; score: normalized by length.
+    """One translation of a text.
 
-    finished: False where the text met its length limit before its end. Of a text translated in parts, the tokens are
-    those of the parts in turn, each with its end, and the score is the mean of the parts' scores. alignment: for each
-    token where it looks; None where that was not asked for.
+    If a text was translated in parts, the tokens of all parts are concatenated, each with its end token, and the score
+    is the mean of the parts' scores.
+
+    Attributes:
+        log_prob: The sum of the tokens' log-probabilities in nats, including the end token.
+        score: The log-probability normalized by length.
+        finished: False if the text reached its length limit before its end token.
+        alignment: The source token that each target token attends to most; None unless requested.
     """
 
     text: str
@@ -245,11 +250,14 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Translation:
-    """A source and the candidates found for it, best first.
+    """A source text and its candidate translations, best first.
 
-    parts: how many pieces it was translated in; loop: whether a piece repeated itself, of its best candidate; of a
-    draw, which is not searched again, "left" if one did. omission: whether text is probably missing in the best
-    candidate; "unaligned" only where alignments were asked for. seed: draws it again; None where it was searched for.
+    Attributes:
+        parts: The number of pieces that the text was translated in.
+        loop: Whether a piece of the best candidate loops. A sampled translation is not decoded again: it is then
+            "left".
+        omission: Whether text is probably missing in the best candidate; "unaligned" requires alignments.
+        seed: The seed that reproduces a sampled translation; None for a searched one.
     """
 
     source: str
@@ -261,20 +269,21 @@ class Translation:
 
     @property
     def text(self) -> str:
-        """The best candidate's text."""
+        """The text of the best candidate."""
         return self.candidates[0].text
 
     @property
     def score(self) -> float:
-        """The best candidate's normalized score."""
+        """The normalized score of the best candidate."""
         return self.candidates[0].score
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """How good translations are: the texts, sacreBLEU's scores with signatures, and all measures by name.
+    """The measured quality of translations.
 
-    measures: loss (nats a target token), perplexity, bleu, chrf, exact (percent).
+    Attributes:
+        measures: loss (nats per target token), perplexity, bleu, chrf and exact (percent), by name.
     """
 
     texts: tuple[str, ...]

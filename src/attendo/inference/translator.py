@@ -50,11 +50,17 @@ LONGEST_SCORED = 65_536  # tokens; attention over more would take minutes
 
 @dataclass
 class Translator:
-    """Translates raw text. `decoding` holds the defaults that `translate` starts from.
+    """Translate raw text with a trained encoder-decoder and its tokenizer.
 
-    companions: models of the same tokenizer that translate with the first one, their probabilities averaged at every
-    step. shortlist: the only tokens that a prepared search holds possible for a source; `score` has all. folder:
-    that it was loaded from. segment: how texts are split where a call does not say.
+    Attributes:
+        model: The trained model.
+        tokenizer: The tokenizer of the model.
+        decoding: The defaults of `translate`.
+        card: The contents of card.json.
+        companions: Further models with the same tokenizer; the probabilities of all models are averaged at every step.
+        shortlist: The tokens that a prepared search considers for each source; `score` always considers all tokens.
+        folder: The run folder that the translator was loaded from.
+        segment: How texts are split if a call does not specify it.
     """
 
     task: ClassVar[TaskName] = "translation"
@@ -73,9 +79,15 @@ class Translator:
 
     @classmethod
     def load(cls, folder: Path, device: str = "cpu", others: Sequence[Path] = ()) -> Translator:
-        """The translator of a run folder, or of several that share a tokenizer; the settings are the first one's.
+        """Return the translator of a run folder, or an ensemble of several runs with the settings of the first.
 
-        Raises AttendoError naming what is missing or damaged, and the run that has another tokenizer.
+        Args:
+            folder: The run folder.
+            device: "cpu" or "cuda".
+            others: Further run folders with the same tokenizer.
+
+        Raises:
+            AttendoError: A file is missing or damaged, or the tokenizers differ.
         """
         translator = cls.from_bundle(*load_as(EncoderDecoder, folder, device))
         for other in others:
@@ -91,17 +103,24 @@ class Translator:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle, model: EncoderDecoder) -> Translator:
-        """A translator around a model that is in memory already."""
+        """Return a translator around a model in memory.
+
+        Args:
+            bundle: The run's files.
+            model: The trained model.
+        """
         decoding = build(DecodingConfig, bundle.tables.get("decoding", {}), "config.toml [decoding]")
         return cls(model, bundle.tokenizer, decoding, bundle.card, folder=bundle.folder)
 
     def prepare(self, *, int8: bool = False) -> Translator:
-        """Brings its models into the fastest form for a search on this processor (`decoding.backends`), itself back.
+        """Convert the models to their fastest form on this CPU (`decoding.backends`) and return the translator.
 
-        A translator that was loaded does so by itself. What is found stays the same but for rounding. int8: in 8
-        bits, faster and a little less exact. Recordings, alignments and a search with a coverage penalty keep to the
-        models as they are. A model that is trained further must be prepared again, and so must one whose `shortlist`
-        was changed.
+        A loaded translator is prepared when it is first used. Results change only by rounding. Recordings, alignments
+        and a search with a coverage penalty use the original models. Prepare again after training the model or changing
+        `shortlist`.
+
+        Args:
+            int8: Use 8-bit matrices, which are faster and slightly less exact.
         """
         own = partial(best_backend, pad_id=self.tokenizer.pad_id, int8=int8, shortlist=self.shortlist)
         self._searching = tuple(map(own, self._models))
@@ -109,22 +128,22 @@ class Translator:
 
     @property
     def why_not_compiled(self) -> str | None:
-        """In a line, why its search is not compiled; None where it is, or where it was not prepared."""
+        """The reason why the search is not compiled, in one line; None if it is compiled or not prepared."""
         return next((member.why for member in self._searching if member.why is not None), None)
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """The device of the model."""
         return self.model.output_proj.weight.device
 
     @property
     def longest(self) -> int:
-        """The most tokens that all models have positions for."""
+        """The maximum source length in tokens that all models have positions for."""
         return min(model.config.max_len for model in self._models) - self.tokenizer.specials.n_reserved
 
     @cached_property
     def usual(self) -> Usual:
-        """What training saw; of an imported model, or where an older run's data are gone, only what positions allow."""
+        """The source lengths seen in training; only the number of positions if the training data is unavailable."""
         return usual_of_run(self.card, self.folder, self.tokenizer) or Usual(self.longest)
 
     def sources(
@@ -135,7 +154,17 @@ class Translator:
         segment: Segment | None = None,
         prefixes: str | Sequence[str] | None = None,
     ) -> Sources:
-        """Texts as `translate` splits and encodes them. Raises AttendoError as it does."""
+        """Return texts as `translate` splits and encodes them.
+
+        Args:
+            texts: A list of texts.
+            longest: The maximum tokens of a piece, as in `translate`.
+            segment: The unit of a piece, as in `translate`.
+            prefixes: The start of each translation, as in `translate`.
+
+        Raises:
+            AttendoError: As `translate`.
+        """
         chosen = segment or self.segment
         if longest is None and chosen != "none":
             longest = max(min(self.usual.longest, self.longest), min(8, self.longest))
@@ -184,7 +213,14 @@ class Translator:
     def translate_sources(
         self, sources: Sources, config: DecodingConfig, *, guard: bool = True, alignments: bool = False
     ) -> list[Translation]:
-        """As `translate`, of texts that are ids already."""
+        """Translate texts that `sources` has encoded and return one Translation per text.
+
+        Args:
+            sources: The encoded pieces of the texts.
+            config: The search settings.
+            guard: Decode looping pieces again, as in `translate`.
+            alignments: Add an alignment to each candidate, as in `translate`.
+        """
         found = self._search(sources.rows, config, guard, sources.starts)
         return self._told(sources, found, config, alignments)
 
@@ -196,11 +232,19 @@ class Translator:
         segment: Segment | None = None,
         prefix: str | None = None,
     ) -> Iterator[str]:
-        """The greedy translation of a text as it is found, in pieces of whole characters, none of them empty.
+        """Yield the greedy translation of a text in non-empty pieces of whole characters, as they are found.
 
-        Together they are `translate([text], beam=1, guard=False)[0].text`; the options are those of `translate`. For
-        the white space between the parts of a text see `text_as_found`. Raises AttendoError as `translate` does, at
-        once.
+        Joined, the pieces equal `translate([text], beam=1, guard=False)[0].text`. `text_as_found` describes the white
+        space between the parts of a text.
+
+        Args:
+            text: The source text.
+            longest: The maximum tokens of a piece, as in `translate`.
+            segment: The unit of a piece, as in `translate`.
+            prefix: The start of the translation.
+
+        Raises:
+            AttendoError: As `translate`, before the first piece.
         """
         sources = self.sources([text], longest=longest, segment=segment, prefixes=prefix)
         found = self._searcher(sources.starts).stream(sources.rows, self.decoding, sources.starts)
@@ -217,12 +261,25 @@ class Translator:
         prefixes: str | Sequence[str] | None = None,
         alignments: bool = False,
     ) -> list[Translation]:
-        """One translation drawn for each text, in order: by its own config and seed, whatever is drawn beside it.
+        """Draw one translation per text; a result depends only on its own text, config and seed.
 
-        configs: one for all or one for each text; n draws of one text are n times the text and n seeds. A part of a
-        text has at most `max_tokens`, and no more than a search may take; a `stop` is refused. It is not guarded:
-        `loop` is "left" where one runs away. The rest: as `translate`. Raises AttendoError as it does, and for configs
-        that do not fit the texts.
+        Sampled translations are not guarded: `Translation.loop` is "left" where one loops.
+
+        Args:
+            texts: A list of texts. For n translations of one text, repeat the text n times with n seeds.
+            configs: One config for all texts or one per text. `max_tokens` limits each part of a text; `stop` is
+                rejected.
+            length_penalty: The exponent of the length norm in the score.
+            longest: The maximum tokens of a piece, as in `translate`.
+            segment: The unit of a piece, as in `translate`.
+            prefixes: The start of each translation, as in `translate`.
+            alignments: Add an alignment to each translation, as in `translate`.
+
+        Returns:
+            One Translation per text, in order.
+
+        Raises:
+            AttendoError: As `translate`, or the configs do not match the texts.
         """
         search = self.config(length_penalty=length_penalty)
         sources = self.sources(texts, longest=longest, segment=segment, prefixes=prefixes)
@@ -241,7 +298,15 @@ class Translator:
         return [dataclasses.replace(one, seed=config.seed) for one, config in zip(told, each, strict=True)]
 
     def score(self, pairs: Sequence[tuple[str, str]], length_penalty: float | None = None) -> list[Candidate]:
-        """The log-probability of given targets, by the same numbers that `translate` prints for its own."""
+        """Compute the log-probability of given targets exactly as `translate` computes its own.
+
+        Args:
+            pairs: Source and target texts.
+            length_penalty: The exponent of the length norm.
+
+        Returns:
+            One Candidate per pair, in order.
+        """
         config = self.config(length_penalty=length_penalty)
         results: list[Candidate] = []
         for start in range(0, len(pairs), 64):
@@ -265,11 +330,19 @@ class Translator:
         tokenize: str | None = None,
         ranks: Ranks = ALONE,
     ) -> Assessment:
-        """Translates the sources and compares with the targets; the loss is that of the given targets.
+        """Translate the sources and compare the results with the targets.
 
-        A source is one piece, and the search is not guarded against loops: these are the model's own texts. tokenize:
-        sacreBLEU's for BLEU; if None, "13a", or "char" where words are not written apart. ranks: each does its share,
-        and all get all.
+        Each source is translated as one piece and without the loop guard, so the scores describe the model itself.
+
+        Args:
+            pairs: Source and target texts.
+            beam: The beam size (default: from the run).
+            length_penalty: The exponent of the length norm.
+            tokenize: The sacreBLEU tokenizer. The default is "13a", or "char" for scripts without spaces.
+            ranks: The processes that share the work; every process gets the whole result.
+
+        Returns:
+            The translations, sacreBLEU's scores and the loss of the given targets (nats per token).
         """
         require_pairs(pairs)
 
@@ -298,11 +371,16 @@ class Translator:
 
     @contextmanager
     def recording(self) -> Iterator[Recording[EncoderDecoder]]:
-        """Within it, each `translate` also records every attention layer, by module path.
+        """Record every attention layer of each `translate` call within the `with` block.
 
-        The search runs on the engine as always; then one pass over the sources and the found targets, the parts of a
-        long text each on its own, is recorded on a view of the model (not of its companions):
-        `record["decoder.blocks.0.cross_attention"].weights`.
+        The search itself is unchanged. Afterwards one pass over the sources and their translations, with the parts of a
+        long text as separate rows, is recorded on a view of the first model.
+
+        Yields:
+            Records by module path, for example `record["decoder.blocks.0.cross_attention"].weights`.
+
+        Raises:
+            AttendoError: A recording is already active.
         """
         if self._record is not None:
             raise AttendoError("recording() is already open on this translator; leave it first")
@@ -316,7 +394,16 @@ class Translator:
     def config(
         self, beam: int | None = None, n_best: int | None = None, length_penalty: float | None = None
     ) -> DecodingConfig:
-        """How `translate` searches with these options. Raises AttendoError for one out of range."""
+        """Return the search settings that combine these options with the defaults of the run.
+
+        Args:
+            beam: The beam size.
+            n_best: The number of candidates per text.
+            length_penalty: The exponent of the length norm.
+
+        Raises:
+            AttendoError: An option is out of range.
+        """
         options = {"beam": beam, "n_best": n_best, "length_penalty": length_penalty}
         chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         if "beam" in chosen and "n_best" not in chosen:
@@ -387,16 +474,27 @@ class Translator:
     def search(
         self, sources: list[list[int]], config: DecodingConfig, starts: list[list[int]] | None = None
     ) -> list[list[Hypothesis]]:
-        """What is found for sources as ids, each with its end; starts: the ids that each text begins with."""
+        """Return the hypotheses of each source.
+
+        Args:
+            sources: Token ids of the sources, each with its end id.
+            config: The search settings.
+            starts: The token ids that each translation begins with.
+        """
         searcher = self._searcher(starts, looking=config.coverage_penalty > 0)
         return searcher.search(sources, config, starts)
 
     def continuous(self, config: DecodingConfig) -> ContinuousSearch:
-        """A search that takes in sources while others are searched; it finds what `search` does."""
+        """Return a search that accepts new sources while others are decoded, with the results of `search`.
+
+        Args:
+            config: The search settings.
+        """
         return self._searcher(None).continuous(config)
 
     @property
     def special_ids(self) -> SpecialIds:
+        """The token ids with a special role in the search."""
         own = self.tokenizer
         return SpecialIds(bos_id=own.specials.begin[-1], eos_id=own.eos_id, banned_ids=own.never)
 
@@ -410,7 +508,11 @@ class Translator:
         return Searcher(ensemble(backends), self.special_ids, self.longest + 1)
 
     def members(self, *, looking: bool = False) -> Sequence[SearchBackend]:
-        """The models as a search asks of them; looking: those that tell where they look."""
+        """Return the search backend of each model.
+
+        Args:
+            looking: Return backends that expose their attention weights.
+        """
         if self._final and not self._searching:
             self.prepare()
         if self._searching and not looking:

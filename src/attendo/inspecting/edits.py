@@ -27,10 +27,10 @@ Heads = tuple[int, ...] | None
 
 @dataclass(frozen=True)
 class Off:
-    """These heads of an attention layer add nothing: the values they mixed are 0.
+    """Switch heads of an attention layer off: their mixed values become 0.
 
-    heads=None: the output of the whole layer, or of a feed-forward net, is 0, the bias of its last projection too.
-    Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (ξ_h = 0).
+    With heads=None the output of the whole layer or feed-forward network becomes 0, including the bias of its last
+    projection. Michel et al. 2019, "Are Sixteen Heads Really Better than One?" (ξ_h = 0).
     """
 
     path: str
@@ -39,10 +39,10 @@ class Off:
 
 @dataclass(frozen=True, eq=False)
 class OffByRow:
-    """As Off, row by row of a batch: where `off[row, head]` is True. A sweep over heads is then one batch.
+    """Switch heads off where `off[row, head]` is True, so that one batch can test many heads.
 
-    rows: those of the layer's batch. In a search they are the decoder's rows; a search that moves rows (a beam) does
-    not move these.
+    Rows are those of the layer's batch. During decoding they are the rows of the decoder, and a beam that reorders rows
+    does not reorder `off`.
     """
 
     path: str
@@ -51,10 +51,11 @@ class OffByRow:
 
 @dataclass(frozen=True, eq=False)
 class Mean:
-    """What these heads mixed is replaced by a fixed vector at every query, for instance their mean over a file.
+    """Replace the mixed values of heads by a fixed vector at every query, for example by their mean over a file.
 
-    mean: `[heads, value_dim]` of all heads of the layer, of which those in `heads` are taken; or `[d_model]`, in place
-    of the output of the whole layer or feed-forward net.
+    Attributes:
+        mean: `[heads, value_dim]` for all heads of the layer, of which those in `heads` are used; or `[d_model]`, which
+            replaces the output of a whole layer or feed-forward network.
     """
 
     path: str
@@ -64,7 +65,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Temper:
-    """softmax(β · scores), in place of the layer's own β; 0 weighs all keys alike, `math.inf` is hard attention."""
+    """Replace a layer's β in softmax(β · scores); 0 gives equal weights, `math.inf` gives hard attention."""
 
     path: str
     inverse_temperature: float
@@ -73,9 +74,9 @@ class Temper:
 
 @dataclass(frozen=True, eq=False)
 class Replace:
-    """Weights given in place of the computed; they broadcast to `[batch, heads, q_len, k_len]` of each call.
+    """Replace the computed weights by given ones, which broadcast to `[batch, heads, q_len, k_len]` of each call.
 
-    With `heads`, theirs are taken out of the broadcast weights.
+    With `heads`, only the weights of these heads are replaced.
     """
 
     path: str

@@ -18,9 +18,12 @@ AT_HAND = 2**18
 
 
 def entropy(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*batch"]:
-    """−Σ_j A_ij ln A_ij, the mean over queries, in nats: 0 when all weight is on one key, ln k_len when it is even.
+    """Return −Σ_j A_ij ln A_ij, averaged over queries, in nats (Vig & Belinkov 2019).
 
-    Vig & Belinkov 2019, "Analyzing the Structure of Attention in a Transformer Language Model".
+    The entropy is 0 if all weight is on one key, and ln k_len if all weights are equal.
+
+    Args:
+        weights: Attention weights.
 
     >>> entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]]))  # (0 + ln 2) / 2
     tensor(0.3466)
@@ -84,13 +87,20 @@ def pattern_scores(
 def patterns(
     query_ids: Sequence[int], key_ids: Sequence[int], *, cross: bool = False
 ) -> dict[str, Bool[Tensor, "q_len k_len"]]:
-    """Where each pattern is 1, by its name; i is the place of the query among the keys, rounded.
+    """Return the keys of each named attention pattern as matrices, for queries at scaled position i.
 
-    "previous", "next", "diagonal": j = i − 1, i + 1, i. "first": j = 0. "duplicate": the key is the same token as the
-    query, at another place. "induction": the key stands behind an earlier token that is the query's (Olsson et al.
-    2022, "In-context Learning and Induction Heads"). With `cross`, the tokens are those of two texts, which may share
-    none: "duplicate" and "induction" then want no other and no earlier place, and "alignment" is the band around the
-    diagonal, |place − j| ≤ max(1, k_len / 8).
+    "previous", "next" and "diagonal" are j = i − 1, i + 1 and i. "first" is j = 0. "duplicate" is the same token at
+    another position. "induction" is the key after an earlier occurrence of the query's token (Olsson et al. 2022,
+    "In-context Learning and Induction Heads").
+
+    Args:
+        query_ids: The token ids of the queries.
+        key_ids: The token ids of the keys.
+        cross: Queries and keys are different texts. "duplicate" and "induction" then accept every position, and
+            "alignment" is added: the band |j − i| ≤ max(1, k_len / 8).
+
+    Returns:
+        Boolean matrices by name.
 
     >>> found = patterns([5, 6, 5, 6], [5, 6, 5, 6])
     >>> found["induction"].int()
@@ -138,10 +148,14 @@ def head_measures(
     *,
     cross: bool = False,
 ) -> dict[str, list[float]]:
-    """All measures of the heads of a layer on one text: entropy, maximum, distance, and each of `patterns`.
+    """Return all measures of a layer's heads on one text: entropy, maximum, distance, and each of `patterns`.
 
-    query_ids, key_ids: the tokens that stand at the queries and keys. With `cross` the distance is from the query's
-    place among the keys, and "alignment" is there, too.
+    Args:
+        weights: The attention weights of the layer.
+        query_ids: The token ids of the queries.
+        key_ids: The token ids of the keys.
+        cross: Queries and keys are different texts. The distance is then relative to the query's scaled position, and
+            "alignment" is added.
 
     >>> found = head_measures(torch.eye(3)[None], [4, 5, 4], [4, 5, 4])
     >>> {name: round(value, 2) for name, (value,) in found.items() if value}
@@ -167,9 +181,13 @@ def with_residual(weights: Float[Tensor, "*batch heads len len"]) -> Float[Tenso
 
 
 def rollout(layers: Sequence[Float[Tensor, "*batch heads len len"]]) -> Float[Tensor, "*batch len len"]:
-    """Ã_L · … · Ã_1, the weights of the first layer first: an approximation of what each output has of each input.
+    """Approximate the share of each input in each output: Ã_L · … · Ã_1 (Abnar & Zuidema 2020, equation 1).
 
-    Abnar & Zuidema 2020, "Quantifying Attention Flow in Transformers", equation 1. Rows sum to 1.
+    Args:
+        layers: Self-attention weights, first layer first.
+
+    Returns:
+        The shares, whose rows sum to 1.
 
     >>> rollout([torch.tensor([[[1.0, 0.0], [1.0, 0.0]]])] * 2)
     tensor([[1.0000, 0.0000],
@@ -186,11 +204,18 @@ def cross_rollout(
     cross_layers: Sequence[Float[Tensor, "*batch heads tgt_len src_len"]],
     memory: Float[Tensor, "*batch src_len src_len"],
 ) -> tuple[Float[Tensor, "*batch tgt_len src_len"], Float[Tensor, "*batch tgt_len tgt_len"]]:
-    """Rollout through a decoder: the shares of the source's inputs and of the target's. An approximation.
+    """Approximate the shares of the source inputs and of the target inputs in each decoder output.
 
-    The rule of `rollout` for each sub-layer in turn: self-attention mixes what the positions have, S ← ÃS and T ← ÃT;
-    cross-attention takes half anew from the memory, S ← ½(S + C·memory) and T ← ½T, C its mean over heads. memory:
-    the encoder's `rollout`. Rows of both together sum to 1; one layer's S is ½ C·memory.
+    The rule of `rollout` is applied to each sub-layer in turn. Self-attention mixes positions, S ← ÃS and T ← ÃT.
+    Cross-attention takes half from the memory, S ← ½(S + C·memory) and T ← ½T, with C its mean over heads.
+
+    Args:
+        self_layers: Self-attention weights, first layer first.
+        cross_layers: Cross-attention weights, first layer first.
+        memory: The encoder's `rollout`.
+
+    Returns:
+        The source shares S and the target shares T; the rows of both together sum to 1.
 
     >>> half = torch.full((1, 1, 2), 0.5)
     >>> cross_rollout([torch.ones(1, 1, 1)], [half], torch.eye(2))
@@ -225,10 +250,20 @@ class GivenLinks:
 def parse_links(
     lines: Iterable[str], name: str, lengths: Sequence[tuple[int, int]] | None = None
 ) -> list[GivenLinks]:
-    """Alignments in Pharaoh format, one pair of texts a line: `0-0 1-2 2?3`; `?` or `p` marks a possible link.
+    """Parse word alignments in Pharaoh format, one sentence pair per line: `0-0 1-2 2?3`.
 
-    name: of the file, for messages. lengths: words of each source and target, which links must stay within and lines
-    must be as many as. An empty line has no links. Raises AttendoError naming the line.
+    A `?` or `p` marks a possible link. An empty line has no links.
+
+    Args:
+        lines: The lines of the file.
+        name: The file name in error messages.
+        lengths: The number of source and target words of each pair, which limit the links.
+
+    Returns:
+        The sure and the possible links of each pair.
+
+    Raises:
+        AttendoError: A line is malformed, a link exceeds a length, or the numbers of lines and pairs differ.
 
     >>> given = parse_links(["0-0 1?2"], "gold")[0]
     >>> sorted(given.sure), sorted(given.possible)
@@ -272,11 +307,19 @@ def _parsed(line: str, where: str, lengths: tuple[int, int] | None) -> GivenLink
 
 
 def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenLinks]) -> float:
-    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with the counts summed over all pairs of texts.
+    """AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|), with the counts summed over all sentence pairs.
 
-    A: the links found; S, P: the sure and the possible ones. 0 is best, and the value where there are no links at all.
     Och & Ney 2003, "A Systematic Comparison of Various Statistical Alignment Models".
-    Raises AttendoError where the two are not as many.
+
+    Args:
+        found: The predicted links A of each pair.
+        given: The sure links S and possible links P of each pair.
+
+    Returns:
+        The error rate; 0 is best, and the value if there are no links at all.
+
+    Raises:
+        AttendoError: The numbers of pairs differ.
 
     >>> alignment_error_rate([{(0, 0), (1, 2), (5, 5)}], parse_links(["0-0 1?2"], "gold"))  # 1 - (1 + 2) / (3 + 1)
     0.25
@@ -294,10 +337,15 @@ def alignment_error_rate(found: Sequence[Iterable[Pair]], given: Sequence[GivenL
 
 
 def word_links(links: Iterable[tuple[Span, Span]], source: str, target: str) -> frozenset[Pair]:
-    """Links between words, of links between tokens: two words are linked where tokens of theirs are.
+    """Return the links between words that follow from links between tokens.
 
-    links: the spans of a source and a target token in characters (start, end). Words are what stands between white
-    space. A token that reaches over several words links each; one of nothing links none.
+    Args:
+        links: Pairs of character spans (start, end) of a source token and a target token.
+        source: The source text.
+        target: The target text. Words are separated by white space.
+
+    Returns:
+        Pairs of word numbers. A token that spans several words links each of them.
 
     >>> sorted(word_links([((0, 2), (0, 3)), ((3, 5), (4, 5)), ((3, 5), (5, 7))], "es regnet", "it rains"))
     [(0, 0), (1, 1)]

@@ -37,11 +37,13 @@ OF_ONE = dict, set, list
 
 
 def view(model: ModelT) -> ModelT:
-    """A copy of the tree of modules that shares every parameter and buffer with the model.
+    """Return a copy of the module tree that shares every parameter and buffer with the model.
 
-    Replacing a module, adding a hook or switching to `eval()` on the view leaves the model as it is; a
-    change in a parameter's values shows in both. A module or tensor that stands at two places of the model
-    is one on the view too.
+    Replacing modules, adding hooks or calling `eval()` on the view does not affect the model. Parameter values are
+    shared. A module that occurs twice in the model is also one module in the view.
+
+    Args:
+        model: The model.
 
     >>> model = nn.Sequential(nn.Linear(2, 2))
     >>> twin = view(model)
@@ -66,13 +68,16 @@ def view(model: ModelT) -> ModelT:
 
 
 class LayerRecord:
-    """What one module computed in one call; only the parts asked for are there.
+    """The recorded tensors of one call of one module, after all edits.
 
-    Attention layers have `query`, `key`, `value`: `[batch, heads, len, head_dim]`, key and value heads as the layer
-    has them; `scores`: `[batch, heads, q_len, k_len]`, scaled, with bias, before β, mask and softmax; `weights`: after
-    them, rows sum to 1 over the keys allowed; `mixed`: `[batch, heads, q_len, value_dim]`, the weighted values of each
-    head. They, feed-forward nets, blocks, stacks and embeddings have `output`: `[batch, len, d]`. All are as the edits
-    leave them. Asking for a part that was not kept raises AttendoError.
+    Attention layers record `query`, `key` and `value` `[batch, heads, len, head_dim]` (key and value with their own
+    number of heads), `scores` `[batch, heads, q_len, k_len]` (scaled, with bias, before β, mask and softmax), `weights`
+    (rows sum to 1 over the allowed keys) and `mixed` `[batch, heads, q_len, value_dim]` (the weighted values of each
+    head). All recorded modules have `output` `[batch, len, d]`.
+
+    Args:
+        path: The module path.
+        parts: The recorded tensors by name. Reading a part that was not recorded raises AttendoError.
     """
 
     def __init__(self, path: str, parts: dict[Part, Tensor]) -> None:
@@ -88,12 +93,12 @@ class LayerRecord:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The names of what was kept."""
+        """The names of the recorded parts."""
         return tuple(self._parts)
 
     @property
     def weights(self) -> Float[Tensor, "batch heads q_len k_len"]:
-        """How each query shares itself out over the keys."""
+        """The attention weights of each query over the keys."""
         return self._part("weights")
 
     @property
@@ -118,19 +123,23 @@ class LayerRecord:
 
     @property
     def mixed(self) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Weights · values: what each head hands to the projection back."""
+        """Weights · values: the input of the output projection, by head."""
         return self._part("mixed")
 
     @property
     def output(self) -> Float[Tensor, "batch len d_out"]:
-        """What the module gives: of a sub-layer before the residual, of a stack behind its last norm."""
+        """The output of the module: before the residual for a sub-layer, after the last norm for a stack."""
         return self._part("output")
 
 
 class Recording(Generic[ModelT]):
-    """Records by module path; `record[path]` is the latest call there, `calls(path)` all of them.
+    """Records by module path: `record[path]` is the latest call, `calls(path)` are all calls.
 
-    `model` is the view to run. What was recorded can be read after the `with` has ended, too.
+    `model` is the view to run. Records can be read after the `with` block has ended.
+
+    Args:
+        model: The view.
+        paths: The module paths that are recorded.
     """
 
     def __init__(self, model: ModelT, paths: Sequence[str]) -> None:
@@ -139,7 +148,14 @@ class Recording(Generic[ModelT]):
         self._calls: dict[str, list[dict[Part, Tensor]]] = {path: [] for path in paths}
 
     def calls(self, path: str) -> tuple[LayerRecord, ...]:
-        """All calls of this module, in order."""
+        """Return all calls of a module, in order.
+
+        Args:
+            path: The module path.
+
+        Raises:
+            AttendoError: Nothing was recorded at this path.
+        """
         if path not in self._calls:
             raise AttendoError(f"{path} is not recorded; recorded are: {', '.join(self.paths)}")
         return tuple(LayerRecord(path, parts) for parts in self._calls[path])
@@ -160,7 +176,12 @@ class Recording(Generic[ModelT]):
         return len(self.paths)
 
     def add(self, path: str, parts: dict[Part, Tensor]) -> None:
-        """Note a call of the module at this path, or more parts of its latest call."""
+        """Add a call of a module, or further parts of its latest call.
+
+        Args:
+            path: The module path.
+            parts: The tensors by name.
+        """
         calls = self._calls[path]
         if calls and not parts.keys() & calls[-1].keys():
             calls[-1].update(parts)
@@ -222,15 +243,23 @@ class RecordingAttend(nn.Module):
 def recording(
     model: ModelT, keep: str | Sequence[str] = "*.weights", edits: Sequence[Edit] = ()
 ) -> Iterator[Recording[ModelT]]:
-    """Record and edit what matches, on a view; run `record.model` within the `with`.
+    """Record and edit modules of a model on a view; run `record.model` within the `with` block.
 
-    `keep`: one or more shell patterns over `<path>.<part>`, for instance `decoder.blocks.*.cross_attention.*`. The
-    parts of attention layers are weights, scores, query, key, value, mixed and output; of feed-forward nets, blocks,
-    stacks and embeddings output. A layer of which nothing is asked runs fused, as always; `keep=()` keeps nothing.
-    `edits`: see `attendo.inspecting.edits`; they hold in the steps of a search on the view, too.
-    Raises AttendoError for a pattern or an edit that matches nothing.
-    Tensors are kept as they are, on their device and with their graph: run under `torch.no_grad` to spare
-    the graph.
+    Tensors are kept on their device with their autograd graph; use `torch.no_grad` to avoid the graph. Attention layers
+    without a requested part still run fused.
+
+    Args:
+        model: The model, which is not changed.
+        keep: Shell patterns over `<path>.<part>`, for example `decoder.blocks.*.cross_attention.*`. The parts of an
+            attention layer are weights, scores, query, key, value, mixed and output; all other modules have output.
+            `()` records nothing.
+        edits: Changes as in `attendo.inspecting.edits`, which also apply to decoding with the view.
+
+    Yields:
+        The records, which are filled as the view runs.
+
+    Raises:
+        AttendoError: A pattern or an edit matches nothing.
 
     >>> import torch
     >>> layer = nn.ModuleDict({"self": Attention(4, 2)})

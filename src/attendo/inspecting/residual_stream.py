@@ -20,10 +20,13 @@ def head_contributions(
     mixed: Float[Tensor, "batch heads q_len value_dim"],
     out_weight: Float[Tensor, "d_out heads_times_value_dim"],
 ) -> Float[Tensor, "batch heads q_len d_out"]:
-    """What each head adds to the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, section 3.2.2).
+    """Return each head's summand of the output: Concat(heads)Wᵒ = Σ_h head_h W_hᵒ (Vaswani et al. 2017, section 3.2.2).
 
-    mixed: the values each head has mixed, as `Attend` returns them. Their sum over heads, plus the bias, is what
-    the projection back gives.
+    The sum over heads, plus the bias, is the output of the output projection.
+
+    Args:
+        mixed: The mixed values, as a recording has them.
+        out_weight: The weight of the output projection.
 
     >>> head_contributions(torch.ones(1, 2, 1, 1), torch.tensor([[1.0, 10.0]])).flatten()
     tensor([ 1., 10.])
@@ -32,9 +35,12 @@ def head_contributions(
 
 
 def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]:
-    """W^(h) = W_hᵒ W_hᵛ of each head: what it does to a token it attends to; its rank is value_dim at most.
+    """Return W^(h) = W_hᵒ W_hᵛ, each head's map of an attended token (Bishop & Bishop 2024, exercise 12.5).
 
-    Column vectors, as in `nn.Linear`; biases aside (Bishop & Bishop 2024, exercise 12.5).
+    Vectors are columns, as in `nn.Linear`; biases are ignored. The rank is at most value_dim.
+
+    Args:
+        attention: The attention layer.
 
     >>> head_matrices(Attention(6, 2)).shape
     torch.Size([2, 6, 6])
@@ -63,9 +69,14 @@ def weighted_norms(
     weights: Float[Tensor, "batch heads q_len k_len"],
     value: Float[Tensor, "batch kv_heads k_len value_dim"],
 ) -> Float[Tensor, "batch heads q_len k_len"]:
-    """‖α_ij v_j W_hᵒ‖: what key j adds to query i through head h.
+    """Return ‖α_ij v_j W_hᵒ‖: the norm of what key j adds to query i through head h (Kobayashi et al. 2020).
 
-    A large weight on a short vector adds little. Kobayashi et al. 2020, "Attention is Not Only a Weight".
+    A large weight on a short vector contributes little.
+
+    Args:
+        attention: The attention layer.
+        weights: The attention weights.
+        value: The projected values.
 
     >>> layer = Attention(4, 2)
     >>> weighted_norms(layer, torch.zeros(1, 2, 3, 3), layer.keys_values(torch.ones(1, 3, 4))[1]).sum().item()
@@ -77,7 +88,12 @@ def weighted_norms(
 def contribution_norms(
     attention: Attention, mixed: Float[Tensor, "batch heads q_len value_dim"]
 ) -> Float[Tensor, "batch heads q_len"]:
-    """‖Σ_j α_ij v_j W_hᵒ‖: the length of what each head adds directly to each query's output."""
+    """Return ‖Σ_j α_ij v_j W_hᵒ‖: the norm of each head's contribution to each query's output.
+
+    Args:
+        attention: The attention layer.
+        mixed: The mixed values, as a recording has them.
+    """
     return head_contributions(mixed, _out_weight(attention)).norm(dim=-1)
 
 
@@ -102,9 +118,12 @@ def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_m
 
 
 def head_ranks(attention: Attention) -> Int[Tensor, " heads"]:
-    """The numerical rank of each W^(h): its singular values above max(d_out, d_memory) · ε · the largest.
+    """Return the numerical rank of each W^(h), at most value_dim (Bishop & Bishop 2024, exercise 12.5).
 
-    ε: of the parameters' own precision. Bishop & Bishop 2024, exercise 12.5: value_dim at most.
+    The rank counts singular values above max(d_out, d_memory) · ε · the largest, with ε of the parameters' precision.
+
+    Args:
+        attention: The attention layer.
 
     >>> head_ranks(Attention(8, 4))
     tensor([2, 2, 2, 2])
@@ -124,12 +143,21 @@ Stack = Literal["encoder", "decoder"]
 def lens_logits(
     model: Model, states: Float[Tensor, "*batch len d_model"], stack: Stack
 ) -> Float[Tensor, "*batch len n"]:
-    """output(norm(h)) of a block's output h: logits over the vocabulary, or, of a classifier, over its classes.
+    """Return the logits output(norm(h)) of a block's output h, the logit lens (nostalgebraist 2020).
 
-    states: outputs of a stack's embedding or block, as a recording has them. norm: the stack's last, none where blocks
-    take the norm last. Of the last block's output the logits are the model's own (of a classifier: `pooled_lens`).
-    nostalgebraist 2020, "interpreting GPT: the logit lens".
-    Raises AttendoError for a stack from which nothing is predicted; a translator's encoder has `lens_cosines`.
+    For the last block they equal the logits of the model (for a classifier, see `pooled_lens`). The norm is the last
+    norm of the stack; blocks with the norm last need none.
+
+    Args:
+        model: Any model.
+        states: Outputs of a stack's embedding or of a block, as a recording has them.
+        stack: The stack of the states.
+
+    Returns:
+        Logits over the vocabulary, or over the classes of a classifier.
+
+    Raises:
+        AttendoError: The stack has no output layer; for a translator's encoder use `lens_cosines`.
 
     >>> import torch
     >>> from attendo.models import DecoderLM, ModelConfig
@@ -158,9 +186,12 @@ def pooled_lens(
     states: Float[Tensor, "batch len d_model"],
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> Float[Tensor, "batch classes"]:
-    """output(pool(norm(h))): what a classifier would say of each text if it ended after this block.
+    """Return output(pool(norm(h))): the logits of a classifier if it ended after this block.
 
-    lengths: how many tokens of each row are real. Of the last block's output it is the model's own logits.
+    Args:
+        model: The classifier's model.
+        states: Outputs of a block. Those of the last block give the model's own logits.
+        lengths: The number of real tokens in each row.
     """
     return model.output(pool(model.encoder.norm(states), model.config.pooling, lengths))
 
@@ -168,9 +199,13 @@ def pooled_lens(
 def lens_cosines(
     model: EncoderDecoder, states: Float[Tensor, "*batch src_len d_model"]
 ) -> Float[Tensor, "*batch src_len vocab"]:
-    """The cosine of each encoder state norm(h) with each source token's embedding, 0 for one of length 0.
+    """Return the cosine of each normalized encoder state with each source token's embedding.
 
-    An encoder predicts nothing; this says which token its states are still nearest to.
+    An encoder predicts no tokens; the cosine shows which token a state is nearest to. It is 0 for vectors of length 0.
+
+    Args:
+        model: The translator's model.
+        states: Outputs of the encoder's embedding or of a block.
     """
     weight = model.source_embedding.tokens.weight
     return F.normalize(model.encoder.norm(states), dim=-1) @ F.normalize(weight, dim=-1).T

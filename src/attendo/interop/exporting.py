@@ -45,7 +45,12 @@ class ExportOptions:
 
 
 def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
-    """In a clause, why a model of this shape, with such a tokenizer, can't go to the target; None: it can.
+    """Return the reason why such a model cannot be exported to a format, or None if it can.
+
+    Args:
+        config: The shape of the model.
+        kind: The kind of the tokenizer.
+        target: The format.
 
     >>> exportable(ModelConfig(vocab_size=11), "bpe", "ctranslate2")
     >>> exportable(ModelConfig(vocab_size=11, value_dim=32), "bpe", "argos")
@@ -57,9 +62,11 @@ def exportable(config: ModelConfig, kind: Kind, target: Target) -> str | None:
 
 
 def not_exportable(config: ModelConfig, kind: Kind) -> str | None:
-    """In a line, to which of the places that take its kind a model of this shape can go, and to which not, and why.
+    """Return one line about the formats that a model can and cannot be exported to, or None if all are possible.
 
-    None where it can go everywhere.
+    Args:
+        config: The shape of the model.
+        kind: The kind of the tokenizer.
 
     >>> not_exportable(ModelConfig(vocab_size=11), "bpe")
     >>> not_exportable(ModelConfig(vocab_size=11, value_dim=32, norm_eps=0.0), "bpe")[:54]
@@ -99,11 +106,23 @@ def export(
     most: int = 500,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Writes the model of a run folder into the new folder `out`, and gives the parity report that it writes there too.
+    """Export the model of a run folder into a new folder, and compare the results of both.
 
-    valid, most: on what it is compared (`examples_of`). Raises AttendoError, and leaves nothing behind, for a shape
-    that can't go there, a folder that holds something, a package that is missing, and where the other program
-    computes something else.
+    Args:
+        folder: The run folder.
+        out: The folder to create; it is removed if the export fails.
+        target: The format.
+        options: The options of the format.
+        valid: Files with rows for the comparison (`examples_of`).
+        most: The maximum number of compared rows.
+        say: Receives the printed lines.
+
+    Returns:
+        The parity report, which is also written to `out`.
+
+    Raises:
+        AttendoError: The model's shape is not supported, `out` is not empty, a package is missing, or the exported
+            model computes different results.
 
     >>> export(Path("none"), Path("out"), "ctranslate2")
     Traceback (most recent call last):

@@ -145,7 +145,10 @@ def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples)
 
 
 def parity_lines(found: Mapping[str, Any]) -> list[str]:
-    """What `measured` found, for people.
+    """Return a parity report as lines for display.
+
+    Args:
+        found: The result of `measured`.
 
     >>> parity_lines({"compared": "3 texts", "n": 3, "same_tokens": 1.0, "largest_difference": 2e-6})
     ['compared on 3 texts', 'the same: tokens 100.0 %', 'largest difference of a score 2.0e-06']

@@ -38,11 +38,14 @@ MARKS = {" ": "␠", "\n": "⏎", "\t": "⇥"}
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """At which key piece each query piece looked, in every head of a stack.
+    """The attention weights of all heads of a stack, with the tokens of queries and keys.
 
-    weights: `[layers, heads, queries, keys]`, each row sums to 1, or is 0 where a head may look at nothing. The rows of
-    cross-attention are the pieces that were written there, the last of which is the end, or … of an answer cut off;
-    those of self-attention, and all columns, are pieces read. text: what was read; answer: what the model said.
+    Attributes:
+        weights: `[layers, heads, queries, keys]`. A row sums to 1, or is 0 if all keys are masked. The queries of
+            cross-attention are the predicted tokens, of which the last is the end (… if the output was cut off). All
+            other queries, and all keys, are tokens that were read.
+        text: The input text.
+        answer: The output of the model.
     """
 
     stack: Stack
@@ -62,7 +65,7 @@ class AttentionMap:
 
     @cached_property
     def sharpest_layer(self) -> int:
-        """The layer whose mean over heads is least spread out: the smallest mean entropy of its rows."""
+        """The layer with the smallest mean entropy of its averaged heads."""
         return int(np.argmin(self._spreads))
 
     @cached_property
@@ -77,9 +80,14 @@ class AttentionMap:
         return bool(others) and others[0] - first > TIE
 
     def shown(self, layer: int | None = None, head: int | None = None) -> Float[np.ndarray, "queries keys"]:
-        """The weights of a head, or the mean over the heads of a layer; counted from 0, None: the sharpest layer.
+        """Return the weights of a head, or the mean over the heads of a layer.
 
-        Raises AttendoError for a layer or head that isn't there.
+        Args:
+            layer: The layer, from 0; None selects the sharpest layer.
+            head: The head, from 0; None averages all heads.
+
+        Raises:
+            AttendoError: There is no such layer or head.
         """
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
@@ -89,11 +97,22 @@ class AttentionMap:
         return self.weights[layer].mean(0) if head is None else self.weights[layer, head]
 
     def darkest(self, layer: int | None = None, head: int | None = None) -> float:
-        """The weight that a picture of `shown` draws darkest."""
+        """Return the weight that has the darkest color in a picture of `shown`.
+
+        Args:
+            layer: The layer, as in `shown`.
+            head: The head, as in `shown`.
+        """
         return darkest(self.shown(layer, head), causal=self.stack == "decoder")
 
     def caption(self, layer: int | None = None, head: int | None = None, language: Language = "en") -> str:
-        """What `shown` is a picture of, and why this layer if it is the one shown by default; numbers from 1."""
+        """Return the caption of a picture of `shown`, with the reason if the layer was selected automatically.
+
+        Args:
+            layer: The layer, as in `shown`.
+            head: The head, as in `shown`.
+            language: The language of the caption.
+        """
         layer = self.sharpest_layer if layer is None else layer
         n_layers, n_heads = self.weights.shape[:2]
         sharpest = head is None and layer == self.sharpest_layer and self._one_is_sharpest
@@ -315,10 +334,14 @@ class KeyStep:
 
 @dataclass(frozen=True)
 class Steps:
-    """One query's way through a head, as the page's view "Steps" shows it; head and query count from 0.
+    """The intermediate numbers of one query in one head, both counted from 0, as the tab "Steps" shows them.
 
-    piece: what the query reads. written: what it writes, in cross-attention alone. q: the query. beta: the inverse
-    temperature. output: Σ weight · v, as it is before a head that is switched off is replaced.
+    Attributes:
+        piece: The token of the query.
+        written: The predicted token, for cross-attention only.
+        q: The query vector.
+        beta: The inverse temperature.
+        output: Σ weight · v, before an edit replaces it.
     """
 
     path: str
@@ -337,12 +360,12 @@ class Steps:
 
     @property
     def largest(self) -> float:
-        """The largest score that is not masked; -inf where all are."""
+        """The largest unmasked score; -inf if all are masked."""
         return max((key.score for key in self.keys if not key.masked), default=-math.inf)
 
     @property
     def sum(self) -> float:
-        """Of the powers."""
+        """The sum of the exponentials."""
         return math.fsum(key.power for key in self.keys)
 
     @property
@@ -351,7 +374,7 @@ class Steps:
         return math.isclose(self.scale, self.head_dim**-0.5)
 
     def as_json(self) -> dict[str, Any]:
-        """The steps as JSON's own types; null is -∞, and β = "inf" is hard attention."""
+        """Return the steps as JSON types; null means -∞, and β = "inf" means hard attention."""
         facts = dataclasses.asdict(self)
         for key in facts["keys"]:
             key["score"] = key["score"] if math.isfinite(key["score"]) else None

@@ -258,8 +258,11 @@ class HeadEffect:
 
 @dataclass(frozen=True)
 class Importance:
-    """The heads of a model, the most needed first. log_prob: of a row with all heads, the mean; n_cut: rows of which
-    only a part was read, since the model holds no more.
+    """The heads of a model, most important first.
+
+    Attributes:
+        log_prob: The mean log-probability of a row with all heads.
+        n_cut: The number of rows that were truncated to the context length.
     """
 
     heads: tuple[HeadEffect, ...]
@@ -296,17 +299,21 @@ def importance(
     batch_tokens: int = 4096,
     say: Callable[[int, int], None] = lambda done, of: None,
 ) -> Importance:
-    """Switches off each head alone and measures the log-probability of the rows: a ranking of the heads.
+    """Rank the heads by the log-probability that is lost when each one is switched off.
 
-    rows: (source, target) of a translator, teacher-forced; (text, label) of a classifier; texts of a language model,
-    and of a masked one, of which HIDDEN of the tokens are hidden and to be found. batch_tokens: at most so many, with
-    padding, go through the model at a time, but at least one row. say: is told how many batches are done, and of how
-    many: all the rows go through the model once as it is, and once without each head.
-    links: between words of the pairs, by which the heads of a translator's cross-attention are measured, too.
+    Effects do not add up: if two heads do the same, each can seem unnecessary (Michel et al. 2019, "Are Sixteen Heads
+    Really Better than One?", section 3.2).
 
-    Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.2. The effects of heads do not add up:
-    where two do the same, either can be missed. Raises AttendoError for fewer than 2 rows, and for a label that the
-    classifier does not know.
+    Args:
+        user: The model.
+        rows: Pairs (source, target) for a translator, (text, label) for a classifier, or texts for a language model. A
+            masked model predicts the share HIDDEN of the tokens.
+        links: Word alignments of the pairs, which measure the heads of a translator's cross-attention.
+        batch_tokens: The maximum number of tokens per batch with padding; a batch has at least one row.
+        say: Receives the numbers of finished and of all batches, one pass with all heads and one without each.
+
+    Raises:
+        AttendoError: There are fewer than 2 rows, or a label is unknown.
     """
     batches, n_cut = _batches(user, rows, batch_tokens)
     layers = attention_layers(user.model)

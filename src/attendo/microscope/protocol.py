@@ -26,10 +26,14 @@ MOST_CHARACTERS, MOST_BEAMS, MOST_TOKENS, MOST_EDITS = 100_000, 16, 1024, 1000
 
 @dataclass(frozen=True, kw_only=True)
 class EditRequest:
-    """One change to a model. path: of an attention layer or feed-forward net, or a shell pattern; head: from 0, or all.
+    """One change to a model.
 
-    kind "off": switched off, how: "zero" (it adds nothing) or "mean" (it always adds its mean over the positions of
-    the text that is looked at). kind "beta": attention at this inverse temperature; "inf" is hard.
+    Attributes:
+        path: An attention layer or feed-forward network, or a shell pattern of paths.
+        head: The head, from 0; None means all heads.
+        kind: "off" switches off. "beta" sets the inverse temperature of the attention.
+        how: How to switch off: "zero" adds nothing, "mean" always adds the mean over the positions of the text.
+        beta: The inverse temperature; "inf" is hard attention.
     """
 
     kind: Literal["off", "beta"]
@@ -46,17 +50,19 @@ class EditRequest:
 
     @property
     def inverse_temperature(self) -> float:
-        """As a number; `math.inf` is hard attention."""
+        """The inverse temperature as a number; `math.inf` is hard attention."""
         return math.inf if self.beta == "inf" else float(self.beta)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LookRequest:
-    """A text, how the model is to answer it, and what is changed in the model.
+    """A text, how the model generates its output, and the edits of the model.
 
-    search: "greedy", "beam", or "forced", where `target` is the answer: a translation, or what follows the prompt.
-    beam: of the search, the run's own if None. prefix_ids: the first tokens of the answer, the rest is searched.
-    max_tokens: of a language model's answer.
+    Attributes:
+        search: "greedy", "beam", or "forced" with the output `target`.
+        beam: The beam size (default: from the run).
+        prefix_ids: The first tokens of the output.
+        max_tokens: The maximum number of tokens of a language model's output.
     """
 
     text: str
@@ -81,17 +87,17 @@ class LookRequest:
 
     @property
     def key(self) -> str:
-        """Names the answer."""
+        """The key of the result."""
         return hashlib.sha256(canonical(dataclasses.asdict(self)).encode()).hexdigest()[:16]
 
     @property
     def body(self) -> dict[str, Any]:
-        """As the body of the question `look` has it, every field given."""
+        """The request as a JSON body with every field."""
         edits = [dataclasses.asdict(edit) for edit in self.edits]
         return dataclasses.asdict(self) | {"prefix_ids": list(self.prefix_ids), "edits": edits}
 
     def without_edits(self) -> LookRequest:
-        """The same of the model as it is."""
+        """Return the same request for the unchanged model."""
         return dataclasses.replace(self, edits=())
 
 

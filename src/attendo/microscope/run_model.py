@@ -41,14 +41,21 @@ User = Translator | Classifier | Generator | Embedder
 
 @dataclass(frozen=True, eq=False)
 class LookResult:
-    """What is known after one look.
+    """Everything that one run of a model produced.
 
-    model: as it is, never changed; its views are in evaluation mode. edits: those of the request, for `recording`.
-    inputs: of the model's forward, one row without padding. source: ids that an encoder reads; target: ids that a
-    decoder reads, the begin id first, of which the first `prompt_tokens` were given; wanted: what each of those
-    positions predicts, None where nothing follows. score: of a search, normalized as it does; finished: whether the
-    answer came to its end. record: of the edited model; kept are scores, weights, query, key and value of each
-    attention layer, and every output. logits: of its last state. note: a sentence on what was left out, or "".
+    Attributes:
+        model: The unchanged model; its views are in evaluation mode.
+        edits: The edits of the request, for `recording`.
+        inputs: The arguments of the model's forward, one row without padding.
+        source: The ids that the encoder reads.
+        target: The ids that the decoder reads, of which the first `prompt_tokens` were given.
+        wanted: The id that each target position predicts; None after the last.
+        score: The normalized score of a search.
+        finished: Whether the output reached its end token.
+        record: The record of the edited model: scores, weights, query, key and value of each attention layer, and all
+            outputs.
+        logits: The logits of the last state.
+        note: A sentence about what was left out, or "".
     """
 
     user: User
@@ -70,7 +77,11 @@ class LookResult:
     note: str = ""
 
     def token(self, token_id: int) -> Token:
-        """A token as the page shows it: its id, its piece, and what it spells alone."""
+        """Return a token as the page shows it: its id, its piece, and its text.
+
+        Args:
+            token_id: The id.
+        """
         piece = self.piece(token_id)
         shown: Token = {"id": token_id, "piece": piece, "text": self.tokenizer.decode([token_id])}
         if token_id == self.tokenizer.unk_id and piece != MASK:
@@ -78,32 +89,44 @@ class LookResult:
         return shown
 
     def piece(self, token_id: int) -> str:
-        """A token's piece; to a masked language model an unknown token and a hidden one are the same, MASK."""
+        """Return a token's piece; for a masked language model an unknown token is shown as MASK, like a hidden one.
+
+        Args:
+            token_id: The id.
+        """
         hidden = token_id == self.tokenizer.mask_id and self.family == "masked-language-model"
         return MASK if hidden else self.tokenizer.pieces([token_id])[0]
 
     def sides(self, path: str) -> tuple[Side, Side]:
-        """Whose tokens are the queries of an attention layer, and whose its keys."""
+        """Return the sides whose tokens are the queries and the keys of an attention layer.
+
+        Args:
+            path: The module path of the layer.
+        """
         if not path.startswith("decoder"):
             return "source", "source"
         return "target", "source" if path.endswith("cross_attention") else "target"
 
     def ids(self, side: Side) -> tuple[int, ...]:
-        """The tokens of a side."""
+        """Return the token ids of a side.
+
+        Args:
+            side: The side.
+        """
         return self.source if side == "source" else self.target
 
     @cached_property
     def n_bytes(self) -> int:
-        """Of what was recorded."""
+        """The size of the record in bytes."""
         calls = [self.record[path] for path in self.record]
         return sum(getattr(call, part).nbytes for call in calls for part in call.parts)
 
     def edited(self) -> AbstractContextManager[Any]:
-        """A view of the model with the edits."""
+        """Return a context manager whose record runs the edited model."""
         return edited(self.model, self.edits)
 
     def log_probs(self) -> Float[Tensor, " positions"]:
-        """Of what each position predicts, in nats; 0 where nothing follows."""
+        """Return the log-probability in nats of each position's target; 0 where there is none."""
         return log_probs_of_wanted(self.logits, self.wanted)
 
 

@@ -46,11 +46,15 @@ def answered(answer: Answer, status: int = 200) -> Response:
 
 
 class LookServer(uvicorn.Server):
-    """A server on 127.0.0.1 that answers about the session's model; port 0 takes a free one.
+    """A server on 127.0.0.1 for the page of one model.
 
-    `run` serves until `stop`. Only this machine reaches it, and only pages that it gave itself: other
-    names for the host and questions that a form could send are refused. Raises AttendoError for a port in use.
-    One thread computes all answers: a new one for each would begin with memory and helpers of its own.
+    Only pages of this server on this machine can use it: other host names and form requests are rejected. One thread
+    computes all answers, because each new thread of torch needs its own memory and helper threads.
+
+    Args:
+        session: The session that answers.
+        port: The port; 0 selects a free one. A port in use raises AttendoError.
+        language: The language of the page.
     """
 
     def __init__(self, session: Session, port: int = 0, language: Language = "en") -> None:
@@ -81,11 +85,15 @@ class LookServer(uvicorn.Server):
 
     @property
     def address(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"http://127.0.0.1:{self.port}/"
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until `stop`, then waits for the running computation, at most CLOSING_SECONDS."""
+        """Serve until `stop`, then wait for the running computation, at most CLOSING_SECONDS.
+
+        Args:
+            sockets: The sockets to use, as in uvicorn.
+        """
         self._worker.start()
         with self._socket:
             super().run(sockets or [self._socket])
@@ -94,16 +102,16 @@ class LookServer(uvicorn.Server):
 
     @property
     def is_computing(self) -> bool:
-        """Whether, after `run`, an answer is still being computed: torch aborts if Python ends then."""
+        """Whether an answer is still being computed after `run`; torch aborts if Python exits then."""
         return self._worker.is_alive()
 
     def stop(self) -> None:
-        """Ends `run`."""
+        """End `run`."""
         self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Captures none: they are the program's."""
+        """Capture no signals: the program handles them."""
         yield
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -65,7 +65,12 @@ ANSWER_OF: dict[str, Callable[..., Answer]] = {
 
 
 class Session:
-    """Answers the page's questions about one model; threads take turns. folder: the run's, for the film."""
+    """Answers the page's requests about one model, one thread at a time.
+
+    Args:
+        user: The model.
+        folder: The run folder, for the replay of the training.
+    """
 
     def __init__(self, user: User, folder: Path | None = None) -> None:
         self.user, self.folder = user, folder
@@ -75,7 +80,12 @@ class Session:
 
     @classmethod
     def prepared(cls, user: User, folder: Path | None = None) -> Session:
-        """One for many looks: its search in the fastest form, its products by the faster library (some 100 ms)."""
+        """Return a session for many requests, with a compiled search and the faster matrix library (about 100 ms).
+
+        Args:
+            user: The model.
+            folder: The run folder.
+        """
         if isinstance(user, Translator | Generator):
             user.prepare()
         if fastest_products(user.device) == "onednn":
@@ -85,7 +95,15 @@ class Session:
         return cls(user, folder)
 
     def answer(self, name: str, body: Mapping[str, Any]) -> Answer:
-        """The answer to one question. Raises AttendoError naming a question, field or value that isn't right."""
+        """Return the answer to a request.
+
+        Args:
+            name: The name of the request.
+            body: Its fields.
+
+        Raises:
+            AttendoError: The name, a field or a value is invalid.
+        """
         with self._turn:
             return self._answer(name, body)
 
@@ -105,7 +123,7 @@ class Session:
         return ANSWER_OF[name](self._result_of(request.key), **given)
 
     def model_answer(self) -> ModelAnswer:
-        """What the page is told of the model before anything is looked at."""
+        """Return the facts about the model that the page shows before the first text."""
         user, model = self.user, self.user.model
         config, family = model.config, user.task
         layers = f"{config.n_encoder_layers} + {config.n_decoder_layers}"
@@ -138,9 +156,11 @@ class Session:
     def usual_answers(
         self, request: LookRequest, head: Mapping[str, Any] | None = None
     ) -> Iterator[tuple[str, dict[str, Any], Answer]]:
-        """The questions that a page asks of a look without any change, with their answers: what a file holds.
+        """Yield the requests that a page makes without any edit, with their answers, for a self-contained file.
 
-        head: path and number of the one that the page opens first, if not the sharpest.
+        Args:
+            request: The text and the settings.
+            head: Path and number of the head to open first (default: the sharpest).
         """
         body = request.body
         yield "model", {}, self.answer("model", {})
@@ -192,7 +212,11 @@ class Session:
         return self.remember(look(self.user, request, self.folder, baseline))
 
     def remember(self, result: LookResult) -> LookResult:
-        """Keeps a look, so that questions about it need not look again; gives it back."""
+        """Keep a result for further requests about it, and return it.
+
+        Args:
+            result: The result.
+        """
         self._results[result.request.key], self._requests[result.request.key] = result, result.request
         while (
             len(self._results) > 2 and sum(result.n_bytes for result in self._results.values()) > REMEMBERED

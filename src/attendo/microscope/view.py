@@ -55,37 +55,44 @@ MOST_TOKENS = 160
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """One look at a model. `str` of it is the map for a terminal, and a notebook shows its page.
+    """One model output with its attention. `str` returns a map for the terminal, and a notebook shows the page.
 
-    Layers and heads count from 0 here; what a person reads (maps, pictures, tables) counts from 1. stack: "encoder",
-    "decoder" or "cross", of which the last that the model has is taken if None.
+    Layers and heads count from 0 in arguments; maps, pictures and tables count from 1. A `stack` is "encoder",
+    "decoder" or "cross"; None selects the last of these that the model has.
     """
 
     result: LookResult
 
     @property
     def outcome(self) -> Outcome:
-        """What the model answered: text, log_prob, score of a translation, finished; or a classifier's labels."""
+        """The output: text, log_prob, score and finished of a generated text, or the labels of a classifier."""
         return outcome(self.result)
 
     @property
     def change(self) -> Baseline | None:
-        """What the edits change: the outcome of the model as it is, with deltas of its log-probabilities; else None."""
+        """The output of the model without the edits, with the log-probability differences; None without edits."""
         return None if not self.result.request.edits else compared(self.result, self._as_it_is)
 
     @property
     def paths(self) -> list[str]:
-        """The attention layers, in the order of the model."""
+        """The module paths of the attention layers, in the order of the model."""
         return list(attention_layers(self.result.model))
 
     def weights(self, path: str) -> Float[np.ndarray, "heads queries keys"]:
-        """The weights of an attention layer by its path. Raises AttendoError for a path that isn't there."""
+        """Return the attention weights of a layer.
+
+        Args:
+            path: A module path of `paths`.
+
+        Raises:
+            AttendoError: There is no such path.
+        """
         if path not in self.paths:
             raise AttendoError(f"there is no attention layer {path!r}; there are: {', '.join(self.paths)}")
         return weights_of(self.result, path)
 
     def heads(self) -> list[dict[str, Any]]:
-        """A row for each head: path, head, and its measures (entropy, maximum, distance, patterns)."""
+        """Return one row per head with its path, number and measures (entropy, maximum, distance, patterns)."""
         layers = [layer for stack in stacks_of(self.result) for layer in stack["layers"]]
         return [
             {"path": layer["path"], "head": head}
@@ -95,11 +102,24 @@ class View:
         ]
 
     def map(self, stack: Stack | None = None) -> AttentionMap:
-        """The attention of a stack with its pieces, as a plain value."""
+        """Return the attention of a stack, with its tokens, as a plain value.
+
+        Args:
+            stack: The stack to show.
+        """
         return map_of(self.result, stack)
 
     def figure(self, stack: Stack | None = None, layer: int | None = None, head: int | None = None) -> Figure:
-        """A heat map by matplotlib: of one head, or the mean over heads; of the sharpest layer if None."""
+        """Return a matplotlib heat map of one head or of the mean over heads.
+
+        Args:
+            stack: The stack to show.
+            layer: The layer; None selects the layer with the sharpest attention.
+            head: The head; None averages all heads.
+
+        Raises:
+            AttendoError: There is no such stack, layer or head, or matplotlib is not installed.
+        """
         return map_figure(self.map(stack), layer, head)
 
     def save(
@@ -110,10 +130,19 @@ class View:
         head: int | None = None,
         language: Language = "en",
     ) -> None:
-        """Writes what the file's name ends in: .html the page, .png and .svg the heat map, .csv the weights as a table.
+        """Write the page (.html), the heat map (.png, .svg) or the table of weights (.csv).
 
-        The page holds everything and opens offline, with this head open. The table has a row for each weight, of all
-        layers and heads if None. Raises AttendoError for another ending, and where `figure` does.
+        The page is self-contained and works offline. The table has one row per weight.
+
+        Args:
+            path: The output file, whose extension selects the format.
+            stack: The stack to show.
+            layer: The layer. For a table, None selects all layers.
+            head: The head. For a table, None selects all heads.
+            language: The language of the page and the picture.
+
+        Raises:
+            AttendoError: The extension is unknown, or as `figure`.
         """
         path = Path(path)
         match path.suffix.lower():
@@ -127,14 +156,21 @@ class View:
                 raise AttendoError(f"{path} must end in .html, .png, .svg or .csv; name it {path.stem}.html")
 
     def widget(self, height: int = HEIGHT) -> Widget:
-        """The live page for a notebook: Python answers it. Raises AttendoError without anywidget."""
+        """Return the live page as a notebook widget that queries the Python model.
+
+        Args:
+            height: The height in pixels.
+
+        Raises:
+            AttendoError: anywidget is not installed.
+        """
         from attendo.microscope.look_page import widget_of
 
         return widget_of(self.session, self.result.request, height)
 
     @cached_property
     def session(self) -> Session:
-        """What answers the page's questions about this model."""
+        """The session that computes the answers to the page's requests."""
         session = Session(self.result.user, self.result.folder)
         session.remember(self.result)
         return session
@@ -142,9 +178,15 @@ class View:
     def opened(
         self, stack: Stack | None = None, layer: int | None = None, head: int | None = None
     ) -> dict[str, Any] | None:
-        """Path and number of the head that a page begins with; of the sharpest layer, and its sharpest head, if None.
+        """Return path and number of the head that the page opens with, or None if the page chooses.
 
-        None where nothing is chosen: then the page chooses. Raises AttendoError for one that isn't there.
+        Args:
+            stack: The stack of the head.
+            layer: The layer; None selects the sharpest layer.
+            head: The head; None selects the sharpest head of the layer.
+
+        Raises:
+            AttendoError: There is no such stack, layer or head.
         """
         if stack is None and layer is None and head is None:
             return None
@@ -162,16 +204,28 @@ class View:
         layer: int | None = None,
         head: int | None = None,
     ) -> Steps:
-        """One query's numbers in one head, of the sharpest layer and its sharpest head if None; counted from 0.
+        """Return the intermediate numbers of one query in one head.
 
-        Raises AttendoError for one that isn't there.
+        Args:
+            query: The number of the query, from 0.
+            stack: The stack of the head.
+            layer: The layer; None selects the sharpest layer.
+            head: The head; None selects the sharpest head of the layer.
+
+        Raises:
+            AttendoError: There is no such query, stack, layer or head.
         """
         opened = self.opened(self.map(stack).stack, layer, head)
         assert opened is not None, "a stack was chosen"
         return steps_of(self.result, opened["path"], opened["head"], query)
 
     def page(self, language: Language = "en", head: Mapping[str, Any] | None = None) -> str:
-        """The page, whole in itself; head: what `opened` gives."""
+        """Return the self-contained HTML page.
+
+        Args:
+            language: The language of the page.
+            head: The head to open, as returned by `opened`.
+        """
         return saved_page(self.session, self.result.request, language, head)
 
     def __str__(self) -> str:
@@ -211,12 +265,21 @@ def look(
     max_tokens: int = 20,
     edits: Sequence[EditRequest | Edit] = (),
 ) -> View:
-    """Runs a model on a text and shows where it looks: any of the families, loaded or as the folder of a run.
+    """Run a model on a text and return a view of its attention.
 
-    target: look at this answer in place of one that is searched: a translation, or what follows a prompt. beam: of the
-    search; if None, a translator's own, and for a language model greedy (1). max_tokens: of a language model's answer.
-    edits: changes in the model, `Off` and `Temper` of `attendo.inspecting.edits`. Raises AttendoError for a text of
-    nothing, and for an edit of what isn't there.
+    Args:
+        model: A loaded model of any task, or a run folder.
+        text: The input text.
+        target: A given output (a translation, or the continuation of a prompt) to use instead of a decoded one.
+        beam: The beam size. The default is the translator's own, and greedy (1) for a language model.
+        max_tokens: The maximum number of tokens that a language model generates.
+        edits: Changes to the model, such as `Off` and `Temper` of `attendo.inspecting`.
+
+    Returns:
+        The output, its attention, and the measures of every head.
+
+    Raises:
+        AttendoError: The text is empty, or an edit refers to a layer or head that does not exist.
     """
     user, folder = (load(model), Path(model)) if isinstance(model, str | Path) else (model, None)
     return View(look_at(user, ask_for(user, text, target, beam, max_tokens, edits), folder))

@@ -19,7 +19,13 @@ def attention_scores(
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """QKᵀ · scale + bias; scale is 1/√head_dim unless given. Vaswani et al. 2017, eq. 1.
+    """Return QKᵀ · scale + bias (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: Queries.
+        key: Keys.
+        scale: The factor (default: 1/√head_dim).
+        bias: A term added to the scores.
 
     >>> attention_scores(torch.eye(2), torch.eye(2), scale=3.0)
     tensor([[3., 0.],
@@ -34,11 +40,19 @@ def masked_softmax(
     mask: Bool[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """softmax(β · scores) over the keys that the mask allows, exactly 0 elsewhere. NYU Deep Learning 2020, week 12-3.
+    """Softmax over the allowed keys of β · scores; masked keys get exactly 0 (NYU Deep Learning 2020, week 12-3).
 
-    inverse_temperature: β ≥ 0. At 0 every allowed key weighs the same; at `math.inf` attention is hard: all weight
-    on the key of the highest score, the first of equals. A query allowed no key gets a row of zeros.
-    Raises ValueError for a negative β.
+    Args:
+        scores: Attention scores.
+        mask: The allowed keys; True means allowed. A query with no allowed key returns a row of zeros.
+        inverse_temperature: β ≥ 0. At 0 all allowed keys have equal weight. At `math.inf` (hard attention) the key with
+            the highest score has weight 1; the first one wins a tie.
+
+    Returns:
+        Weights of the same shape, whose rows sum to 1.
+
+    Raises:
+        ValueError: β is negative.
 
     >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, False], [False, False]]))
     tensor([[1., 0.],
@@ -68,7 +82,15 @@ def attention_weights(
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len k_len"]:
-    """softmax(QKᵀ · scale), Vaswani et al. 2017, eq. 1. A query allowed no key gets a row of zeros.
+    """Return softmax(QKᵀ · scale + bias) (Vaswani et al. 2017, eq. 1).
+
+    Args:
+        query: Queries.
+        key: Keys.
+        mask: The allowed keys; True means allowed. A query with no allowed key returns a row of zeros.
+        scale: The factor (default: 1/√head_dim).
+        bias: A term added to the scores.
+        inverse_temperature: β as in `masked_softmax`.
 
     >>> attention_weights(torch.zeros(1, 4), torch.zeros(2, 4))
     tensor([[0.5000, 0.5000]])
@@ -107,11 +129,15 @@ def share_heads(
 
 
 class Attend(nn.Module):
-    """The one seam of attention: no parameters, from projected heads to each query's mean of the values.
+    """Scaled dot-product attention without parameters: each query's weighted mean of the values.
 
-    Calls the fused kernel; `attention` is its readable twin. Recording and editing replace this leaf.
-    scale: on the scores, 1/√head_dim if None. dropout: on the weights, in training only. inverse_temperature: as in
-    `masked_softmax`; `math.inf` is hard attention.
+    This is the only place where attention is computed, so recording and editing replace this module. It calls PyTorch's
+    fused kernel; `attention` is the readable equivalent.
+
+    Args:
+        scale: The factor on the scores (default: 1/√head_dim).
+        dropout: The dropout probability of the weights, in training only.
+        inverse_temperature: β as in `masked_softmax`; `math.inf` is hard attention.
 
     >>> apart = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # [batch, heads, len, head_dim]
     >>> Attend(scale=10.0)(apart, apart, apart, Mask(causal=True)).shape
@@ -136,7 +162,15 @@ class Attend(nn.Module):
         mask: Mask | None = None,
         bias: Float[Tensor, "*#batch_heads #q_len #k_len"] | None = None,
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """Shapes as annotated; mask and bias broadcast to `[batch, heads, q_len, k_len]`."""
+        """Return the attention output of every head.
+
+        Args:
+            query: Projected queries.
+            key: Projected keys. Fewer key heads than query heads are shared (grouped queries).
+            value: Projected values.
+            mask: The allowed keys; it broadcasts to `[batch, heads, q_len, k_len]`.
+            bias: A term added to the scores; it broadcasts in the same way.
+        """
         if query.dtype == torch.bfloat16 and query.device.type == "cpu":
             # the fused kernel's backward pass is some ten times slower in bfloat16 than in float32 on a CPU
             with torch.autocast("cpu", enabled=False):
@@ -146,7 +180,18 @@ class Attend(nn.Module):
     def fused(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Mask | None, bias: Tensor | None
     ) -> Float[Tensor, "batch heads q_len value_dim"]:
-        """The kernel's call: the fast path where the mask allows one, else a matrix added to the scores."""
+        """Call the fused kernel, with its fast path if the mask allows one, otherwise with an additive matrix.
+
+        Args:
+            query: Projected queries.
+            key: Projected keys.
+            value: Projected values.
+            mask: The allowed keys.
+            bias: A term added to the scores.
+
+        Returns:
+            The attention output of every head.
+        """
         q_len, k_len = query.shape[-2], key.shape[-2]
         key, value = share_heads(key, query.shape[1]), share_heads(value, query.shape[1])
         if math.isinf(self.inverse_temperature):  # the kernel only knows the softmax
@@ -187,14 +232,22 @@ def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> T
 
 
 class Attention(nn.Module):
-    """Multi-head attention, Vaswani et al. 2017, section 3.2.2: project, attend in each head, project back.
+    """Multi-head attention: project, attend in each head, project back (Vaswani et al. 2017, section 3.2.2).
 
-    d_model: width of the queries' input and of the output. n_kv_heads: fewer key and value heads than query heads
-    (grouped queries). head_dim: width of a query or key head, d_model / n_heads unless given; value_dim: of a value
-    head, head_dim unless given. d_memory: width of what is attended to, or (for keys, for values), if another.
-    bias: of the projections, `out_proj` included unless it is given. attend: the leaf, with its scale, temperature
-    and dropout. positions: what turns or biases self-attention by position. `q_norm`, `k_norm`: norms of each head of
-    queries and keys before that, to be put there; none at first (Dehghani et al. 2023, section 2).
+    `q_norm` and `k_norm` are optional norms on each head of queries and keys, set after construction (Dehghani et al.
+    2023, section 2).
+
+    Args:
+        d_model: The width of the input of the queries and of the output.
+        n_heads: The number of query heads.
+        n_kv_heads: The number of key and value heads; fewer than `n_heads` gives grouped queries.
+        head_dim: The width of a query or key head (default: d_model / n_heads).
+        value_dim: The width of a value head (default: head_dim).
+        d_memory: The width of the attended input, or a pair for keys and values (default: d_model).
+        bias: Whether the projections have a bias, including the default `out_proj`.
+        out_proj: The output projection.
+        attend: The attention module, with its scale, temperature and dropout.
+        positions: Rotary positions or a bias by distance, for self-attention.
 
     >>> attention = Attention(512, 8)
     >>> sum(p.numel() for p in attention.parameters()) == 4 * (512 * 512 + 512)
@@ -250,9 +303,12 @@ class Attention(nn.Module):
     ) -> tuple[
         Float[Tensor, "batch kv_heads k_len head_dim"], Float[Tensor, "batch kv_heads k_len value_dim"]
     ]:
-        """The projected keys and values of what is attended to; a cache keeps these.
+        """Return the projected keys and values of the attended input, which a cache stores.
 
-        values: what the values are made of, if not `memory`. start: each row's first position, else 0.
+        Args:
+            memory: The input of the keys.
+            values: The input of the values (default: `memory`).
+            start: The first position of each row (default: 0).
         """
         key = self.k_proj(memory).unflatten(-1, (self.n_kv_heads, self.head_dim)).transpose(1, 2)
         value = self.v_proj(memory if values is None else values)
@@ -267,7 +323,15 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         start: Int[Tensor, " batch"] | None = None,
     ) -> Float[Tensor, "batch q_len d_out"]:
-        """Attention of `x` to keys and values that are projected already; start: as in `keys_values`."""
+        """Return the attention of `x` to keys and values that are already projected.
+
+        Args:
+            x: The input of the queries.
+            key: Projected keys.
+            value: Projected values.
+            mask: The allowed keys.
+            start: The first position of each row of `x` (default: 0).
+        """
         query = self.q_proj(x).unflatten(-1, (self.n_heads, self.head_dim)).transpose(1, 2)
         query = self._turned(self.q_norm(query), start)
         bias = None
@@ -284,7 +348,14 @@ class Attention(nn.Module):
         mask: Mask | None = None,
         values: Float[Tensor, "batch k_len d_values"] | None = None,
     ) -> Float[Tensor, "batch q_len d_out"]:
-        """Self-attention where `memory` is `x`, cross-attention where it is the encoder's output."""
+        """Return self-attention if `memory` is `x`, and cross-attention if it is the encoder's output.
+
+        Args:
+            x: The input of the queries.
+            memory: The attended input.
+            mask: The allowed keys.
+            values: The input of the values (default: `memory`).
+        """
         return self.attend_to(x, *self.keys_values(memory, values), mask)
 
     def _turned(self, heads: Tensor, start: Tensor | None) -> Tensor:

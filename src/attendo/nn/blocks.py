@@ -15,9 +15,14 @@ from attendo.nn.masks import Mask
 
 
 class Residual(nn.Module):
-    """Add & norm around a sub-layer: norm(x + f(x)), or x + f(norm(x)) where the norm comes first.
+    """A residual connection with a norm: norm(x + f(x)), or x + f(norm(x)) with the norm first.
 
     Vaswani et al. 2017, section 3.1 (norm last); Xiong et al. 2020 (norm first).
+
+    Args:
+        norm: The norm.
+        norm_first: Apply the norm before the sub-layer.
+        dropout: The dropout probability of the sub-layer's output.
 
     >>> import torch
     >>> x = torch.tensor([[1.0, 2.0]])
@@ -36,17 +41,26 @@ class Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch d_model"], sublayer: Callable[[Tensor], Tensor]
     ) -> Float[Tensor, "*batch d_model"]:
-        """Same shape as `x`."""
+        """Return `x` combined with the output of the sub-layer.
+
+        Args:
+            x: The hidden states.
+            sublayer: The function f.
+        """
         if self.norm_first:
             return x + self.dropout(sublayer(self.norm(x)))
         return self.norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderBlock(nn.Module):
-    """One block of the encoder: self-attention, then the feed-forward net, each in its residual.
+    """An encoder block: self-attention and a feed-forward network, each with a residual connection.
 
-    LN(y + FFN(y)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et al. 2017, section 3.1). residual:
-    makes the residual of each sub-layer.
+    LN(y + FFN(y)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et al. 2017, section 3.1).
+
+    Args:
+        self_attention: The attention.
+        feed_forward: The feed-forward network.
+        residual: A function that returns a new residual for each sub-layer.
 
     >>> import torch
     >>> pre_norm = lambda: Residual(nn.LayerNorm(4), norm_first=True)
@@ -70,15 +84,22 @@ class EncoderBlock(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch len d_model"], mask: Mask | None = None
     ) -> Float[Tensor, "batch len d_model"]:
-        """Every position attends to every position that the mask allows."""
+        """Return the new hidden states; every position attends to all positions that the mask allows.
+
+        Args:
+            x: The hidden states.
+            mask: The allowed keys.
+        """
         x = self.self_attention_residual(x, lambda h: self.self_attention(h, h, mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
 
 class Encoder(nn.Module):
-    """The stack of encoder blocks, on vectors; `norm` closes a stack whose blocks take the norm first.
+    """A stack of encoder blocks on vectors (Vaswani et al. 2017, section 3.1).
 
-    Vaswani et al. 2017, section 3.1.
+    Args:
+        blocks: The blocks, in order.
+        norm: A norm after the last block, for blocks that normalize first.
 
     >>> import torch
     >>> stack = Encoder([], nn.LayerNorm(2, eps=0.0))
@@ -97,18 +118,28 @@ class Encoder(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch len d_model"], mask: Mask | None = None
     ) -> Float[Tensor, "batch len d_model"]:
-        """The representation of each position in the light of the others."""
+        """Return the representation of each position in its context.
+
+        Args:
+            x: The embedded tokens.
+            mask: The allowed keys.
+        """
         for block in self.blocks:
             x = block(x, mask)
         return self.norm(x)
 
 
 class DecoderBlock(nn.Module):
-    """One block of the decoder: causal self-attention, cross-attention to the memory, feed-forward net.
+    """A decoder block: causal self-attention, cross-attention to the memory, feed-forward network.
 
     LN(z + FFN(z)), z = LN(y + Attention(y, memory)), y = LN(x + Attention(x, x)), or with the norms first (Vaswani et
-    al. 2017, section 3.1). cross_attention: None in a decoder that stands alone, with no memory to attend to.
-    residual: makes the residual of each sub-layer.
+    al. 2017, section 3.1).
+
+    Args:
+        self_attention: The attention over the target.
+        cross_attention: The attention to the memory; None in a decoder-only model.
+        feed_forward: The feed-forward network.
+        residual: A function that returns a new residual for each sub-layer.
 
     >>> import torch
     >>> last = lambda: Residual(nn.LayerNorm(4), norm_first=False)
@@ -141,14 +172,28 @@ class DecoderBlock(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """All target positions at once; the mask keeps each from seeing those behind it."""
+        """Compute all target positions at once; the mask hides later positions.
+
+        Args:
+            x: The hidden states of the target.
+            memory: The encoder's output.
+            mask: The mask of self-attention.
+            memory_mask: The mask of cross-attention.
+
+        Returns:
+            The new hidden states.
+        """
         x = self.self_attention_residual(x, lambda h: self.self_attention(h, h, mask))
         if (cross := self.cross_attention) is not None and self.cross_attention_residual is not None:
             x = self.cross_attention_residual(x, lambda h: cross(h, memory, memory_mask))
         return self.feed_forward_residual(x, self.feed_forward)
 
     def memory_keys_values(self, memory: Float[Tensor, "sources src_len d_memory"]) -> tuple[Tensor, Tensor]:
-        """The projected memory; of no width where nothing attends to it."""
+        """Return the projected keys and values of the memory; their width is 0 without cross-attention.
+
+        Args:
+            memory: The encoder's output.
+        """
         if self.cross_attention is None:
             own = self.self_attention
             n_sources = memory.shape[0]
@@ -159,7 +204,13 @@ class DecoderBlock(nn.Module):
     def step(
         self, x: Float[Tensor, "rows n d_model"], block: BlockCache, cache: DecoderCache
     ) -> Float[Tensor, "rows n d_model"]:
-        """The next `n` positions of each row, whose earlier keys and values the cache holds."""
+        """Return the output for the next `n` positions of each row.
+
+        Args:
+            x: The hidden states of the new positions.
+            block: This block's part of the cache.
+            cache: The cache, which holds the earlier keys and values.
+        """
 
         def attend_to_past(h: Tensor) -> Tensor:
             new = self.self_attention.keys_values(h, start=cache.lengths)
@@ -176,9 +227,11 @@ class DecoderBlock(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The stack of decoder blocks, on vectors; `norm` closes a stack whose blocks take the norm first.
+    """A stack of decoder blocks on vectors (Vaswani et al. 2017, section 3.1).
 
-    Vaswani et al. 2017, section 3.1.
+    Args:
+        blocks: The blocks, in order.
+        norm: A norm after the last block, for blocks that normalize first.
 
     >>> import torch
     >>> last = lambda: Residual(nn.LayerNorm(4), norm_first=False)
@@ -202,7 +255,14 @@ class Decoder(nn.Module):
         mask: Mask | None = None,
         memory_mask: Mask | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """The hidden state from which the token after each position is predicted."""
+        """Return the hidden states from which the token after each position is predicted.
+
+        Args:
+            x: The embedded target tokens.
+            memory: The encoder's output; None without cross-attention.
+            mask: The mask of self-attention.
+            memory_mask: The mask of cross-attention.
+        """
         for block in self.blocks:
             x = block(x, memory, mask, memory_mask)
         return self.norm(x)
@@ -214,7 +274,14 @@ class Decoder(nn.Module):
         rows_per_source: int,
         capacity: int,
     ) -> DecoderCache:
-        """An empty cache for `rows_per_source` rows a source; the memory is projected here, once."""
+        """Return an empty cache in which the memory is already projected.
+
+        Args:
+            memory: The encoder's output.
+            memory_mask: The mask of cross-attention.
+            rows_per_source: The number of rows per source, for example the beam size.
+            capacity: The maximum number of positions per row.
+        """
         blocks = [block.memory_keys_values(memory) for block in self.blocks]
         attention = self.blocks[0].self_attention
         return DecoderCache(
@@ -230,7 +297,12 @@ class Decoder(nn.Module):
     def step(
         self, x: Float[Tensor, "rows n d_model"], cache: DecoderCache
     ) -> Float[Tensor, "rows n d_model"]:
-        """As `forward`, for the `n` positions after those in the cache; the cache is advanced by `n`."""
+        """Return what `forward` returns for the `n` positions after the cached ones, and advance the cache by `n`.
+
+        Args:
+            x: The embedded new tokens.
+            cache: The cache of the earlier positions.
+        """
         for block, block_cache in zip(self.blocks, cache.blocks, strict=True):
             x = block.step(x, block_cache, cache)
         cache.advance(x.shape[1])

@@ -33,11 +33,19 @@ class BlockCache:
 
 
 class DecoderCache:
-    """Preallocated keys and values for rows that may differ in length, and the memory of their sources.
+    """Preallocated keys and values (KV cache) of rows with different lengths, and the memory of their sources.
 
-    blocks: each block's projected memory. memory_mask: which memory positions are padding. A source has
-    `rows_per_source` rows (the beam), which stand together. lengths `[rows]`: how many positions each row
-    has; it gives the place of the next write, the positional encoding and the mask.
+    `lengths` `[rows]` counts the positions of each row; it determines the next write, the positional encoding and the
+    mask.
+
+    Args:
+        blocks: The projected memory of each block, as (keys, values).
+        memory_mask: The padding of the memory.
+        rows_per_source: The number of rows per source (the beam); the rows of a source are adjacent.
+        capacity: The maximum number of positions per row.
+        n_kv_heads: The number of key and value heads.
+        head_dim: The width of a key head.
+        value_dim: The width of a value head.
 
     >>> memory = torch.zeros(1, 2, 5, 4)  # [sources, kv_heads, src_len, head_dim]
     >>> cache = DecoderCache([(memory, memory)], None, 3, 8, n_kv_heads=2, head_dim=4, value_dim=4)
@@ -83,7 +91,7 @@ class DecoderCache:
         self.look_at_rows()
 
     def look_at_rows(self) -> None:
-        """Choose the fast paths that the lengths and sources of the rows allow, after a change of either."""
+        """Choose the fast paths that the rows' lengths and sources allow; call it after changing either."""
         self.longest = max(self.row_lengths, default=0)
         self.same_length = min(self.row_lengths, default=0) == self.longest
         n_sources = self.blocks[0].memory_key.shape[0]
@@ -98,20 +106,26 @@ class DecoderCache:
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return len(self.row_lengths)
 
     @property
     def capacity(self) -> int:
-        """How many positions a row can hold."""
+        """The maximum number of positions per row."""
         return self.blocks[0].key.shape[2]
 
     # what a block asks for in a step
 
     def append(self, block: BlockCache, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes `n` new positions behind each row; gives all keys and values so far.
+        """Write `n` new positions to each row and return all keys and values so far.
 
-        key, value: `[rows, kv_heads, n, head_dim]`. Raises ValueError when a row is full.
+        Args:
+            block: One block's part of the cache.
+            key: New keys `[rows, kv_heads, n, head_dim]`.
+            value: New values `[rows, kv_heads, n, value_dim]`.
+
+        Raises:
+            ValueError: A row is full.
         """
         n = key.shape[2]
         end = self.longest + key.shape[2]
@@ -130,7 +144,11 @@ class DecoderCache:
         return block.key[:, :, :end], block.value[:, :, :end]
 
     def self_mask(self, n: int) -> Mask | None:
-        """The mask of each row's next `n` queries over its past and themselves; None if all is allowed."""
+        """Return the mask of each row's next `n` queries over its own positions; None if all keys are allowed.
+
+        Args:
+            n: The number of new positions.
+        """
         if self.same_length:
             return None if n == 1 else Mask(causal=True)
         end = self.lengths[:, None] + torch.arange(n, device=self.lengths.device)
@@ -138,7 +156,11 @@ class DecoderCache:
         return Mask(allowed=(keys <= end[..., None])[:, None])
 
     def memory(self, block: BlockCache) -> tuple[Tensor, Tensor, Mask | None]:
-        """Keys, values and mask of the memory as `fold` lays out the queries."""
+        """Return keys, values and mask of the memory, in the layout of `fold`.
+
+        Args:
+            block: One block's part of the cache.
+        """
         key = block.memory_key
         value = block.memory_value
         lengths = self.memory_lengths
@@ -148,15 +170,27 @@ class DecoderCache:
         return key, value, None if lengths is None else Mask(key_lengths=lengths)
 
     def fold(self, x: Float[Tensor, "rows n d"]) -> Float[Tensor, "sources queries d"]:
-        """Lays the rows of a source side by side as queries: its memory is read once, and never copied."""
+        """Return the rows of each source side by side as queries, so that its memory is read once and never copied.
+
+        Args:
+            x: One vector per new position of each row.
+        """
         return x.reshape(x.shape[0] // self.folded, -1, x.shape[2]) if self.folded else x
 
     def unfold(self, x: Float[Tensor, "sources queries d"]) -> Float[Tensor, "rows n d"]:
-        """The way back from `fold`."""
+        """Return the inverse of `fold`.
+
+        Args:
+            x: The folded vectors.
+        """
         return x.reshape(self.rows, -1, x.shape[2])
 
     def advance(self, n: int) -> None:
-        """Every row has `n` positions more."""
+        """Count `n` more positions in every row.
+
+        Args:
+            n: The number of new positions.
+        """
         self.lengths = self.lengths + n
         self.row_lengths = [length + n for length in self.row_lengths]
         self.longest += n
@@ -164,13 +198,21 @@ class DecoderCache:
     # what a search asks for between steps
 
     def reorder(self, rows: Int[Tensor, " new_rows"]) -> None:
-        """New row i continues old row `rows[i]`; the sources stay."""
+        """Let new row i continue old row `rows[i]`; the sources do not move.
+
+        Args:
+            rows: The old row of each new row, of the same source.
+        """
         for block in self.blocks:
             block.key, block.value = block.key[rows], block.value[rows]
         self._select(rows)
 
     def keep(self, rows: Int[Tensor, " kept"]) -> None:
-        """Drops all rows but these, and the memory of sources that no row translates any more."""
+        """Drop all other rows, and the memory of sources without rows.
+
+        Args:
+            rows: The numbers of the rows to keep.
+        """
         chosen = rows.tolist()
         sources = sorted({self.row_sources[row] for row in chosen})
         index = torch.tensor(sources, dtype=torch.long, device=rows.device)

@@ -55,9 +55,12 @@ def rms_norm(
 
 
 def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RMSNorm:
-    """The trained norm of that kind: `layer_norm` or `rms_norm` with its γ (and β).
+    """Return a trained norm: `layer_norm` or `rms_norm` with γ (and β).
 
-    kind "layer": Ba et al. 2016; "rms": Zhang & Sennrich 2019. From `[*batch, d_model]` to the same shape.
+    Args:
+        kind: "layer" (Ba et al. 2016) or "rms" (Zhang & Sennrich 2019).
+        d_model: The width of the normalized vectors.
+        eps: The constant added to the variance.
 
     >>> build_norm("layer", 8, 1e-5).bias.shape, build_norm("rms", 8, 1e-5).weight.shape
     (torch.Size([8]), torch.Size([8]))
@@ -82,9 +85,15 @@ def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
 
 
 class Dropout(nn.Module):
-    """Sets values to zero with probability `p` while training and scales the others by 1/(1 - p).
+    """Set values to zero with probability `p` in training and scale the others by 1/(1 - p).
 
-    Srivastava et al. 2014; the mean stays. Raises ValueError for a `p` outside 0 ≤ p < 1.
+    The expected value is unchanged (Srivastava et al. 2014).
+
+    Args:
+        p: The dropout probability, 0 ≤ p < 1.
+
+    Raises:
+        ValueError: `p` is out of range.
 
     >>> dropout, x = Dropout(0.5), torch.ones(10_000)
     >>> dropout(x).unique()
@@ -100,7 +109,11 @@ class Dropout(nn.Module):
         self.p = p
 
     def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """Same shape as `x`; `x` itself outside training."""
+        """Return `x` with dropout in training, and `x` itself otherwise.
+
+        Args:
+            x: A tensor of any shape.
+        """
         if not self.training or self.p == 0.0:
             return x
         # a GPU draws as fast as it writes, and its kernel needs no mask in memory
@@ -108,11 +121,15 @@ class Dropout(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """FFN(x) = W₂ · activation(W₁x + b₁) + b₂. Vaswani et al. 2017, eq. 2; a convolution of width 1.
+    """FFN(x) = W₂ · activation(W₁x + b₁) + b₂ (Vaswani et al. 2017, eq. 2), for each position separately.
 
-    activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x). gated: the
-    activation of a third projection multiplies the inner vector, W₂(activation(W_g x) ⊙ W₁x), Shazeer 2020 (SwiGLU
-    with "silu"). dropout: on the inner activations.
+    Args:
+        d_model: The width of input and output.
+        d_ff: The inner width.
+        activation: "relu", the exact "gelu" x·Φ(x), GPT-2's approximation "gelu_tanh", or "silu" x·σ(x).
+        gated: Multiply by a third projection, W₂(activation(W_g x) ⊙ W₁x) (Shazeer 2020; SwiGLU with "silu").
+        bias: Whether the projections have a bias.
+        dropout: The dropout probability of the inner activations.
 
     >>> import torch
     >>> net = FeedForward(2, 3, bias=False)
@@ -140,7 +157,11 @@ class FeedForward(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Each position by itself."""
+        """Return the output for each position, in the shape of `x`.
+
+        Args:
+            x: The hidden states.
+        """
         inner = self.in_proj(x)
         if self.gate_proj is None:
             inner = self.activation(inner)
@@ -150,9 +171,13 @@ class FeedForward(nn.Module):
 
 
 class TokenEmbedding(nn.Module):
-    """A row of the weight for each id; times √d_model if scaled (Vaswani et al. 2017, section 3.4).
+    """A trained vector for each token id, times √d_model if scaled (Vaswani et al. 2017, section 3.4).
 
-    pad_id: an id whose row is 0 and stays so, since it gets no gradient.
+    Args:
+        vocab_size: The number of ids.
+        d_model: The width of a vector.
+        scaled: Multiply the vectors by √d_model.
+        pad_id: An id whose vector is 0 and gets no gradient.
 
     >>> tokens = TokenEmbedding(3, 4)
     >>> _ = nn.init.ones_(tokens.weight)
@@ -167,16 +192,22 @@ class TokenEmbedding(nn.Module):
         self.pad_id = pad_id
 
     def forward(self, token_ids: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_model"]:
-        """One vector an id; the same as the weight times a one-hot column."""
+        """Return one vector per id, equal to the weight times a one-hot column.
+
+        Args:
+            token_ids: Token ids.
+        """
         return F.embedding(token_ids, self.weight, self.pad_id) * self.scale
 
 
 class InputEmbedding(nn.Module):
-    """Token embedding + positional encoding, a norm if there is one, dropout: what enters a stack.
+    """The input of a stack: E[ids]·√d + PE, an optional norm, dropout (Vaswani et al. 2017, sections 3.4 and 3.5).
 
-    positions: None where the order is told by other means (rotary, ALiBi) or not at all.
-
-    E[ids]·√d + PE, or LN of that sum where there is a norm. Vaswani et al. 2017, sections 3.4 and 3.5.
+    Args:
+        tokens: The token embedding.
+        positions: The positional encoding; None for rotary positions, ALiBi, or no positions.
+        norm: A norm on the sum.
+        dropout: The dropout probability.
 
     >>> tokens, positions = TokenEmbedding(3, 2), LearnedPositions(2, max_len=4)
     >>> positions.weight.data = torch.arange(8.0).view(4, 2)
@@ -206,9 +237,12 @@ class InputEmbedding(nn.Module):
         start: Int[Tensor, " batch"] | None = None,
         end: int | None = None,
     ) -> Float[Tensor, "batch len d_model"]:
-        """The tokens stand at positions 0, 1, ... or, behind a cache, at `start[row]`, `start[row] + 1`, ...
+        """Return the embedded tokens.
 
-        end: with `start`, a number above every position (so that no value need be read back from a device).
+        Args:
+            token_ids: Token ids.
+            start: The position of each row's first token (default: 0), for the tokens after a cache.
+            end: With `start`, a number above every position, which avoids reading positions back from a device.
         """
         x = self.tokens(token_ids)
         n = token_ids.shape[1]
@@ -223,11 +257,16 @@ class InputEmbedding(nn.Module):
 def pool(
     x: Float[Tensor, "batch len d_model"], kind: Pooling, lengths: Int[Tensor, " batch"] | None = None
 ) -> Float[Tensor, "batch d_model"]:
-    """max_t x_t of each feature, mean_t x_t, or the first token's x_0.
+    """Pool the vectors of a text: max_t x_t of each feature, mean_t x_t, or the first token's x_0.
 
-    "max": NYU Deep Learning 2020, week 12, notebook 15; "first": the [CLS] token of Devlin et al. 2019.
+    Args:
+        x: The hidden states.
+        kind: "max" (NYU Deep Learning 2020, week 12, notebook 15), "mean", or "first" (the [CLS] token of Devlin et al.
+            2019).
+        lengths: The number of real tokens in each row; padding is ignored (default: all are real).
 
-    lengths: how many tokens of each row are real; the padding behind them has no part. None: all are real.
+    Returns:
+        One vector per text.
 
     >>> x = torch.tensor([[[1.0], [5.0], [9.0]]])
     >>> [pool(x, kind, torch.tensor([2])).item() for kind in ("max", "mean", "first")]
@@ -281,9 +320,11 @@ def normal(model: nn.Module, std: float = 0.02) -> None:
 
 
 def initialize(model: nn.Module, scheme: Initialization) -> None:
-    """Fills the parameters of `model` in place by the named scheme.
+    """Initialize the parameters of a model in place; norms keep their values.
 
-    "xavier": `xavier` (Glorot & Bengio 2010); "normal": `normal` (Radford et al. 2018). Norms are left as they are.
+    Args:
+        model: The model.
+        scheme: "xavier" (Glorot & Bengio 2010) or "normal" (Radford et al. 2018).
 
     >>> layer = nn.Linear(200, 200)
     >>> initialize(layer, "normal")

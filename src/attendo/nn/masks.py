@@ -49,12 +49,17 @@ def banded(
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Mask:
-    """Conditions that must all hold for a query to attend to a key; None or False means no condition.
+    """The conditions that must all hold for a query to attend to a key; None or False means no condition.
 
-    causal: no key after the query (bottom-right aligned). key_lengths `[batch]`: keys at or behind the length
-    are padding. segments `[batch, len]`: queries and keys with equal numbers (self-attention only). window:
-    query and key fewer than `window` positions apart. allowed: any boolean matrix that broadcasts to
-    `[batch, heads, q_len, k_len]`, True = may attend. A query that may attend to no key gets zeros.
+    A query that may attend to no key gets zeros.
+
+    Attributes:
+        causal: Hide the keys after the query (bottom-right aligned).
+        key_lengths: The number of real keys `[batch]`; later keys are padding.
+        segments: A number per position `[batch, len]`; only positions with equal numbers attend to each other. For
+            self-attention only.
+        window: Query and key must be fewer than `window` positions apart.
+        allowed: A boolean matrix that broadcasts to `[batch, heads, q_len, k_len]`; True means allowed.
 
     >>> Mask(causal=True, key_lengths=torch.tensor([3, 1])).dense(3, 3).int()[:, 0]
     tensor([[[1, 0, 0],
@@ -90,15 +95,21 @@ class Mask:
 
     @property
     def only_causal(self) -> bool:
-        """True when causality is the one condition: kernels have a fast path for it."""
+        """True if causality is the only condition, for which kernels have a fast path."""
         return self.causal and all(getattr(self, f.name) is None for f in fields(self) if f.name != "causal")
 
     def dense(
         self, q_len: int, k_len: int, device: torch.device | None = None
     ) -> Bool[Tensor, "batch_or_1 heads_or_1 q_len k_len"]:
-        """The matrix of all conditions, True = may attend, ready to broadcast over batch and heads.
+        """Return the matrix of all conditions (True = allowed), which broadcasts over batch and heads.
 
-        Raises ValueError if a part does not fit the lengths.
+        Args:
+            q_len: The number of queries.
+            k_len: The number of keys.
+            device: The device of the matrix, if no condition is a tensor.
+
+        Raises:
+            ValueError: A condition does not match the lengths.
         """
         device = next(
             (t.device for t in (self.key_lengths, self.segments, self.allowed) if t is not None), device

@@ -73,9 +73,12 @@ def inverse_encoding(positions: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch 
 
 
 class FixedPositions(nn.Module):
-    """A fixed encoding of any position; rows once computed are kept in a table that grows on demand.
+    """A fixed positional encoding; computed rows are stored in a table that grows on demand.
 
-    encode: from positions `[n]` to rows `[n, d_model]` or `[n, 1]`. start: the number of the first position.
+    Args:
+        encode: A function from positions `[n]` to rows `[n, d_model]` or `[n, 1]`.
+        max_len: The initial number of rows.
+        start: The number of the first position.
 
     >>> from functools import partial
     >>> positions = FixedPositions(partial(sinusoidal_encoding, d_model=4), max_len=2)
@@ -97,7 +100,12 @@ class FixedPositions(nn.Module):
     def forward(
         self, positions: Int[Tensor, "*batch len"], end: int
     ) -> Float[Tensor, "*batch len d_model_or_1"]:
-        """The encoding of each position, counted from 0; every one is below `end`."""
+        """Return the encoding of each position.
+
+        Args:
+            positions: Positions counted from 0.
+            end: A number above every position.
+        """
         if end > self.table.shape[0]:
             numbers = torch.arange(self.start, self.start + 2 * end, device=self.table.device)
             self.table = self.encode(numbers).to(self.table.dtype)
@@ -106,6 +114,10 @@ class FixedPositions(nn.Module):
 
 class LearnedPositions(nn.Module):
     """A trained vector for each of `max_len` positions (Phuong & Hutter 2022, algorithm 2).
+
+    Args:
+        d_model: The width of a vector.
+        max_len: The number of positions.
 
     >>> positions = LearnedPositions(d_model=4, max_len=2)
     >>> positions(torch.tensor([0, 1]), end=2).shape
@@ -120,7 +132,15 @@ class LearnedPositions(nn.Module):
         self.weight = nn.Parameter(torch.zeros(max_len, d_model))
 
     def forward(self, positions: Int[Tensor, "*batch len"], end: int) -> Float[Tensor, "*batch len d_model"]:
-        """The vector of each position, all below `end`. Raises ValueError beyond the table."""
+        """Return the vector of each position.
+
+        Args:
+            positions: Positions counted from 0.
+            end: A number above every position.
+
+        Raises:
+            ValueError: `end` is larger than the table.
+        """
         if end > self.weight.shape[0]:
             raise ValueError(
                 f"the text has {end} tokens, but learned positions end at max_len={self.weight.shape[0]};"
@@ -147,9 +167,10 @@ def rotate(
 
 
 class Rotary(nn.Module):
-    """Rotary positions for the heads of queries and keys (see `rotate`).
+    """Rotary position embeddings (RoPE) for heads of queries and keys (Su et al. 2021, section 3.4.2; see `rotate`).
 
-    Su et al. 2021, section 3.4.2.
+    Args:
+        base: The base of the wavelengths.
 
     >>> heads = torch.tensor([1.0, 0.0]).expand(1, 1, 3, 2)  # [batch, heads, len, head_dim], each token alike
     >>> turned = Rotary()(heads, torch.tensor([[0, 1, 2]]))[0, 0]
@@ -166,7 +187,12 @@ class Rotary(nn.Module):
     def forward(
         self, heads: Float[Tensor, "batch heads len head_dim"], positions: Int[Tensor, "batch_or_1 len"]
     ) -> Float[Tensor, "batch heads len head_dim"]:
-        """The heads, each token turned by its position."""
+        """Return the heads, each token rotated by its position.
+
+        Args:
+            heads: Heads of queries or keys.
+            positions: Positions, one row for all texts or one per text.
+        """
         return rotate(heads, positions[:, None], self.base)
 
 
@@ -185,10 +211,10 @@ def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
 
 
 class DistanceBias(nn.Module):
-    """What each head adds to its scores for each distance key - query: what `Alibi` and `RelativeBias` have in common.
+    """The base class of biases that each head adds to its scores by distance key - query.
 
-    A bias of one's own is a child, too: its `forward` takes the positions of queries `[batch_or_1, q_len]` and keys
-    `[k_len]`, whole numbers of which only the differences count, and gives `[batch_or_1, heads, q_len, k_len]`.
+    A subclass defines `forward` from positions of queries `[batch_or_1, q_len]` and keys `[k_len]`, integers of which
+    only differences matter, to a bias `[batch_or_1, heads, q_len, k_len]`.
 
     >>> class Nearer(DistanceBias):
     ...     def forward(self, queries, keys):
@@ -199,7 +225,10 @@ class DistanceBias(nn.Module):
 
 
 class Alibi(DistanceBias):
-    """A bias on the scores that falls with distance: -slope · |query position - key position|, Press et al. 2022.
+    """A bias that falls linearly with distance: -slope · |query position - key position| (Press et al. 2022).
+
+    Args:
+        n_heads: The number of heads, each with its own slope.
 
     >>> Alibi(8)(torch.tensor([[2]]), torch.arange(3))[0, 0]  # the first of 8 heads: slope 1/2
     tensor([[-1.0000, -0.5000, -0.0000]])
@@ -214,7 +243,12 @@ class Alibi(DistanceBias):
     def forward(
         self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
     ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
-        """The bias for positions of queries and keys."""
+        """Return the bias for pairs of positions.
+
+        Args:
+            queries: Positions of the queries, one row for all texts or one per text.
+            keys: Positions of the keys.
+        """
         return -self.slopes[:, None, None] * (queries[:, None, :, None] - keys).abs()
 
 
@@ -239,9 +273,13 @@ def relative_buckets(
 
 
 class RelativeBias(DistanceBias):
-    """A trained bias on the scores for each bucket of distances and each head (see `relative_buckets`).
+    """A trained bias for each bucket of distances and each head, as in T5 (Raffel et al. 2020, section 2.1).
 
-    Raffel et al. 2020, section 2.1 (T5).
+    Args:
+        n_heads: The number of heads.
+        n_buckets: The number of buckets (see `relative_buckets`).
+        reach: The distance from which all keys share the last bucket.
+        causal: Use all buckets for keys before the query.
 
     >>> bias = RelativeBias(n_heads=2, n_buckets=4, reach=8)
     >>> bias.weight.data = torch.arange(8.0).view(4, 2)
@@ -259,7 +297,12 @@ class RelativeBias(DistanceBias):
     def forward(
         self, queries: Int[Tensor, "batch_or_1 q_len"], keys: Int[Tensor, " k_len"]
     ) -> Float[Tensor, "batch_or_1 heads q_len k_len"]:
-        """The bias for positions of queries and keys."""
+        """Return the bias for pairs of positions.
+
+        Args:
+            queries: Positions of the queries, one row for all texts or one per text.
+            keys: Positions of the keys.
+        """
         distances = keys - queries[..., None]
         buckets = relative_buckets(distances, self.weight.shape[0], self.reach, causal=self.causal)
         return self.weight[buckets].permute(0, 3, 1, 2)

@@ -151,10 +151,14 @@ def save_adapter(
 
 
 def with_adapter(folder: Path, file: Path) -> Model:
-    """The model of the run that an adapter began with, with the adapter merged in, bit-equal to the adapter's run.
+    """Return the base model of an adapter with the adapter merged in, bit-identical to the adapter's run.
 
-    Both models must have one shape. Raises AttendoError where the file is no adapter, is damaged, or has other base
-    weights.
+    Args:
+        folder: The run folder of the base model.
+        file: The adapter file.
+
+    Raises:
+        AttendoError: The file is not an adapter or is damaged, or the base model has another shape or other weights.
     """
     model = load_model(folder, load_bundle(folder))
     try:

@@ -132,9 +132,21 @@ def plan_run(
     probe_seconds: float = PROBE_SECONDS,
     init_from: Path | None = None,
 ) -> Plan:
-    """Reads the data, learns the tokenizer and chooses the open settings, as training does; counts and tries updates.
+    """Predict size, memory, speed and time of a run: prepare it as training does, and time some updates.
 
-    Raises AttendoError for wrong settings and unusable data.
+    Args:
+        family: The kind of task.
+        tables: The settings, as in config.toml.
+        say: Receives the printed lines.
+        device: "auto", "cpu" or "cuda".
+        probe_seconds: The duration of the timed updates.
+        init_from: A run to start from, as in `new_run`.
+
+    Returns:
+        The plan; nothing is written.
+
+    Raises:
+        AttendoError: Settings are invalid, or the data cannot be used.
     """
     clock = Clock()
     found = chosen(family, tables, say, lambda line: None, device, init_from)

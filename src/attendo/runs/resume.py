@@ -41,11 +41,20 @@ def resumed_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """The run of a folder at its newest sound checkpoint, with as many threads.
+    """Return the run of a folder at its newest valid checkpoint.
 
-    changes: another end (one of steps, epochs, minutes, cpu_minutes; more_steps). ranks: any number of processes.
-    own_parts: the function that it was trained with. Raises AttendoError where there is nothing to resume from, or
-    where the data have changed.
+    Args:
+        folder: The run folder.
+        changes: A new end: one of steps, epochs, minutes, cpu_minutes (totals) or more_steps.
+        say: Receives the printed lines.
+        device: "auto", "cpu" or "cuda".
+        threads: The number of CPU threads (default: as before).
+        clock: The clock of time budgets.
+        ranks: The processes of the run; their number may change.
+        own_parts: The function that adds custom modules, as in training.
+
+    Raises:
+        AttendoError: There is no valid checkpoint, or the training data has changed.
     """
     folder = Path(folder)
     bundle = load_bundle(folder, own_parts)
@@ -256,10 +265,24 @@ def verify_resume(
     threads: int | None = None,
     own_parts: CustomModules | None = None,
 ) -> Verification:
-    """Replays up to `n_steps` steps between the two newest sound checkpoints of a run, and compares; writes nothing.
+    """Replay steps between the two newest valid checkpoints of a run and compare; nothing is written.
 
-    The replay continues to the next checkpoint of the log if there is none among these steps. A run with one checkpoint
-    is replayed from its beginning. Raises AttendoError where there is nothing to replay.
+    A run with one checkpoint is replayed from its beginning.
+
+    Args:
+        folder: The run folder.
+        n_steps: The maximum number of steps. The replay continues to the next logged checkpoint if there is none among
+            these steps.
+        say: Receives the printed lines.
+        device: "auto", "cpu" or "cuda".
+        threads: The number of CPU threads (default: as before).
+        own_parts: The function that adds custom modules, as in training.
+
+    Returns:
+        The compared steps and the first difference, if any.
+
+    Raises:
+        AttendoError: There is nothing to replay.
     """
     folder = Path(folder)
     bundle = load_bundle(folder, own_parts)

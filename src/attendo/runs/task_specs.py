@@ -61,13 +61,20 @@ class Size:
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """A kind of task: all that the loop and the commands know of it.
+    """A kind of task, with everything that the training loop and the commands need.
 
-    model_name: what messages call a model of this kind. predicted: what its model gives a probability for each row.
-    model, training, data_keys: settings that differ from the defaults. data: the type of [data]; extra: types of
-    sections that only this kind has. sizes: largest first. default_epochs: without a budget. open: the corpus that a
-    [data] names; material: its training rows in ids, made once and cached. user: the inference object around a model;
-    task: batches and evaluation for the loop.
+    Attributes:
+        model_name: The name of such a model in messages.
+        predicted: What the model assigns probabilities to in each row.
+        model, training, data_keys: Settings that differ from the defaults.
+        data: The type of [data].
+        extra: The types of sections that only this kind has.
+        sizes: The model sizes, largest first.
+        default_epochs: The number of epochs without a budget.
+        open: Opens the corpus of a [data] table.
+        material: Returns the tokenized training rows, which are cached.
+        user: Builds the inference object around a model.
+        task: Builds the batches and the evaluation for the loop.
     """
 
     name: TaskName
@@ -88,11 +95,11 @@ class TaskSpec:
 
     @property
     def writes(self) -> bool:
-        """Whether its models give texts: those with a decoder do."""
+        """Whether models of this kind generate text, which requires a decoder."""
         return self.architecture in ("encoder-decoder", "decoder")
 
     def defaults(self) -> dict[str, dict[str, Any]]:
-        """The settings of this kind, which a user's settings override."""
+        """Return the default settings of this kind, which a user's settings override."""
         model = {"architecture": self.architecture, **self.model}
         tables = {"model": model, "training": self.training, "data": self.data_keys}
         return {name: dict(table) for name, table in tables.items() if table}

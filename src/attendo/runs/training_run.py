@@ -72,7 +72,7 @@ COACH = "coach"
 
 @dataclass
 class TrainingRun:
-    """A run folder in training: its loop, its bundle, its log and its coach."""
+    """A run folder in training: its loop, bundle, log and coach."""
 
     folder: Path
     run: Run
@@ -85,10 +85,12 @@ class TrainingRun:
         self.coach = RunCoach(self.run, dropout, fresh)
 
     def reports(self) -> Iterator[Report]:
-        """Trains to the end; keeps model.safetensors of the best evaluation, metrics.jsonl and the card.
+        """Train to the end and yield a report of each action; a finished run yields nothing.
 
-        A run that has ended reports nothing. Raises AttendoError where another process trains in the folder, and where
-        nothing can be written.
+        The model of the best evaluation, metrics.jsonl and the card are kept up to date.
+
+        Raises:
+            AttendoError: Another process is training in the folder, or nothing can be written.
         """
         if self.has_ended:
             return
@@ -118,13 +120,16 @@ class TrainingRun:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run is at its end, and the log says so."""
+        """Whether the run is complete and its log records the end."""
         return self.run.progress.ended is not None and last_entry(self.log.path).get("kind") == "end"
 
     def to_end(self, say: Say = lambda line: None) -> None:
-        """Trains to the end; `say` takes the lines that the command prints, without its progress.
+        """Train to the end.
 
-        In the main thread Ctrl-C and SIGTERM save the run, and then raise KeyboardInterrupt and SystemExit(143).
+        In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit(143).
+
+        Args:
+            say: Receives the lines that the command prints, without the progress display.
         """
         with stopping(self.stop, ends_process=False) as stopped:
             for report in self.reports():
@@ -136,7 +141,7 @@ class TrainingRun:
 
     @property
     def saved(self) -> str:
-        """The message after a stop: the step, and the command that continues."""
+        """The message after a stop: the step, and the command that resumes the run."""
         return f"stopped and saved at step {self.run.progress.step:,}; go on with: {self._resume()}"
 
     def _resume(self) -> str:
@@ -145,7 +150,7 @@ class TrainingRun:
         return python_line(name_of_custom_modules(self.bundle.own_parts), self.folder, RESUME)
 
     def stop(self) -> None:
-        """Makes `reports` save what is done, and end, soon; a signal handler may call it."""
+        """Make `reports` save and end soon; a signal handler may call it."""
         self.run.stop()
 
     def _completed(self, reports: Iterator[Report]) -> Iterator[Report]:
@@ -209,11 +214,21 @@ def new_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Prepares a run in a new folder: reads the data, learns the tokenizer, and chooses the open settings.
+    """Prepare a run in a new folder: read the data, train the tokenizer, and choose the unset settings.
 
-    init_from: a run that gives tokenizer, shape and the weights of common parts. ranks: the first prepares the run, and
-    the others read what it has written. own_parts: puts custom modules into the fresh model. Raises AttendoError for a
-    folder that holds a run already, for wrong settings, and for unusable data.
+    Args:
+        family: The kind of task.
+        tables: The settings, as in config.toml.
+        folder: The run folder to create.
+        say: Receives the printed lines.
+        clock: The clock of time budgets.
+        device: "auto", "cpu" or "cuda".
+        init_from: A run whose tokenizer, shape and matching weights are used.
+        ranks: The processes of the run. The first one prepares the run, and the others read its files.
+        own_parts: A function that puts custom modules into the fresh model.
+
+    Raises:
+        AttendoError: The folder already contains a run, settings are invalid, or the data cannot be used.
     """
     clock = clock or Clock()  # the preparation counts
     # torchrun starts a run again that has no checkpoint yet

@@ -69,10 +69,13 @@ def _status(status: str) -> Response:
 
 
 def create_app(state: State) -> FastAPI:
-    """Return the application of a server; a route finds the state as `request.server`.
+    """Return the ASGI application of a server.
 
-    Until the models are loaded it answers 503. `serving.run` loads them; under another ASGI server the application's
-    lifespan does.
+    The application responds with 503 until the models are loaded, by `serving.run` or by its lifespan under another
+    ASGI server.
+
+    Args:
+        state: The state of the server, available to routes as `request.server`.
     """
     app = FastAPI(
         title="attendo",

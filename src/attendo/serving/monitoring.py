@@ -44,7 +44,11 @@ class RequestContext:
 
 
 class Log:
-    """Writes lines to a stream, by default stderr.
+    """A log that writes one line per event to a stream.
+
+    Args:
+        form: "text" or "json".
+        stream: The stream (default: stderr).
 
     >>> import sys
     >>> Log("text", sys.stdout).event("ready", {"models": 2})  # doctest: +ELLIPSIS
@@ -61,12 +65,25 @@ class Log:
         self._logger.addHandler(handler)
 
     def event(self, name: str, facts: dict[str, Any] | None = None) -> None:
-        """Write a line that begins with the time and the event's name; facts that are None are left out."""
+        """Write a line with the time and the event's name.
+
+        Args:
+            name: The name of the event.
+            facts: Further fields; None values are left out.
+        """
         given = {key: value for key, value in (facts or {}).items() if value is not None}
         self._logger.info({"event": name, **given})
 
     def request(self, context: RequestContext, method: str, route: str, status: int, seconds: float) -> None:
-        """Write the line of a request."""
+        """Write the line of a request.
+
+        Args:
+            context: The id and the measurements of the request.
+            method: The HTTP method.
+            route: The path of the route.
+            status: The HTTP status.
+            seconds: The duration.
+        """
         facts: dict[str, Any] = {"id": context.request_id, "method": method, "route": route, "status": status}
         facts["ms"] = round(1000 * seconds, 2)
         if context.model is not None:
@@ -78,7 +95,12 @@ class Log:
         self.event("request", facts)
 
     def fault(self, context: RequestContext, error: BaseException) -> None:
-        """Write the kind of an unexpected error and where it came from, but not its message: it may quote a text."""
+        """Write the type and the origin of an unexpected error, but not its message, which may quote a text.
+
+        Args:
+            context: The id and the measurements of the request.
+            error: The error.
+        """
         frames = traceback.extract_tb(error.__traceback__)
         ours = [frame for frame in frames[:-1] if OURS in frame.filename] + frames[-1:]
         where = [f"{frame.filename.rpartition(OURS)[2]}:{frame.lineno} {frame.name}" for frame in ours]

@@ -58,7 +58,17 @@ class ServedModel:
 
 
 class ModelRegistry:
-    """Models by name, in the order they were given; `swap` changes one while its jobs go on to their end."""
+    """Served models by name, in the given order; `swap` replaces one while its running jobs finish.
+
+    Args:
+        folders: The run folders. Two folders of one name raise AttendoError.
+        rows: The maximum number of texts or beams per step of a model.
+        device: "cpu" or "cuda".
+        source: The source language of translators.
+        target: The target language of translators.
+        int8: Use 8-bit matrices.
+        segment: How translators split texts by default.
+    """
 
     def __init__(
         self,
@@ -97,14 +107,22 @@ class ModelRegistry:
         return len(self._served) == len(self.folders)
 
     def load(self) -> None:
-        """Loads all. Raises AttendoError naming the folder that is none, or damaged."""
+        """Load all models.
+
+        Raises:
+            AttendoError: A folder is not a run folder, or is damaged.
+        """
         for name in self.folders:
             self.swap(name)
 
     def swap(self, name: str) -> None:
-        """Load a model again; requests then get the new one, and the old one stops after its present jobs.
+        """Load a model again for new requests; the old one stops after its running jobs.
 
-        Raises AttendoError where the folder is damaged: the old one then stays.
+        Args:
+            name: The name of the model.
+
+        Raises:
+            AttendoError: The folder is damaged; the old model then stays.
         """
         with self._swapping:
             new = self._loaded(name)
@@ -113,15 +131,26 @@ class ModelRegistry:
             old.engine.stop()
 
     def named(self, name: str) -> ServedModel:
-        """Return the loaded model of this name. Raises KeyError."""
+        """Return the loaded model of a name.
+
+        Args:
+            name: The name.
+
+        Raises:
+            KeyError: There is no such model.
+        """
         return self._served[name]
 
     def of_family(self, family: TaskName) -> list[ServedModel]:
-        """Return the loaded models for a task."""
+        """Return the loaded models of a task.
+
+        Args:
+            family: The task.
+        """
         return [served for served in self if served.family == family]
 
     def stop(self) -> None:
-        """Stop all engines after their present jobs."""
+        """Stop all engines after their running jobs."""
         for served in self:
             served.engine.stop()
 

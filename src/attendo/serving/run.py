@@ -107,13 +107,24 @@ def serve(
     told: Callable[[str], None] = lambda address: None,
     ready: Callable[[str], None] = lambda address: None,
 ) -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if requests were cut off at the end of the drain.
+    """Serve until SIGTERM or SIGINT.
 
-    From the first signal on nothing new is admitted, and what was admitted is answered to its end, for
-    `config.drain` seconds at most; a second one ends the process at once. SIGHUP, and with watch every so many
-    seconds a look at the files, loads the models anew that have changed. told: gets the address as soon as it listens,
-    ready: when the models are loaded, too, and requests are answered. Raises AttendoError for a port in use and for a
-    folder that is no model.
+    The first signal rejects new requests and finishes running ones within `config.drain` seconds; a second one exits at
+    once. SIGHUP loads the models that have changed.
+
+    Args:
+        state: The state of the server.
+        host: The address to listen on.
+        port: The port.
+        watch: The number of seconds between checks for changed models; None disables them.
+        told: Receives the address when the server listens.
+        ready: Receives the address when the models are loaded.
+
+    Returns:
+        The exit code: 0, or 1 if requests were cut off during shutdown.
+
+    Raises:
+        AttendoError: The port is in use, or a folder is not a run folder.
     """
     listening = _listening(host, port)
     at = listening.getsockname()[1]

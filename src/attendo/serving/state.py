@@ -106,6 +106,9 @@ class Admission:
 class Keys:
     """API keys, stored as SHA-256 digests and compared in constant time.
 
+    Args:
+        keys: The keys.
+
     >>> keys = Keys(["correct horse"])
     >>> bool(keys), keys.admit(b"correct horse"), keys.admit(b"battery staple")
     (True, True, False)
@@ -120,7 +123,11 @@ class Keys:
         return bool(self._digests)
 
     def admit(self, key: bytes) -> bool:
-        """Return whether this is one of the keys."""
+        """Return whether a key is valid.
+
+        Args:
+            key: The key of a request.
+        """
         digest = hashlib.sha256(key).digest()
         return sum(hmac.compare_digest(known, digest) for known in self._digests) > 0
 
@@ -190,12 +197,18 @@ class ServingConfig:
 
 @dataclass(eq=False)
 class State:
-    """One server: its models, its limits, and what it is doing. For the thread of the event loop.
+    """The models, limits and activity of one server, for the thread of the event loop.
 
-    keys: those that are let in; none: everybody. look: the microscope's data are given. page: the page is given. cors:
-    origins of pages elsewhere that may ask; `*` is any. hosts: the names that it answers to; None: any. draining: it
-    was told to stop. working: requests that were let in and are not answered to their end. loaded: when each model was,
-    in seconds since 1970. paths: those of routes without fields, by which a request that is refused before is named.
+    Attributes:
+        keys: The accepted API keys; without keys every request is accepted.
+        look: Whether the microscope's data is served.
+        page: Whether the web page is served.
+        cors: The origins of other pages that may send requests; `*` is any.
+        hosts: The accepted host names; None accepts all.
+        draining: Whether the server is shutting down.
+        working: The number of requests in progress.
+        loaded: The time when each model was loaded, in seconds since 1970.
+        paths: The paths of routes without fields, which name requests that are rejected early.
     """
 
     models: ModelRegistry
@@ -217,5 +230,5 @@ class State:
 
     @property
     def ready(self) -> bool:
-        """Whether new work is taken: every model is loaded, and nobody has told it to stop."""
+        """Whether new requests are accepted: all models are loaded and the server is not shutting down."""
         return self.models.ready and not self.draining

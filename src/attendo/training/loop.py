@@ -69,10 +69,17 @@ def grouped(items: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def train(run: Run) -> Iterator[Report]:
-    """Trains until the run's end and reports each action; the caller prints, logs and keeps the best state.
+    """Train until the end of the run and yield a report of each action.
 
-    A run that is to stop saves all state first, without the unfinished action. Raises AttendoError where numbers stay
-    non-finite, and OSError where a checkpoint cannot be written.
+    The caller prints, logs and keeps the best model. A stopped run first saves its state, without the unfinished
+    action.
+
+    Args:
+        run: The run, at its beginning or at a checkpoint.
+
+    Raises:
+        AttendoError: Loss or gradient stays non-finite.
+        OSError: A checkpoint cannot be written.
     """
     saver = Saver(run)
     try:

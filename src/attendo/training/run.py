@@ -84,33 +84,49 @@ class Clock:
 
 
 class Task(Protocol):
-    """A task of the loop: batches, an evaluation, and which of two values is better."""
+    """A task of the training loop: batches, an evaluation, and the comparison of two results."""
 
     def batches(self, seed: int, epoch: int, start: int) -> Sequence[Batch]:
-        """The batches of an epoch from number `start` on: a pure function, read lazily, of known length."""
+        """Return the batches of an epoch: a pure function, read lazily, of known length.
+
+        Args:
+            seed: The seed of the run.
+            epoch: The number of the epoch.
+            start: The number of the first batch to return.
+        """
         ...
 
     def evaluate(self, model: nn.Module, ranks: Ranks = ALONE) -> Evaluation:
-        """The measures on the validation set; the ranks may share the work, and the first one's result counts."""
+        """Return the measures on the validation set; the result of the first rank counts.
+
+        Args:
+            model: The model in training.
+            ranks: The processes that may share the work.
+        """
         ...
 
     def better(self, value: float, than: float) -> bool:
-        """Whether one value of the deciding metric beats another."""
+        """Return whether one value of the deciding measure is better than another.
+
+        Args:
+            value: The new value.
+            than: The value to compare with.
+        """
         ...
 
     @property
     def final(self) -> Task | None:
-        """The task with all validation rows, for the last choice; None where each evaluation has all of them."""
+        """The task with all validation rows, for the last choice; None if every evaluation uses all rows."""
         ...
 
     def describe(self) -> dict[str, Any]:
-        """Facts for the card: rows, tokens, hashes."""
+        """Return facts for the card: rows, tokens, hashes."""
         ...
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Measures by name, the deciding one, and some samples of (input, wanted, given) texts."""
+    """The measures of an evaluation by name, the deciding one, and samples of (input, target, output) texts."""
 
     measures: dict[str, float]
     deciding: str
@@ -118,7 +134,7 @@ class Evaluation:
 
     @property
     def value(self) -> float:
-        """The deciding measure."""
+        """The value of the deciding measure."""
         return self.measures[self.deciding]
 
 
@@ -126,7 +142,8 @@ class Evaluation:
 class Report:
     """An action of a run: an update, a skipped update, an evaluation, a checkpoint, the end, or advice of the coach.
 
-    evaluation: at the end that of the state that was kept, if it is known.
+    Attributes:
+        evaluation: The result of an evaluation; at the end, that of the kept model if it is known.
     """
 
     kind: Literal["step", "skipped", "evaluation", "checkpoint", "advice", "end"]
@@ -146,11 +163,14 @@ class Interrupted(Exception):
 
 @dataclass
 class Run:
-    """A model in training, and all state that the loop changes. folder: of the checkpoints; None: none are kept.
+    """A model in training, with all state that the loop changes.
 
-    ranks: the processes that train it. lora: adapters that are trained in place of its weights. stopping: all ranks
-    save and return; see `stop`. executor: computes losses and gradients; its `trained_model` has the parameters that
-    the optimizer changes.
+    Attributes:
+        folder: The folder of the checkpoints; None keeps none.
+        ranks: The processes that train the model.
+        lora: Adapters that are trained instead of the weights.
+        stopping: All ranks save and return; see `stop`.
+        executor: Computes losses and gradients; its `trained_model` has the parameters that the optimizer changes.
     """
 
     model: nn.Module
@@ -175,7 +195,8 @@ class Run:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Within it the model has the weights of evaluations: whole, averaged if set. All ranks enter it together."""
+        """Use the weights of evaluations (whole, averaged if set) within the `with` block; all ranks enter it together.
+        """
         average = self.average
         averaged = nullcontext() if average is None else average.swapped(self.executor.trained_model)
         with averaged, self.executor.whole():
@@ -183,16 +204,20 @@ class Run:
 
     @property
     def save_every(self) -> int:
-        """Steps between two checkpoints."""
+        """The number of steps between two checkpoints."""
         return self.checkpoint.every_steps or self.training.evaluate_every
 
     @property
     def device(self) -> torch.device:
-        """The model's device."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     def sync_ranks(self, loss: float) -> float:
-        """The sum of a loss over the ranks, which also agree on the time spent, and on whether to stop."""
+        """Return the sum of a loss over the ranks, which also agree on the elapsed time and on whether to stop.
+
+        Args:
+            loss: The loss of this rank.
+        """
         if self.ranks.world == 1:
             return loss
         cpu, wall = self.clock.elapsed()
@@ -203,9 +228,9 @@ class Run:
         return loss
 
     def stop(self) -> None:
-        """Makes the loop save and return soon; a signal handler may call it, and it may raise Interrupted.
+        """Make the loop save and return soon; a signal handler may call it, and it may raise Interrupted.
 
-        Several ranks end after the same update, which the next `sync_ranks` decides.
+        Several ranks stop after the same update, which the next `sync_ranks` determines.
         """
         self._asked_to_stop = True
         if self.ranks.world == 1:
@@ -214,13 +239,17 @@ class Run:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Interrupts the present work."""
+        """Interrupt the present work.
+
+        Raises:
+            Interrupted: Within `interruption()`.
+        """
         self._can_be_interrupted = False
         raise Interrupted
 
     @contextmanager
     def interruption(self) -> Iterator[None]:
-        """Around work without effects: within it `stop` raises Interrupted at any instant."""
+        """Let `stop` raise Interrupted at any instant within the `with` block, for work without side effects."""
         try:
             self._can_be_interrupted = self.ranks.world == 1  # other ranks would wait
             if self._can_be_interrupted and self.stopping:

@@ -32,9 +32,13 @@ class SpecialIds(NamedTuple):
 
 
 def special_ids(N_V: int) -> SpecialIds:
-    """mask_token = N_V - 2, bos = N_V - 1, eos = N_V. Phuong & Hutter 2022, section 4.
+    """Return mask_token = N_V - 2, bos = N_V - 1, eos = N_V (Phuong & Hutter 2022, section 4).
 
-    Raises ValueError where the vocabulary is too small to hold them.
+    Args:
+        N_V: The size of the vocabulary.
+
+    Raises:
+        ValueError: The vocabulary is too small for the special ids.
 
     >>> special_ids(10)
     SpecialIds(mask_token=8, bos=9, eos=10)
@@ -68,7 +72,7 @@ def core_ids(text: Text, N_V: int, ell_max: int, name: str = "x") -> Int[Tensor,
 
 
 class AttentionParameters(NamedTuple):
-    """W_qkv: what one head of attention projects with; shapes as annotated. Phuong & Hutter 2022, algorithm 4.
+    """W_qkv: the projections of one attention head (Phuong & Hutter 2022, algorithm 4).
 
     >>> AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3).W_v.shape
     torch.Size([2, 2])
@@ -83,9 +87,9 @@ class AttentionParameters(NamedTuple):
 
 
 class MHAttentionParameters(NamedTuple):
-    """W: the parameters of each head, whose values have width d_mid, and of the projection back.
+    """W: the parameters of each head, whose values have width d_mid, and of the output projection.
 
-    Phuong & Hutter 2022, algorithm 5; shapes as annotated.
+    Phuong & Hutter 2022, algorithm 5.
 
     >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
     >>> len(MHAttentionParameters([one] * 3, W_o=torch.ones(2, 6), b_o=torch.zeros(2)).heads)
@@ -98,9 +102,17 @@ class MHAttentionParameters(NamedTuple):
 
 
 def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_e"]:
-    """A1: e = W_e[:, v], the vector of token v. Phuong & Hutter 2022, algorithm 1.
+    """A1: e = W_e[:, v], the vector of token v (Phuong & Hutter 2022, algorithm 1).
 
-    v counts from 1. Raises ValueError outside 1..N_V and for what is no whole number.
+    Args:
+        v: The token, from 1.
+        W_e: The embedding matrix.
+
+    Returns:
+        The vector e.
+
+    Raises:
+        ValueError: v is not an integer in 1..N_V.
 
     >>> token_embedding(2, torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]))
     tensor([2., 5.])
@@ -118,10 +130,17 @@ def token_embedding(v: int, W_e: Float[Tensor, "d_e N_V"]) -> Float[Tensor, " d_
 
 
 def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[Tensor, " d_e"]:
-    """A2: e_p = W_p[:, ℓ], the vector of position ℓ. Phuong & Hutter 2022, algorithm 2.
+    """A2: e_p = W_p[:, ℓ], the vector of position ℓ (Phuong & Hutter 2022, algorithm 2).
 
-    ℓ counts from 1. W_p is learned, or `hard_coded_positions`. Raises ValueError outside 1..ℓ_max and for what is no
-    whole number.
+    Args:
+        ell: The position, from 1.
+        W_p: A learned matrix, or `hard_coded_positions`.
+
+    Returns:
+        The vector e_p.
+
+    Raises:
+        ValueError: ℓ is not an integer in 1..ℓ_max.
 
     >>> positional_embedding(1, torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     tensor([1., 3.])
@@ -139,10 +158,15 @@ def positional_embedding(ell: int, W_p: Float[Tensor, "d_e ell_max"]) -> Float[T
 def hard_coded_positions(
     d_e: int, ell_max: int, dtype: torch.dtype | None = None
 ) -> Float[Tensor, "d_e ell_max"]:
-    """The W_p that is not learned: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = cos of the same, t and i from 1.
+    """Return the fixed W_p: W_p[2i-1, t] = sin(t/ℓ_max^(2i/d_e)), W_p[2i, t] = the cosine, t and i from 1.
 
-    Phuong & Hutter 2022, section 5. The base is ℓ_max and i starts at 1, where Vaswani et al. 2017 have 10000 and
-    0. For an odd d_e the paper leaves the last row open; here it is the sine of the next i.
+    Phuong & Hutter 2022, section 5. The base is ℓ_max and i starts at 1; Vaswani et al. 2017 have 10000 and 0. For an
+    odd d_e the paper leaves the last row open; here it is the sine of the next i.
+
+    Args:
+        d_e: The width of the embedding.
+        ell_max: The number of positions.
+        dtype: The type of the numbers.
 
     >>> hard_coded_positions(5, 50)[:4, 0]
     tensor([0.2076, 0.9782, 0.0437, 0.9990])
@@ -154,10 +178,20 @@ def hard_coded_positions(
 def single_query_attention(
     e: Float[Tensor, " d_x"], e_t: Float[Tensor, "d_z T"], W_qkv: AttentionParameters
 ) -> Float[Tensor, " d_out"]:
-    """A3: ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn). Phuong & Hutter 2022, algorithm 3.
+    """A3: ṽ = Σ_t α_t v_t, α = softmax_t(qᵀk_t/√d_attn) (Phuong & Hutter 2022, algorithm 3).
 
-    q = W_q e + b_q; k_t = W_k e_t + b_k and v_t = W_v e_t + b_v for each column of the context `e_t`. Raises
-    ValueError where the shapes do not fit.
+    q = W_q e + b_q; k_t = W_k e_t + b_k and v_t = W_v e_t + b_v for each column of the context.
+
+    Args:
+        e: The token that attends.
+        e_t: The context, one token per column.
+        W_qkv: The projections.
+
+    Returns:
+        The vector ṽ.
+
+    Raises:
+        ValueError: The shapes do not match.
 
     >>> one = AttentionParameters(*[torch.eye(2), torch.zeros(2)] * 3)
     >>> single_query_attention(torch.zeros(2), torch.tensor([[1.0, 3.0], [0.0, 2.0]]), one)
@@ -175,11 +209,22 @@ def Attention(
     W_qkv: AttentionParameters,
     Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
 ) -> Float[Tensor, "d_out ell_x"]:
-    """A4: Ṽ = V · softmax_columns(KᵀQ/√d_attn), masked scores at -∞. Phuong & Hutter 2022, algorithm 4.
+    """A4: Ṽ = V · softmax_columns(KᵀQ/√d_attn), masked scores at -∞ (Phuong & Hutter 2022, algorithm 4).
 
-    Q = W_q X + b_q 1ᵀ, K = W_k Z + b_k 1ᵀ, V = W_v Z + b_v 1ᵀ. Mask[t_z, t_x] = 1 where token t_x of X may attend
-    to token t_z of Z (`bidirectional`, the default, or `unidirectional`). A token that may attend to none gets
-    zeros, where the paper's formula is 0/0. Raises ValueError where the shapes do not fit.
+    Q = W_q X + b_q 1ᵀ, K = W_k Z + b_k 1ᵀ, V = W_v Z + b_v 1ᵀ.
+
+    Args:
+        X: The tokens that attend, one per column.
+        Z: The tokens that are attended to, one per column.
+        W_qkv: The projections.
+        Mask: Mask[t_z, t_x] = 1 where token t_x of X may attend to token t_z of Z: `bidirectional` (the default) or
+            `unidirectional`. A token that may attend to none gets zeros; the paper's formula gives 0/0.
+
+    Returns:
+        The output, one column per token of X.
+
+    Raises:
+        ValueError: The shapes do not match.
 
     >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
     >>> X = torch.tensor([[0.0, 0.0, 0.0]])
@@ -198,10 +243,21 @@ def MHAttention(
     W: MHAttentionParameters,
     Mask: Shaped[Tensor, "ell_z ell_x"] | None = None,
 ) -> Float[Tensor, "d_out ell_x"]:
-    """A5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask). Phuong & Hutter 2022, algorithm 5.
+    """A5: Ṽ = W_o [Y¹; …; Y^H] + b_o 1ᵀ, Y^h = Attention(X, Z | W^h, Mask) (Phuong & Hutter 2022, algorithm 5).
 
-    All heads in one product, as in the core. Mask: as in `Attention`. Raises ValueError where the shapes do not fit
-    or the heads are not all alike.
+    All heads are computed in one product, as in `attendo.nn`.
+
+    Args:
+        X: The tokens that attend, one per column.
+        Z: The tokens that are attended to, one per column.
+        W: The projections of all heads, and the output projection.
+        Mask: As in `Attention`.
+
+    Returns:
+        The output, one column per token of X.
+
+    Raises:
+        ValueError: The shapes do not match, or the heads differ in shape.
 
     >>> one = AttentionParameters(*[torch.eye(1), torch.zeros(1)] * 3)
     >>> W = MHAttentionParameters([one, one], W_o=torch.tensor([[1.0, 10.0]]), b_o=torch.tensor([100.0]))
@@ -231,7 +287,11 @@ def MHAttention(
 
 
 def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
-    """Mask ≡ 1: every token may attend to every token. Phuong & Hutter 2022, section 5.
+    """Return Mask ≡ 1: every token may attend to every token (Phuong & Hutter 2022, section 5).
+
+    Args:
+        ell_z: The number of tokens of Z.
+        ell_x: The number of tokens of X.
 
     >>> bidirectional(1, 2)
     tensor([[True, True]])
@@ -240,9 +300,14 @@ def bidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
 
 
 def unidirectional(ell_z: int, ell_x: int) -> Bool[Tensor, "ell_z ell_x"]:
-    """Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to what follows it. Phuong & Hutter 2022, section 5.
+    """Return Mask[t_z, t_x] = [[t_z ≤ t_x]]: no token may attend to later ones (Phuong & Hutter 2022, section 5).
 
-    Both count from the first token, where the core's causal mask aligns the last ones: the same for ℓ_z = ℓ_x.
+    Positions count from the first token, whereas the core's causal mask aligns the last ones: both are equal for ℓ_z =
+    ℓ_x.
+
+    Args:
+        ell_z: The number of tokens of Z.
+        ell_x: The number of tokens of X.
 
     >>> unidirectional(2, 3).int()
     tensor([[1, 1, 1],
@@ -260,10 +325,20 @@ def layer_norm(
     *,
     rms: bool = False,
 ) -> Float[Tensor, "d_e *ell"]:
-    """A6: ê = (e - m)/√v ⊙ γ + β, m = mean(e), v = mean((e - m)²). Phuong & Hutter 2022, algorithm 6.
+    """A6: ê = (e - m)/√v ⊙ γ + β, m = mean(e), v = mean((e - m)²) (Phuong & Hutter 2022, algorithm 6).
 
-    e: one token, or one in each column. The paper has no ε: with eps = 0 a vector of equal entries gives 0/0 = NaN;
-    otherwise the root is √(v + ε). beta: None is 0. rms: RMSnorm, m = β = 0. Raises ValueError for a β with it.
+    Args:
+        e: One token, or one per column.
+        gamma: The scale γ.
+        beta: The offset β; None is 0.
+        eps: ε in √(v + ε). The paper has none: with 0, a vector of equal entries gives 0/0 = NaN.
+        rms: Use RMSnorm, m = β = 0.
+
+    Returns:
+        The normalized tokens ê.
+
+    Raises:
+        ValueError: β is given with `rms`.
 
     >>> layer_norm(torch.tensor([1.0, 3.0]), torch.tensor([1.0, 2.0]), torch.tensor([5.0, 5.0]))
     tensor([4., 7.])
@@ -278,9 +353,14 @@ def layer_norm(
 
 
 def unembedding(e: Float[Tensor, "d_e *ell"], W_u: Float[Tensor, "N_V d_e"]) -> Float[Tensor, "N_V *ell"]:
-    """A7: p = softmax(W_u e), the distribution over the vocabulary. Phuong & Hutter 2022, algorithm 7.
+    """A7: p = softmax(W_u e), the distribution over the vocabulary (Phuong & Hutter 2022, algorithm 7).
 
-    e: one token, or one in each column. W_u may be W_eᵀ (pass `W_e.T`).
+    Args:
+        e: One token, or one per column.
+        W_u: The unembedding matrix; it may be W_eᵀ (`W_e.T`).
+
+    Returns:
+        One distribution per token.
 
     >>> unembedding(torch.tensor([2.0, 0.0]), torch.tensor([[0.0, 1.0], [0.0, 2.0]]))
     tensor([0.5000, 0.5000])

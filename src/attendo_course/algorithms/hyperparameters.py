@@ -61,10 +61,21 @@ def formal_ed_config(
     d_mid: int | None = None,
     tied: bool = False,
 ) -> ModelConfig:
-    """The encoder-decoder of A8: post-norm, ReLU. Phuong & Hutter 2022, algorithm 8; to be built by `build_formal_ed`.
+    """Return the configuration of A8 for `build_formal_ed`: post-norm, ReLU (Phuong & Hutter 2022, algorithm 8).
 
-    d_attn, d_mid: width of a head's queries and keys, and of its values; d_e/H and d_attn unless given. tied:
-    W_u = W_eᵀ. For another ε than the paper's 0, or `hard_coded_positions`, replace the configuration's fields.
+    For an ε other than the paper's 0, or for `hard_coded_positions`, replace the configuration's fields.
+
+    Args:
+        N_V: The size of the vocabulary.
+        ell_max: The maximum length of a text.
+        L_enc: The number of encoder layers.
+        L_dec: The number of decoder layers.
+        H: The number of heads.
+        d_e: The width of the embedding.
+        d_mlp: The width of the feed-forward network.
+        d_attn: The width of a head's queries and keys (default: d_e/H).
+        d_mid: The width of a head's values (default: d_attn).
+        tied: Whether W_u = W_eᵀ.
 
     >>> formal_ed_config(N_V=9, ell_max=6, L_enc=2, L_dec=1, H=2, d_e=8, d_mlp=16).norm_first
     False
@@ -100,10 +111,19 @@ def formal_e_config(
     d_mid: int | None = None,
     tied: bool = False,
 ) -> ModelConfig:
-    """The encoder of A9 (BERT): post-norm, GELU. Phuong & Hutter 2022, algorithm 9; a configuration of `MaskedLM`.
+    """Return the configuration of A9 (BERT), a `MaskedLM`: post-norm, GELU (Phuong & Hutter 2022, algorithm 9).
 
-    d_f: width before the unembedding, d_e unless given; W_u is N_V×d_f, where the paper prints N_V×d_e. The others:
-    as in `formal_ed_config`.
+    Args:
+        N_V: The size of the vocabulary.
+        ell_max: The maximum length of a text.
+        L: The number of layers.
+        H: The number of heads.
+        d_e: The width of the embedding.
+        d_mlp: The width of the feed-forward network.
+        d_f: The width before the unembedding (default: d_e). W_u is N_V×d_f; the paper prints N_V×d_e.
+        d_attn: The width of a head's queries and keys (default: d_e/H).
+        d_mid: The width of a head's values (default: d_attn).
+        tied: Whether W_u = W_eᵀ.
 
     >>> formal_e_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_f=4).d_output
     4
@@ -139,9 +159,18 @@ def formal_d_config(
     d_mid: int | None = None,
     tied: bool = False,
 ) -> ModelConfig:
-    """The decoder of A10 (GPT): pre-norm, GELU. Phuong & Hutter 2022, algorithm 10; a configuration of `DecoderLM`.
+    """Return the configuration of A10 (GPT), a `DecoderLM`: pre-norm, GELU (Phuong & Hutter 2022, algorithm 10).
 
-    The arguments: as in `formal_ed_config`.
+    Args:
+        N_V: The size of the vocabulary.
+        ell_max: The maximum length of a text.
+        L: The number of layers.
+        H: The number of heads.
+        d_e: The width of the embedding.
+        d_mlp: The width of the feed-forward network.
+        d_attn: The width of a head's queries and keys (default: d_e/H).
+        d_mid: The width of a head's values (default: d_attn).
+        tied: Whether W_u = W_eᵀ.
 
     >>> formal_d_config(N_V=9, ell_max=6, L=2, H=2, d_e=8, d_mlp=16, d_attn=3).head_dim
     3
@@ -165,10 +194,15 @@ def formal_d_config(
 
 
 def build_formal_ed(config: ModelConfig) -> EncoderDecoder:
-    """θ of A8: an `EncoderDecoder` in which both sides share one W_e and one W_p. Phuong & Hutter 2022, algorithm 8.
+    """Return θ of A8: an `EncoderDecoder` in which both sides share W_e and W_p (Phuong & Hutter 2022, algorithm 8).
 
-    A configuration alone can share W_e only with the output and W_p not at all. Raises ValueError where
-    the configuration is not the paper's.
+    A configuration alone can share W_e only with the output, and cannot share W_p.
+
+    Args:
+        config: A configuration of `formal_ed_config`.
+
+    Raises:
+        ValueError: The configuration is not the paper's.
 
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
     >>> theta.source_embedding.positions is theta.target_embedding.positions

@@ -32,10 +32,21 @@ class Trained(NamedTuple, Generic[ModelT]):
 def EDTraining(
     texts: Sequence[tuple[Text, Text]], theta: EncoderDecoder, *, N_epochs: int, eta: float
 ) -> Trained[EncoderDecoder]:
-    """A11: θ ← θ - η ∇loss for each pair (z_n, x_n) in turn, N_epochs times. Phuong & Hutter 2022, algorithm 11.
+    """A11: θ ← θ - η ∇loss for each pair (z_n, x_n) in turn, N_epochs times (Phuong & Hutter 2022, algorithm 11).
 
-    loss = -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ): a sum, not a mean. `theta` stays as
-    it is, θ̂ is a copy. Raises ValueError as `EDTransformer`.
+    The loss is -Σ_{t=1}^{ℓ-1} log P[x[t+1], t] with P = EDTransformer(z_n, x_n | θ): a sum, not a mean.
+
+    Args:
+        texts: The pairs (z_n, x_n).
+        theta: The initial model, which is not changed.
+        N_epochs: The number of epochs.
+        eta: The learning rate η.
+
+    Returns:
+        The trained copy θ̂ and its losses.
+
+    Raises:
+        ValueError: As `EDTransformer`.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
@@ -56,11 +67,25 @@ def ETraining(
     p_mask: float,
     generator: torch.Generator | None = None,
 ) -> Trained[MaskedLM]:
-    """A12: as A11, where each token turns into mask_token with probability p_mask. Phuong & Hutter 2022, algorithm 12.
+    """A12: as A11, with each token masked with probability p_mask (Phuong & Hutter 2022, algorithm 12).
 
-    loss = -Σ_{t∈T̃} log P[x[t], t] over the masked positions T̃, P = ETransformer(x̃ | θ) (`masked`, `e_loss`); new
-    masks in each epoch. Where nothing was masked, which the paper passes over, the sum is empty: the loss is 0, and
-    the step changes nothing. Raises ValueError as `ETransformer`, and for a p_mask outside 0..1.
+    The loss is -Σ_{t∈T̃} log P[x[t], t] over the masked positions T̃, with P = ETransformer(x̃ | θ) (`masked`,
+    `e_loss`) and new masks in each epoch. If no token is masked, a case the paper omits, the loss is 0 and the step
+    changes nothing.
+
+    Args:
+        texts: The texts.
+        theta: The initial model, which is not changed.
+        N_epochs: The number of epochs.
+        eta: The learning rate η.
+        p_mask: The probability of a mask.
+        generator: The random number generator.
+
+    Returns:
+        The trained copy θ̂ and its losses.
+
+    Raises:
+        ValueError: As `ETransformer`, or p_mask is outside 0..1.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -76,9 +101,19 @@ def ETraining(
 
 
 def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: float) -> Trained[DecoderLM]:
-    """A13: as A11 without z: loss = -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x_n | θ). Algorithm 13.
+    """A13: minimize -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x_n | θ) (Phuong & Hutter 2022, algorithm 13).
 
-    Phuong & Hutter 2022. `theta` stays as it is, θ̂ is a copy. Raises ValueError as `DTransformer`.
+    Args:
+        texts: The texts x_n.
+        theta: The initial model, which is not changed.
+        N_epochs: The number of epochs.
+        eta: The learning rate η.
+
+    Returns:
+        The trained copy θ̂ and its losses.
+
+    Raises:
+        ValueError: As `DTransformer`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> _ = torch.manual_seed(0)
@@ -91,7 +126,15 @@ def DTraining(texts: Sequence[Text], theta: DecoderLM, *, N_epochs: int, eta: fl
 
 
 def ed_loss(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, ""]:
-    """-Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = EDTransformer(z, x | θ), in nats. The loss of algorithm 11.
+    """The loss of algorithm 11: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = EDTransformer(z, x | θ).
+
+    Args:
+        z: The source text.
+        x: The target text.
+        theta: A model of `build_formal_ed`.
+
+    Returns:
+        The loss in nats.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
@@ -104,9 +147,18 @@ def ed_loss(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, ""]:
 
 
 def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
-    """-Σ_{t∈T̃} log P[x[t], t], P = ETransformer(x̃ | θ), T̃ = {t: x̃[t] = mask_token}, in nats. Algorithm 12.
+    """The loss of algorithm 12: -Σ_{t∈T̃} log P[x[t], t], P = ETransformer(x̃ | θ), T̃ = {t: x̃[t] = mask_token}.
 
-    x_masked: x̃. Raises ValueError where x and x̃ differ in length.
+    Args:
+        x: The text.
+        x_masked: The masked text x̃.
+        theta: A model of `formal_e_config`.
+
+    Returns:
+        The loss in nats.
+
+    Raises:
+        ValueError: x and x̃ differ in length.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -123,7 +175,14 @@ def e_loss(x: Text, x_masked: Text, theta: MaskedLM) -> Float[Tensor, ""]:
 
 
 def d_loss(x: Text, theta: DecoderLM) -> Float[Tensor, ""]:
-    """-Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x | θ), in nats. The loss of algorithm 13.
+    """The loss of algorithm 13: -Σ_{t=1}^{ℓ-1} log P[x[t+1], t], P = DTransformer(x | θ).
+
+    Args:
+        x: The text.
+        theta: A model of `formal_d_config`.
+
+    Returns:
+        The loss in nats.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -135,7 +194,13 @@ def d_loss(x: Text, theta: DecoderLM) -> Float[Tensor, ""]:
 
 
 def masked(x: Text, N_V: int, p_mask: float, generator: torch.Generator | None = None) -> Int[Tensor, " ell"]:
-    """x̃: each token of x turned into mask_token with probability p_mask. Algorithm 12.
+    """Return x̃: each token of x replaced by mask_token with probability p_mask (algorithm 12).
+
+    Args:
+        x: The text.
+        N_V: The size of the vocabulary.
+        p_mask: The probability.
+        generator: The random number generator.
 
     >>> masked([8, 1, 2, 9], N_V=9, p_mask=1.0)
     tensor([7, 7, 7, 7])
@@ -166,11 +231,21 @@ def _descend(
 
 
 def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V ell_x"]:
-    """A8: P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t] and z. Algorithm 8.
+    """A8: P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t] and z (algorithm 8).
 
-    Phuong & Hutter 2022: post-norm, ReLU; encoder and cross-attention see all of z, the decoder's self-attention
-    x[1:t]; one W_e and one W_p for both. theta: made by `build_formal_ed`. Differentiable. Raises ValueError where
-    θ is not A8's, for an id outside 1..N_V, and for a text that is empty or longer than ℓ_max.
+    Phuong & Hutter 2022: post-norm, ReLU; encoder and cross-attention use all of z, the decoder's self-attention
+    x[1:t]; one W_e and one W_p for both.
+
+    Args:
+        z: The source text.
+        x: The target text.
+        theta: A model of `build_formal_ed`.
+
+    Returns:
+        P, which is differentiable.
+
+    Raises:
+        ValueError: θ is not a model of A8, an id is outside 1..N_V, or a text is empty or longer than ℓ_max.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
@@ -181,10 +256,19 @@ def EDTransformer(z: Text, x: Text, theta: EncoderDecoder) -> Float[Tensor, "N_V
 
 
 def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
-    """A9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t] given all of x. Algorithm 9.
+    """A9 (BERT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t] given all of x (algorithm 9).
 
-    Phuong & Hutter 2022: post-norm, GELU, Mask ≡ 1; then GELU(W_f X + b_f 1ᵀ), layer norm, unembedding. theta: a
-    model of `formal_e_config`. Raises ValueError as `EDTransformer`.
+    Phuong & Hutter 2022: post-norm, GELU, Mask ≡ 1; then GELU(W_f X + b_f 1ᵀ), layer norm, unembedding.
+
+    Args:
+        x: The text.
+        theta: A model of `formal_e_config`.
+
+    Returns:
+        P, which is differentiable.
+
+    Raises:
+        ValueError: As `EDTransformer`.
 
     >>> from attendo_course.algorithms import formal_e_config
     >>> theta = MaskedLM(formal_e_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16, d_f=5))
@@ -195,10 +279,19 @@ def ETransformer(x: Text, theta: MaskedLM) -> Float[Tensor, "N_V ell_x"]:
 
 
 def DTransformer(x: Text, theta: DecoderLM) -> Float[Tensor, "N_V ell_x"]:
-    """A10 (GPT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t]. Algorithm 10.
+    """A10 (GPT): P ∈ (0,1)^{N_V×ℓ_x}; column t is the distribution of x[t+1] given x[1:t] (algorithm 10).
 
-    Phuong & Hutter 2022: pre-norm and a last norm, GELU, causal. theta: a model of `formal_d_config`. Raises
-    ValueError as `EDTransformer`.
+    Phuong & Hutter 2022: pre-norm and a last norm, GELU, causal.
+
+    Args:
+        x: The text.
+        theta: A model of `formal_d_config`.
+
+    Returns:
+        P, which is differentiable.
+
+    Raises:
+        ValueError: As `EDTransformer`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -292,12 +385,24 @@ class Inferred(NamedTuple):
 def DInference(
     x: Text, theta: DecoderLM, *, ell_gen: int, tau: float, generator: torch.Generator | None = None
 ) -> list[int]:
-    """A14: y, the ℓ_gen tokens that continue the prompt x. Phuong & Hutter 2022, algorithm 14.
+    """A14: return y, the ℓ_gen tokens that continue the prompt x (Phuong & Hutter 2022, algorithm 14).
 
-    Again and again: p = P[:, last] of DTransformer(x | θ), draw y from q ∝ p^{1/τ}, append it. tau: the temperature;
-    1 is faithful to p, `math.inf` uniform over the vocabulary, and 0, which is no value but a limit in the paper,
-    the most probable token (the first of equals). Raises ValueError as `DTransformer`, for a negative τ or ℓ_gen,
-    and where x and y together outgrow ℓ_max (the last token of y need not fit: nothing is predicted from it).
+    Each step computes p = P[:, last] of DTransformer(x | θ), draws y from q ∝ p^{1/τ}, and appends it.
+
+    Args:
+        x: The prompt.
+        theta: A model of `formal_d_config`.
+        ell_gen: The number of tokens to draw.
+        tau: The temperature: 1 samples from p, `math.inf` is uniform over the vocabulary. 0, a limit in the paper,
+            takes the most probable token (the first one in a tie).
+        generator: The random number generator.
+
+    Returns:
+        The drawn tokens.
+
+    Raises:
+        ValueError: As `DTransformer`; τ or ℓ_gen is negative; or x and y together exceed ℓ_max. The last token of y
+            need not fit, because nothing is predicted from it.
 
     >>> from attendo_course.algorithms import DTransformer, formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=9, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -316,12 +421,24 @@ def EDInference(
     generator: torch.Generator | None = None,
     max_len: int | None = None,
 ) -> Inferred:
-    """A15: x̂ from bos to eos, given z. Phuong & Hutter 2022, algorithm 15.
+    """A15: return x̂ from bos to eos, given z (Phuong & Hutter 2022, algorithm 15).
 
-    As A14, from p = P[:, last] of EDTransformer(z, x̂ | θ), until eos is drawn. max_len: how many tokens x̂ may
-    have, bos and eos included; ℓ_max + 1 unless given, the most that can be predicted. The paper has no limit and
-    may never stop; where ours is met, `ended` is False. Raises ValueError as `EDTransformer`, for a negative τ, and
-    for a max_len outside 2..ℓ_max + 1.
+    Tokens are drawn as in A14 from p = P[:, last] of EDTransformer(z, x̂ | θ), until eos. The paper has no length limit
+    and may never stop; at our limit `ended` is False.
+
+    Args:
+        z: The source text.
+        theta: A model of `build_formal_ed`.
+        tau: The temperature, as in `DInference`.
+        generator: The random number generator.
+        max_len: The maximum number of tokens of x̂, including bos and eos (default: ℓ_max + 1, the most that can be
+            predicted).
+
+    Returns:
+        The tokens, and whether eos was drawn.
+
+    Raises:
+        ValueError: As `EDTransformer`; τ is negative; or max_len is outside 2..ℓ_max + 1.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> _ = torch.manual_seed(0)
@@ -345,7 +462,17 @@ def EDInference(
 def d_inference_steps(
     x: Text, theta: DecoderLM, *, ell_gen: int, tau: float, generator: torch.Generator | None = None
 ) -> Iterator[Drawn]:
-    """A14 step by step: each token with the distribution that it was drawn from. Raises ValueError as `DInference`.
+    """Yield each token of A14 with the distribution that it was drawn from.
+
+    Args:
+        x: The prompt.
+        theta: A model of `formal_d_config`.
+        ell_gen: The number of tokens to draw.
+        tau: The temperature, as in `DInference`.
+        generator: The random number generator.
+
+    Raises:
+        ValueError: As `DInference`.
 
     >>> from attendo_course.algorithms import formal_d_config
     >>> theta = DecoderLM(formal_d_config(N_V=4, ell_max=6, L=1, H=2, d_e=8, d_mlp=16))
@@ -366,7 +493,16 @@ def d_inference_steps(
 def ed_inference_steps(
     z: Text, theta: EncoderDecoder, *, tau: float, generator: torch.Generator | None = None
 ) -> Iterator[Drawn]:
-    """A15 step by step, up to eos or for ℓ_max steps; the encoder runs once. Raises ValueError as `EDInference`.
+    """Yield each token of A15 with its distribution, until eos or ℓ_max steps; the encoder runs once.
+
+    Args:
+        z: The source text.
+        theta: A model of `build_formal_ed`.
+        tau: The temperature, as in `DInference`.
+        generator: The random number generator.
+
+    Raises:
+        ValueError: As `EDInference`.
 
     >>> from attendo_course.algorithms import build_formal_ed, formal_ed_config
     >>> theta = build_formal_ed(formal_ed_config(N_V=9, ell_max=6, L_enc=1, L_dec=1, H=2, d_e=8, d_mlp=16))
@@ -383,9 +519,14 @@ def ed_inference_steps(
 
 
 def distribution(logits: Float[Tensor, " N_V"], tau: float) -> Float[Tensor, " N_V"]:
-    """q ∝ p^{1/τ} = softmax(logits/τ), on the CPU in float64. Algorithms 14 and 15.
+    """Return q ∝ p^{1/τ} = softmax(logits/τ) on the CPU in float64, as algorithms 14 and 15 sample.
 
-    Raises ValueError for a negative τ.
+    Args:
+        logits: The logits of the vocabulary.
+        tau: The temperature.
+
+    Raises:
+        ValueError: τ is negative.
 
     >>> distribution(torch.tensor([0.0, 1.0, 1.0]), tau=0.0)
     tensor([0., 1., 0.], dtype=torch.float64)

@@ -99,19 +99,29 @@ VALUE_WIDTH = translated("values may have a width of their own")
 
 
 def check(function: Callable[..., Any], name: str | None = None, require: Sequence[str] = ()) -> Report:
-    """Tries the properties of attention on a function `f(query, key, value[, mask][, scale])` (F07).
+    """Test an attention function `f(query, key, value[, mask][, scale])` for the properties of attention (F07).
 
-    The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]`, of torch or
-    of NumPy, in float64, and returns the output `[..., q_len, value_dim]`, or (output, weights). Its mask is the first
-    further parameter with `mask` in its name: `[..., q_len, k_len]` of bool, True = may attend (of 0 and 1 if it raises
-    for bool). Its scale is the first with `scale` in it: what multiplies the scores. A property of what it has not (a
-    mask; in NumPy a gradient) is reported as not offered and does not fail, unless `require` names it: "mask", "scale"
-    (a parameter for it) or "gradient". Inputs are tried from small to large, always the same ones, and the first that
-    fails is reported with the usual mistake that explains it. `name` is what the report calls the function. What it
-    prints is left out, it gets no input, and the report says so.
-    A call that gives no result within 10 seconds is stopped and fails, and what comes after it is not tried. That takes
-    an alarm of the system: on Windows, and outside the main thread, there is no limit.
-    Raises AttendoError for what is no function of three arrays, and for what cannot be required.
+    The function takes arrays `[..., q_len, head_dim]`, `[..., k_len, head_dim]`, `[..., k_len, value_dim]` of torch or
+    NumPy in float64, and returns the output `[..., q_len, value_dim]`, or (output, weights). The first further
+    parameter with `mask` in its name is the mask `[..., q_len, k_len]` of bool, True = may attend (0 and 1 if bool
+    raises an error). The first with `scale` in its name is the factor on the scores.
+
+    Inputs are fixed and ordered from small to large. The first failure is reported with the common mistake that
+    explains it. The function's output to the terminal is hidden and noted in the report, and it gets no input. A call
+    without a result after 10 seconds is stopped and fails, and later properties are not tested. The time limit requires
+    an alarm signal, so there is none on Windows and outside the main thread.
+
+    Args:
+        function: The function to test.
+        name: The name of the function in the report.
+        require: "mask", "scale" (a parameter for it) or "gradient". A property of a part that the function lacks fails
+            if it is required; otherwise it is reported as not offered.
+
+    Returns:
+        The result of each property.
+
+    Raises:
+        AttendoError: The function does not take three arrays, or `require` has an unknown name.
 
     >>> import torch
     >>> def mine(query, key, value):

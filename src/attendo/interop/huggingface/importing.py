@@ -46,11 +46,17 @@ def import_model(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Bundle:
-    """Writes the run folder `out` from a folder with config.json, safetensors and tokenizer files; its description.
+    """Write a run folder from a Hugging Face model folder, and return its contents.
 
-    source_language, target_language: codes for a translator's card; of a model of several languages, as its vocabulary
-    has them ("en_XX"). Raises AttendoError in one line for what is missing, damaged, contradictory or unknown here;
-    nothing is written then.
+    Args:
+        source: A folder with config.json, safetensors and tokenizer files.
+        out: The run folder to create.
+        say: Receives the printed lines.
+        source_language: The source language of a translator, as a multilingual model's vocabulary spells it ("en_XX").
+        target_language: The target language, in the same way.
+
+    Raises:
+        AttendoError: The model is incomplete, damaged, contradictory or not supported; nothing is written.
 
     >>> import_model(Path("nowhere"), Path("out"))
     Traceback (most recent call last):
