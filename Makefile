@@ -39,12 +39,13 @@ test-full: lint ## the same with the large counts (at most 60 CPU-minutes)
 soak: venv ## hours: ten thousand generated requests per route
 	$(BIN)/python -m pytest -m soak
 
-lint: venv ## style, types, layers and the line budget
+lint: venv ## style, types, layers, the line budget and the wording
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
 	$(BIN)/python tools/count_lines.py
+	$(BIN)/python tools/check_style.py
 
 format: venv ## put the code into the project's style
 	$(BIN)/ruff check --fix-only

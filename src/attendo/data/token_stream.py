@@ -107,7 +107,7 @@ class TokenStream:
 
     @classmethod
     def open(cls, folder: Path) -> "TokenStream":
-        """Open and check a store.
+        """Open and check a store, and return its stream.
 
         Args:
             folder: The folder of the store.
@@ -180,6 +180,7 @@ class TokenStream:
         return Document(ids, int(self.n_characters[i]), int(self.n_bytes[i]))
 
     def documents(self) -> Iterator[Document]:
+        """Yield all documents in order."""
         return map(self.document, range(len(self)))
 
     def sample(self, n_tokens: int, tokenizer: Tokenizer) -> list[Document]:

@@ -58,7 +58,7 @@ class TokenizerConfig:
 
 
 def train_tokenizer(texts: Iterable[str], config: TokenizerConfig) -> Tokenizer:
-    """Train a tokenizer on texts that are read once.
+    """Train a tokenizer on texts that are read once, and return it.
 
     Memory grows with the number of different words, not with the amount of text.
 

@@ -74,7 +74,7 @@ class EnsembleCache:
 
 
 def ensemble(backends: Sequence[SearchBackend]) -> SearchBackend:
-    """Combine backends of one vocabulary into one that averages their probabilities.
+    """Return one backend that averages the probabilities of several backends of one vocabulary.
 
     Args:
         backends: The backends of the models; a single one is returned as it is.

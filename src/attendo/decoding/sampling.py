@@ -389,7 +389,7 @@ class Sampling:
         return number not in self._going_on
 
     def end(self, number: int) -> None:
-        """Finish a text, so that no further token is drawn for it.
+        """Finish a text: no further token is drawn for it.
 
         Args:
             number: The number of the text.

@@ -103,7 +103,7 @@ def filled(text: str, width: int) -> str:
 
 
 def isolated(text: str) -> str:
-    """Return the text, with isolating marks if it runs from right to left, so that its neighbors keep their order.
+    """Return the text, between marks that keep its neighbors in order if it runs from right to left.
 
     Args:
         text: The text.

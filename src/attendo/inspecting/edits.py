@@ -39,7 +39,7 @@ class Off:
 
 @dataclass(frozen=True, eq=False)
 class OffByRow:
-    """Switch heads off where `off[row, head]` is True, so that one batch can test many heads.
+    """Switch heads off where `off[row, head]` is True; one batch can then test many heads.
 
     Rows are those of the layer's batch. During decoding they are the rows of the decoder, and a beam that reorders rows
     does not reorder `off`.

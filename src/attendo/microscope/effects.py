@@ -299,7 +299,7 @@ def importance(
     batch_tokens: int = 4096,
     say: Callable[[int, int], None] = lambda done, of: None,
 ) -> Importance:
-    """Rank the heads by the log-probability that is lost when each one is switched off.
+    """Rank the heads by the log-probability that is lost when each one is switched off, and return the ranking.
 
     Effects do not add up: if two heads do the same, each can seem unnecessary (Michel et al. 2019, "Are Sixteen Heads
     Really Better than One?", section 3.2).

@@ -249,6 +249,9 @@ class Attention(nn.Module):
         attend: The attention module, with its scale, temperature and dropout.
         positions: Rotary positions or a bias by distance, for self-attention.
 
+    Raises:
+        ValueError: The numbers of heads or the widths do not match.
+
     >>> attention = Attention(512, 8)
     >>> sum(p.numel() for p in attention.parameters()) == 4 * (512 * 512 + 512)
     True

@@ -170,7 +170,7 @@ class DecoderCache:
         return key, value, None if lengths is None else Mask(key_lengths=lengths)
 
     def fold(self, x: Float[Tensor, "rows n d"]) -> Float[Tensor, "sources queries d"]:
-        """Return the rows of each source side by side as queries, so that its memory is read once and never copied.
+        """Return the rows of each source side by side as queries: its memory is read once and never copied.
 
         Args:
             x: One vector per new position of each row.

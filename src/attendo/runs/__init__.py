@@ -62,21 +62,21 @@ def train(
 ) -> Any:
     """Train a model as `attendo train TASK` does, and return its best state, as `load` does.
 
-    In the main thread Ctrl-C and SIGTERM save the run first, and then raise KeyboardInterrupt and SystemExit.
+    In the main thread, Ctrl-C and SIGTERM save the run and then raise KeyboardInterrupt or SystemExit.
     `attendo.runs.training_run` has the parts, which report each step.
 
     Args:
-        train: A file of pairs, labeled texts or texts, or two parallel files.
-        out: The run folder to write.
-        task: The kind of task.
-        valid: Validation files, as `train`; without them some training rows are split off.
-        preset: A preset's name or a TOML file.
-        settings: Tables as in config.toml, which override the preset's, for example
-            `{"training": {"minutes": 30}, "data": {"reverse": True}}`.
+        train: A file of sentence pairs, labeled texts or texts, or two parallel files.
+        out: The run folder to create.
+        task: "translation", "classification", "language-model" or "masked-language-model".
+        valid: Validation files, in the form of `train` (default: a part of the training rows).
+        preset: The name of a preset, or a TOML file.
+        settings: Tables as in config.toml that override the preset, for example `{"training": {"minutes": 30}, "data":
+            {"reverse": True}}`.
         init_from: A run to start from.
-        own_parts: A function that puts custom modules into the fresh model; `load` needs it again.
+        own_parts: A function that puts custom modules into the fresh model; `load` requires it again.
         device: "auto", "cpu" or "cuda".
-        say: Takes the lines that the command prints about preparation, evaluations and the end.
+        say: Receives the lines that the command prints about preparation, evaluations and the end.
 
     Raises:
         AttendoError: Settings are invalid, the data cannot be used, or `out` already contains a run.

@@ -214,7 +214,7 @@ def new_run(
     ranks: Ranks = ALONE,
     own_parts: CustomModules | None = None,
 ) -> TrainingRun:
-    """Prepare a run in a new folder: read the data, train the tokenizer, and choose the unset settings.
+    """Return a run in a new folder, after reading the data, training the tokenizer and choosing the unset settings.
 
     Args:
         family: The kind of task.

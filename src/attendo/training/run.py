@@ -195,8 +195,7 @@ class Run:
 
     @contextmanager
     def evaluation_weights(self) -> Iterator[None]:
-        """Use the weights of evaluations (whole, averaged if set) within the `with` block; all ranks enter it together.
-        """
+        """Use the weights of evaluations (whole, averaged if set) in the `with` block. All ranks enter it together."""
         average = self.average
         averaged = nullcontext() if average is None else average.swapped(self.executor.trained_model)
         with averaged, self.executor.whole():
