@@ -13,10 +13,7 @@ from attendo.errors import AttendoError
 
 @dataclass(frozen=True, eq=False)
 class RowSums:
-    """A score that depends on its rows through sums alone: what each row adds, and the score of such a sum.
-
-    name: of the score; signature: how it was computed.
-    """
+    """A score that is a function of sums over rows: each row's summands, and the score of a sum."""
 
     name: str
     rows: Float[ndarray, "rows parts"]
@@ -58,11 +55,10 @@ class Comparison:
 
     @property
     def p_value(self) -> float:
-        """Two-sided: twice the share of samples whose difference is 0 or of the other sign, at most 1.
+        """Two-sided p-value: twice the share of samples whose difference is 0 or of the opposite sign, at most 1.
 
-        Koehn 2004, section 4, for two systems of which either may be the better one. With k such samples of n it is
-        2 (k + 1) / (n + 1), which never says that something cannot be. It is at most 0.05 exactly where
-        `interval(differences)` leaves 0 out.
+        With k such samples of n it is 2 (k + 1) / (n + 1), never 0 (Koehn 2004, section 4). It is at most 0.05 exactly
+        if `interval(differences)` excludes 0.
         """
         k = min(int((self.differences <= 0).sum()), int((self.differences >= 0).sum()))
         return min(1.0, 2 * (k + 1) / (len(self.differences) + 1))
@@ -84,11 +80,10 @@ _AT_ONCE = 1 << 22  # rows drawn
 
 
 def paired_bootstrap(first: RowSums, second: RowSums, n_samples: int = 1000, seed: int = 12345) -> Comparison:
-    """Scores two systems on `n_samples` samples of their rows, each with the same rows for both (Koehn 2004).
+    """Score two systems on `n_samples` samples of their rows, the same rows for both (Koehn 2004).
 
-    A sample is as many rows as there are, drawn with replacement. With one seed the rows drawn are those of
-    sacreBLEU's `PairedTest`, whose own seed is the default. Raises AttendoError for no rows, unequally many, or
-    fewer than LEAST_SAMPLES samples.
+    A sample has as many rows as the data, drawn with replacement as in sacreBLEU's `PairedTest`, with its default seed.
+    Raises AttendoError for no rows, different numbers of rows, or fewer than LEAST_SAMPLES samples.
 
     >>> right = np.array([[1.0, 1, 1, 0, 1, 0, 1, 1], [1, 0, 1, 0, 1, 0, 0, 1]])
     >>> found = paired_bootstrap(*(ratio_sums("accuracy", row, np.ones(8)) for row in right))

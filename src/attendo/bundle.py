@@ -83,11 +83,7 @@ class Card:
 
 @dataclass
 class Bundle:
-    """What a run folder holds: the tables of its config (`model` among them), the tokenizer and the card.
-
-    own_parts: what no folder holds, and its user hands in: the function that its model's own parts come from. folder:
-    that it was read from.
-    """
+    """The contents of a run folder except the weights: config tables, tokenizer and card; and its custom modules."""
 
     tables: dict[str, dict[str, Any]]
     tokenizer: Tokenizer
@@ -108,10 +104,7 @@ class Bundle:
         return model
 
     def sized_model(self, where: Path, stored: Mapping[str, Sequence[int]]) -> Model:
-        """A model whose parameters have the shapes of a file, which are compared before any memory is taken.
-
-        Raises AttendoError naming the first parameter or buffer that is not as trained.
-        """
+        """Return an uninitialized model whose shapes equal those of a file. Raises AttendoError otherwise."""
         config = self.model_config
         if config.n_encoder_layers + config.n_decoder_layers > len(stored):
             raise AttendoError(
@@ -172,10 +165,7 @@ def save_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def save_weights(folder: Path, model: nn.Module, bundle: Bundle, step: int) -> None:
-    """Replaces model.safetensors in one step.
-
-    Its header names the config and tokenizer that it belongs to, and the hash of its own weights.
-    """
+    """Replace model.safetensors atomically; its header names the hashes of config, tokenizer and weights."""
     tensors = {name: parameter.detach().cpu().contiguous() for name, parameter in model.named_parameters()}
     header = {"format": f"attendo {FORMAT}", "step": str(step), **_hashes(bundle)}
     data = save(tensors, header)
@@ -196,10 +186,7 @@ def no_such_run(folder: Path) -> AttendoError:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer that `Tokenizer.save` wrote: learned here or imported.
-
-    Raises AttendoError naming the file if it is missing, cut short or foreign.
-    """
+    """Load a tokenizer file, trained or imported. Raises AttendoError if it is missing, truncated or foreign."""
     try:
         text = path.read_bytes().decode("utf-8")
         imported = text[:100].lstrip().removeprefix("{").lstrip().startswith('"attendo_tokenizer"')
@@ -217,9 +204,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def load_bundle(folder: Path, own_parts: CustomModules | None = None) -> Bundle:
-    """Reads and checks config.toml, tokenizer.json and card.json. AttendoError names what is missing or damaged.
+    """Read and check config.toml, tokenizer.json and card.json. Raises AttendoError naming what is missing or damaged.
 
-    own_parts: those of its model, which are refused where it was trained without any.
+    `own_parts` is rejected for a model that was trained without custom modules.
     """
     if not folder.is_dir():
         raise no_such_run(folder)
@@ -261,10 +248,10 @@ def _card(path: Path) -> dict[str, Any]:
 
 
 def _whole_config(path: Path, card: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tables of config.toml; AttendoError where its end is missing.
+    """Return the tables of config.toml, or raise AttendoError if its end is missing.
 
-    A number may lose its last digits and still be one, so a cut shows in the line break at the very end, or in
-    the keys of [decoding], its last table, which the card holds too.
+    A truncated number can still be valid, so a cut is detected by the final line break and by the keys of [decoding],
+    the last table, which the card contains too.
     """
     tables = read_toml(path)
     if value := next((name for name, table in tables.items() if not isinstance(table, dict)), None):
@@ -362,14 +349,9 @@ def _hashes(bundle: Bundle) -> dict[str, str]:
 
 
 def pick_device(name: str, index: int | None = None) -> torch.device:
-    """The device of this name; "auto" is the GPU if there is one.
+    """Return the device of this name ("auto", "cpu" or "cuda"); "auto" is the GPU if there is one.
 
-    Args:
-        name: "auto", "cpu" or "cuda".
-        index: Which GPU, where several processes have one each; None for the current one.
-
-    Raises:
-        AttendoError: The name is unknown, or torch has no GPU.
+    `index` selects a GPU if several processes have one each. Raises AttendoError for an unknown name or a missing GPU.
 
     >>> pick_device("cpu")
     device(type='cpu')

@@ -63,10 +63,10 @@ def opened_or_built(folder: Path, opened: Callable[[Path], S], build: Callable[[
 
 @contextlib.contextmanager
 def private(folder: Path) -> Iterator[Path]:
-    """Yield the cache folder, or this user's part of a cache folder that others may write to, made if need be.
+    """Yield the cache folder, or this user's part of a shared cache folder, which is created if necessary.
 
-    The path goes through an open descriptor, so it stays that of the folder that was checked, whoever renames what on
-    the way to it. Raises AttendoError where the folder is unusable or another user owns it.
+    The path refers to an open descriptor, so renames on the way cannot redirect it. Raises AttendoError if the folder
+    is unusable or has another owner.
     """
     try:
         descriptor = _descriptor(folder)

@@ -84,11 +84,10 @@ def override(tables: Mapping[str, Any], assignments: Sequence[str]) -> dict[str,
 
 
 def build(section: type[T], table: Mapping[str, Any], where: str, *, others: bool = False) -> T:
-    """The dataclass `section` filled from `table`, strictly: no unknown key unless `others`, no text for a number.
+    """Build a dataclass from a table, strictly: unknown keys are errors unless `others`, and types must match.
 
-    `where` names the table and, if there is one, its file: `"model"` or `"F.toml [model]"`. Fields that are
-    dataclasses are filled from sub-tables. Raises AttendoError naming key, value and what was expected; a
-    ValueError of a `__post_init__` becomes one too.
+    `where` names table and file in messages: `"model"` or `"F.toml [model]"`. Nested dataclasses are built from
+    sub-tables. Raises AttendoError with key, value and expectation, also for a ValueError of a `__post_init__`.
     """
     name, place = _placed(where)
     if not others:
@@ -108,10 +107,7 @@ def check_keys(section: "type[DataclassInstance]", table: Mapping[str, Any], whe
 
 
 def to_table(value: "DataclassInstance") -> dict[str, Any]:
-    """A config dataclass as a TOML table that `build` turns back into an equal one; None is left out.
-
-    A field may be None only if None is its default.
-    """
+    """Return a config dataclass as a TOML table for `build`; None values, which must be defaults, are left out."""
     return _plain(dataclasses.asdict(value))
 
 

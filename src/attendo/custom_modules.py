@@ -54,11 +54,7 @@ def python_line(name: str, folder: Path, call: str) -> str:
 
 
 def insert_custom_modules(own_parts: CustomModules, model: Model) -> None:
-    """Put custom modules into a fresh model, in place. Raises AttendoError where the model is as it was.
-
-    Whether a trained run still has the shapes of these modules is checked as its weights are loaded
-    (`Bundle.require_shapes`).
-    """
+    """Put custom modules into a fresh model in place. Raises AttendoError if the model is unchanged."""
     before = [*model.modules(), *model.parameters()]  # kept, so that no new module has the id of an old one
     known = set(map(id, before))
     own_parts(model)

@@ -29,11 +29,10 @@ class DamagedFile(OSError):
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write `data` (text as UTF-8) so that a reader finds the old file or the new one, never a part.
+    """Write `data` (text as UTF-8) to disk; readers see either the old or the new file, never a part.
 
-    The bytes go to a hidden file beside, reach the disk, and replace `path` in one step. A symbolic link is
-    followed. Raises OSError when the system refuses; the old file then stays as it was. A killed process can
-    leave the hidden file `.NAME.….tmp` behind, which nothing reads.
+    A symbolic link is followed. Raises OSError on failure, which leaves the old file; a killed process can leave a
+    hidden file `.NAME.….tmp`, which is never read.
     """
     path = path.resolve()
     temporary = _beside(path)
@@ -51,10 +50,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def atomic_text(path: Path) -> Iterator[TextIO]:
-    """Yield a text file to write (UTF-8, ends of lines as given), which becomes `path` when the block ends.
-
-    So what is too long to be held is written as `write_atomic` writes; on an error nothing has changed.
-    """
+    """Yield a text file to write (UTF-8, line ends unchanged), which atomically becomes `path` when the block ends."""
     path = path.resolve()
     temporary = _beside(path)
     try:
@@ -70,13 +66,11 @@ def atomic_text(path: Path) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path, replace: bool = False, mode: int = 0o777) -> Iterator[Path]:
-    """Yield an empty hidden folder beside `path`, which becomes `path` when the block ends without an error.
+    """Yield an empty hidden folder, which atomically becomes `path` when the block ends without an error.
 
-    All files in it reach the disk before the one rename, with the folder's `mode` less the umask: some libraries write
-    files that only their owner can read. On an error the folder is removed and nothing else
-    has changed. Raises FileExistsError if `path` is there already with anything in it, at the start or, when
-    another process was quicker, at the end. replace: what was there steps aside just before, and is removed then;
-    should the process die in between, `mend_folder` puts it back.
+    All files are flushed to disk first and get the folder's `mode` less the umask. An error removes the folder. Raises
+    FileExistsError if `path` exists and is not empty, at the start or at the end. `replace` moves an existing folder
+    aside; after a crash in between, `mend_folder` restores it.
     """
     if path.is_symlink() or not path.is_absolute() or ".." in path.parts:
         path = path.resolve()  # but not a path through a descriptor, which would then no longer be used
@@ -118,10 +112,7 @@ def remove_folder(path: Path) -> None:
 
 
 def mend_folder(folder: Path) -> None:
-    """Clear up in a folder what killed processes left: remove the unfinished, put back what was to be replaced.
-
-    Nobody else may be writing there meanwhile.
-    """
+    """Clean up after killed processes: remove unfinished folders and restore replaced ones."""
     for path in folder.iterdir():
         if (match := _LEFT.fullmatch(path.name)) is None:
             continue
@@ -136,9 +127,9 @@ def mend_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold a lock on a file, made with its folder if need be, until the block ends; False if another process holds it.
+    """Hold a lock on a file until the block ends; False if another process holds it.
 
-    The system gives the lock back when a process ends, however it ends. On a file system without locks, it is granted.
+    The system releases the lock when a process ends. File systems without locks always grant it.
     """
     from filelock import FileLock, Timeout
 
@@ -164,11 +155,7 @@ def sha256_file(path: Path) -> str:
 
 
 def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
-    """Write `manifest.json` into `folder`: size and SHA-256 of each file in it, and `extra` (JSON values).
-
-    Call it after the last file. The last key, `digest`, is the SHA-256 of the rest as canonical JSON, so that
-    the manifest vouches for itself too.
-    """
+    """Write `manifest.json` after the last file: size and SHA-256 of each file, `extra`, and a digest of itself."""
     files = {
         file.relative_to(folder).as_posix(): {"size": file.stat().st_size, "sha256": sha256_file(file)}
         for file in sorted(folder.rglob("*"))
@@ -180,11 +167,7 @@ def write_manifest(folder: Path, extra: dict[str, Any]) -> None:
 
 
 def verify_manifest(folder: Path) -> dict[str, Any]:
-    """Check every file that the folder's manifest lists, and return the manifest's `extra`.
-
-    Files it doesn't list are left alone. Raises DamagedFile naming the first file that is missing, of another
-    size or of other content; the manifest itself is such a file.
-    """
+    """Check all files in the folder's manifest and return its `extra`. Raises DamagedFile at the first difference."""
     files, extra = _read_manifest(folder)
     for name, entry in files.items():
         file = folder / name
@@ -204,10 +187,7 @@ def manifest_files(folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def manifest_hash(folder: Path) -> str:
-    """A SHA-256 over the names and contents of the files that a folder's manifest lists.
-
-    Raises DamagedFile if the manifest isn't whole; the files are not read.
-    """
+    """Return a SHA-256 over the file names and hashes in a manifest. Raises DamagedFile if the manifest is damaged."""
     return _digest({name: entry["sha256"] for name, entry in manifest_files(folder).items()})
 
 
@@ -290,10 +270,7 @@ def json_of(value: Any, *, in_ascii: bool = True) -> str:
 
 
 def with_facts(safetensors: bytes, **facts: str) -> bytes:
-    """A safetensors file with these facts added to its metadata, all in sorted order.
-
-    The library writes its metadata in random order; so equal weights give equal files.
-    """
+    """Add facts to the metadata of a safetensors file, sorted, because the library writes them in random order."""
     end = 8 + int.from_bytes(safetensors[:8], "little")
     header = json.loads(safetensors[8:end])
     header["__metadata__"] = dict(sorted({**header.get("__metadata__", {}), **facts}.items()))

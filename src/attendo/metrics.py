@@ -44,9 +44,9 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "
 
 
 def bleu_tokenizer(references: Sequence[str]) -> str:
-    """sacreBLEU's tokenizer for these texts: "char" where words are not written apart, else its default, "13a".
+    """sacreBLEU's tokenizer for these texts: "char" for scripts without spaces, otherwise "13a".
 
-    Of a script that needs no spaces five characters between two of them are enough to tell: 雪 が 降る has fewer.
+    Five characters between spaces decide for a script without spaces.
 
     >>> bleu_tokenizer(["der Regen fällt"])
     '13a'
@@ -82,9 +82,9 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
 
 def perplexity(log_prob: float, n_tokens: int) -> float:
-    """exp(-log_prob / n_tokens): `log_prob` is the natural log-probability of all `n_tokens` tokens together.
+    """exp(-log_prob / n_tokens) of the natural log-probability of all tokens; infinite on overflow.
 
-    Infinite where it is too large for a float. Raises AttendoError if there are no tokens.
+    Raises AttendoError if there are no tokens.
 
     >>> round(perplexity(10 * math.log(0.25), 10), 9)
     4.0
@@ -98,9 +98,7 @@ def perplexity(log_prob: float, n_tokens: int) -> float:
 
 
 def accuracy(true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"]) -> float:
-    """The share of rows whose predicted class is the true one, in [0, 1].
-
-    Raises AttendoError if the arrays are empty or of different length.
+    """The share of correct predictions, in [0, 1]. Raises AttendoError for empty arrays or different lengths.
 
     >>> accuracy(np.array([0, 1, 1, 2]), np.array([0, 1, 2, 2]))
     0.75
@@ -121,9 +119,9 @@ def share_error(share: float, n: int) -> float:
 def confusion_matrix(
     true: Integer[ndarray, " n"], predicted: Integer[ndarray, " n"], n_classes: int
 ) -> Int[ndarray, "classes classes"]:
-    """How many rows of each true class (row) were taken for each class (column).
+    """The number of rows of each true class (row) and predicted class (column).
 
-    Raises AttendoError if the arrays are empty, of different length, or hold a class not in 0 to n_classes - 1.
+    Raises AttendoError for empty arrays, different lengths, or an invalid class.
 
     >>> confusion_matrix(np.array([0, 1, 1]), np.array([0, 0, 1]), 2)
     array([[1, 0],
@@ -141,10 +139,9 @@ def confusion_matrix(
 
 @dataclass(frozen=True, eq=False)
 class ClassScores:
-    """Precision, recall and F1 of each class, in [0, 1], and its `support`, the number of rows that are truly of it.
+    """Precision, recall and F1 of each class, in [0, 1], and its `support`, the number of its rows.
 
-    A ratio with nothing below the line is 0. macro_f1: the mean of F1 over the classes that occur, as a truth or as
-    a prediction. Both as in scikit-learn with zero_division=0.
+    0/0 counts as 0, and macro_f1 averages the classes that occur, both as scikit-learn with zero_division=0.
     """
 
     precision: Float[ndarray, " classes"]
@@ -191,9 +188,7 @@ def calibration_error(
 
 
 def log_loss(log_probs: Float[ndarray, "n classes"], true: Integer[ndarray, " n"]) -> float:
-    """The mean of -log p(true class), in nats; `log_probs` are natural logarithms.
-
-    Raises AttendoError if there are no rows, or unequally many.
+    """The mean of -log p(true class) in nats. Raises AttendoError for no rows or different numbers of rows.
 
     >>> round(log_loss(np.log(np.array([[0.5, 0.5], [0.25, 0.75]])), np.array([0, 0])), 4)
     1.0397
@@ -232,13 +227,11 @@ TEMPERATURES = (0.05, 20.0)
 def fit_temperature(
     logits: Float[ndarray, "n classes"], true: Integer[ndarray, " n"], smoothing: float | None = None
 ) -> float:
-    """The temperature T for which softmax(logits / T) fits the labels best, by cross-entropy (Guo et al. 2017, 4.2).
+    """The temperature T that minimizes the cross-entropy of softmax(logits / T) (Guo et al. 2017, 4.2).
 
-    smoothing: the share ε of each label spread over all classes, 1 / (n + 1) unless given. As in Platt (1999), it
-    keeps T away from 0 where every row is classified right, which no finite sharpness can tell from certainty;
-    0 is the plain likelihood. The cross-entropy is convex in 1 / T, so the zero of its derivative,
-    Σ_rows (Σ_c p_c z_c - Σ_c q_c z_c), is found by bisection on log T within TEMPERATURES. Logits that are alike
-    for all classes leave T = 1. Raises AttendoError if there are no rows, or unequally many.
+    `smoothing` spreads a share of each label over all classes, 1 / (n + 1) by default, which keeps T above 0 if all
+    rows are correct (Platt 1999). The cross-entropy is convex in 1 / T, so its derivative's zero is found by bisection
+    on log T within TEMPERATURES. Equal logits give T = 1. Raises AttendoError for no rows or different numbers of rows.
 
     >>> logits = np.array([[4.0, 0.0]] * 4)  # sure of 98 %, right in 3 of 4
     >>> round(fit_temperature(logits, np.array([0, 0, 0, 1]), smoothing=0.0), 4), round(4 / math.log(3), 4)

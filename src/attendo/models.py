@@ -86,10 +86,7 @@ class EncoderDecoder(_Model):
     def encode(
         self, src: Int[Tensor, "batch src_len"], src_lengths: Int[Tensor, " batch"] | None = None
     ) -> Float[Tensor, "batch src_len d_model"]:
-        """The memory: each source token in the light of the others.
-
-        src_lengths: how many tokens of each row are real; None when no row is padded.
-        """
+        """The memory: each source token in its context; `src_lengths` counts the real tokens of padded rows."""
         return self.encoder(self.source_embedding(src), _padding(src_lengths))
 
     def hidden(
@@ -100,7 +97,7 @@ class EncoderDecoder(_Model):
     ) -> Float[Tensor, "batch tgt_len d_model"]:
         """The decoder's state at each target position, from which the next token is predicted.
 
-        tgt starts with the begin id. Padding behind a target needs no mask: no position sees what follows it.
+        tgt starts with the begin id. Causality makes a padding mask of targets unnecessary.
         """
         memory = self.encode(src, src_lengths)
         return self.decoder(self.target_embedding(tgt), memory, Mask(causal=True), _padding(src_lengths))
@@ -132,9 +129,7 @@ class EncoderDecoder(_Model):
 
 
 class EncoderClassifier(_Model):
-    """An encoder, its states pooled over time, and a dense layer to the classes.
-
-    logits = W pool(Encoder(x)) + b, `pooling` as in `pool`. NYU Deep Learning 2020, week 12, notebook 15 (max).
+    """logits = W pool(Encoder(x)) + b, `pooling` as in `pool` (NYU Deep Learning 2020, week 12, notebook 15: max).
 
     >>> import torch
     >>> sizes = dict(d_model=8, d_ff=16, n_heads=2, n_encoder_layers=1, n_decoder_layers=0)
@@ -193,7 +188,7 @@ class DecoderLM(_Model):
     ) -> Float[Tensor, "batch len d_model"]:
         """The state at each position, from which the next token is predicted.
 
-        segments: numbers of documents; no token sees one of another document. None: a row is one document.
+        Attention never crosses the documents numbered in `segments`; None: a row is one document.
         """
         return self.decoder(self.embedding(token_ids), None, Mask(causal=True, segments=segments))
 

@@ -96,10 +96,9 @@ class _Groups:
 
 
 class EpochRows(Sequence[Rows]):
-    """The row numbers of each batch of an epoch; a slice is the same for a part of them.
+    """The row numbers of each batch of an epoch; a slice is a part of the epoch.
 
-    Every row is in one batch. To begin somewhere, the groups before are made and counted; so are all of them for the
-    length, once.
+    To start in the middle, or for the length, all earlier groups are generated and counted.
     """
 
     def __init__(self, groups: _Groups, start: int = 0, stop: int | None = None) -> None:
@@ -237,10 +236,7 @@ class Batch:
 
 @dataclass(frozen=True, eq=False)
 class EpochBatches(Sequence[Batch]):
-    """The batches of an epoch, each collated when it is asked for; a slice is the same for a part of them.
-
-    rows: the row numbers of each batch. collate: makes a batch of them.
-    """
+    """The batches of an epoch, collated on access from the row numbers of each; a slice is a part of the epoch."""
 
     rows: Sequence[Rows]
     collate: Callable[[Rows], Batch]
@@ -347,9 +343,7 @@ def token_batches(
 
 
 def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
-    """The share of padding among all positions of these batches, all sides together, in [0, 1).
-
-    sides: lengths without specials, as for `token_batches`, of the sources alone or of sources and targets.
+    """Return the share of padding, in [0, 1), among all positions of these batches, for all sides together.
 
     >>> padding_share([np.array([0, 1])], np.array([1, 3]), np.array([3, 3]))
     0.125
@@ -363,13 +357,10 @@ def padding_share(batches: Sequence[Rows], *sides: Lengths) -> float:
 
 
 def pair_batch(store: PairStore, rows: Rows, specials: SpecialTokens = OWN) -> Batch:
-    """The tensors of some rows: `src` = source + eos, `tgt` = bos + target, targets = target + eos, padded.
+    """Return the padded tensors of rows: `src` = source + eos, `tgt` = bos + target, targets = target + eos.
 
-    For other special tokens than attendo's own: what stands around a source, and what a target begins with, of which
-    only the last is followed by a token to be predicted.
-
-    `src` [batch src_len], `tgt` and targets [batch tgt_len] are int64; `src_lengths` [batch] counts the real
-    source positions and is None when all rows are full.
+    Other special tokens surround the text accordingly, and only the last begin token predicts one. `src` `[batch
+    src_len]`, `tgt` and targets `[batch tgt_len]` are int64; `src_lengths` `[batch]` is None without padding.
     """
     sources = [store.source(int(row)) for row in rows]
     targets = [store.target(int(row)) for row in rows]
@@ -427,9 +418,9 @@ def _cut(
 
 
 def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) -> Rows:
-    """The order that sorts rows into buckets of the source length, and by the target length within each.
+    """The order that sorts rows into buckets of source length, and by target length within each bucket.
 
-    Every other bucket runs from long to short targets, so that neighbors at its border are alike too.
+    Every other bucket is in descending order, which keeps rows similar across bucket borders.
     """
     bucket = source // width
     span = int(target.max()) + 1
@@ -440,10 +431,7 @@ def _bucketed(source: NDArray[np.int32], target: NDArray[np.int32], width: int) 
 
 
 def _cuts(longest: NDArray[np.int32], batch_tokens: int) -> list[int]:
-    """Where to cut the ordered rows: as many rows to a batch as the budget holds, greedily.
-
-    `longest` [rows] is the larger side of each row. One look per batch, not per row.
-    """
+    """Cut ordered rows greedily into batches within the budget; `longest` `[rows]` is each row's larger side."""
     cuts: list[int] = []
     start = 0
     while True:

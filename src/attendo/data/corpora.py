@@ -35,10 +35,7 @@ AGAINST = "`against` SOURCE `against` TARGET"
 
 
 class Row(NamedTuple):
-    """One row: its 1-based line number (where a CSV record starts; the row in Parquet) and its fields.
-
-    The lines of several files count on from one to the next; `RowReport.place` gives file and line.
-    """
+    """One row: its fields and its 1-based line number, counted across files (a CSV record's first line)."""
 
     number: int
     fields: tuple[str, ...]
@@ -109,10 +106,7 @@ def beside(
     both: str = AGAINST,
     instead: str = "",
 ) -> PairSource:
-    """Pairs that stand beside others and are read as these are; parallel files have no columns, whatever these have.
-
-    The rest is as in `PairSource`.
-    """
+    """Return a source of further pairs that is read in the same way; parallel files ignore the columns."""
     alone = len(files) == 1
     return PairSource(
         tuple(files), columns if alone else None, header and alone, reverse, both, instead if alone else ""
@@ -120,9 +114,7 @@ def beside(
 
 
 def parse_columns(text: str, roles: tuple[str, ...] = PAIR) -> Columns:
-    """The value of `columns` as one column per role: `role=name` in any order, or names or numbers in order.
-
-    Raises AttendoError naming the value and the right form.
+    """Parse `columns`: `role=name` in any order, or names or numbers in order. Raises AttendoError otherwise.
 
     >>> parse_columns("target=ja,source=en"), parse_columns("1,3")
     (('en', 'ja'), ('1', '3'))
@@ -173,10 +165,9 @@ def read_rows(
     strict: bool = False,
     row_report: RowReport | None = None,
 ) -> Iterator[Row]:
-    """The usable rows of a file with columns, one field per role; `row_report` is kept up to date.
+    """Yield the usable rows of a file, folder or pattern, one field per role, and update `row_report`.
 
-    path: a file, or a folder or pattern of files. Raises AttendoError for a missing, empty or unusable file and, with
-    `strict`, at the first bad row.
+    Raises AttendoError for a missing, empty or unusable file and, with `strict`, at the first unusable row.
     """
     row_report = RowReport(str(path)) if row_report is None else row_report
     files = expanded(path, TABLES)
@@ -254,10 +245,9 @@ def read_lines(
 def read_with_kept(
     path: Path, column: str | None, kept: Columns, header: bool, row_report: RowReport
 ) -> Iterator[Row]:
-    """Every row of a table: a text, and behind it the fields of the columns `kept`, whatever these hold.
+    """Yield every row of a table: its text, then the unchanged fields of the columns `kept`.
 
-    A row that cannot be read has blanks, one that has no text keeps its fields. column: that of the text; else the one
-    called so. Raises AttendoError as `read_rows` does.
+    An unreadable row has blank fields. Raises AttendoError as `read_rows` does.
     """
     if suffix(path) not in TABLES:
         raise AttendoError(f"{path}: a text file has no columns; leave out `keep`")
@@ -277,10 +267,9 @@ def _counted_rows(
     blank: tuple[str, ...] | None = None,
     n_kept: int = 0,
 ) -> Iterator[Row]:
-    """The usable ones among the raw rows of files; each row is counted before the next is read.
+    """Yield the usable rows of files, and count each row before the next is read.
 
-    blank: the fields of those that cannot be used; None leaves them out. n_kept: fields at the end that may hold
-    anything, and stay where the others cannot be used.
+    `blank` replaces the fields of unusable rows; None skips these rows. The last `n_kept` fields are never checked.
     """
     number = start = 0
     for name, rows in parts:

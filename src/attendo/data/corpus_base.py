@@ -50,10 +50,7 @@ class Corpus(ABC, Generic[DataT]):
 
 
 class RowCorpus(Corpus[Any], Generic[RowT]):
-    """A corpus of rows, some of which are split off for validation by a hash of one of their texts.
-
-    noun: what messages call a row; hashed: what they call that text, `text_of` a row.
-    """
+    """A corpus of rows with validation rows split off by a hash of one text, `text_of`."""
 
     noun: ClassVar[str]
     hashed: ClassVar[str]

@@ -16,11 +16,10 @@ TABLES = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def expanded(name: Path, suffixes: tuple[str, ...] | None) -> tuple[Path, ...]:
-    """The files that a name stands for, in the order of their paths.
+    """Return the files that a name matches, in the order of their paths. Raises AttendoError if there is none.
 
-    A folder stands for the files with these suffixes (None: all files) anywhere in it, a name with `*`, `?` or `[…]`
-    for those that match it (`**` for any folders), but no hidden ones; any other name, and that of a file, for itself.
-    Raises AttendoError where there is none.
+    A folder matches its visible files with these suffixes (None: all) at any depth; a name with `*`, `?` or `[…]` is a
+    pattern (`**` for any folders); any other name matches itself.
     """
     if name.is_dir():
         return _inside(name, suffixes)
@@ -106,9 +105,9 @@ def open_binary(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
 
 
 def physical_lines(path: Path, keep_ends: bool = False) -> Iterator[tuple[int, bytes | None]]:
-    """Each line of a file with its 1-based number; None for one longer than LINE_CAP, which is never held.
+    """Yield the numbered lines of a file; None for a line longer than LINE_CAP, which is never held in memory.
 
-    A byte order mark is taken off; a UTF-16 one is refused. A last line without LF counts as a line.
+    A byte-order mark is removed; UTF-16 is rejected. A last line without LF counts.
     """
     with open_binary(path) as stream:
         number = 0

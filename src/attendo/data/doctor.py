@@ -147,10 +147,9 @@ def _read(
 
 
 def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> Iterator[Pair]:
-    """The pairs without the rows that the report says to drop, which are moved to the skipped rows of the row report.
+    """Yield the pairs that the report keeps, and move the others to the skipped rows of the row report.
 
-    `pairs` must be read from the file that was examined, with the same `row_report`, which still adds up at each
-    row.
+    `pairs` must be read from the examined file with the same `row_report`.
     """
     for pair in pairs:
         number = pair[0]
@@ -168,9 +167,9 @@ def filtered(pairs: Iterable[Pair], report: Report, row_report: RowReport) -> It
 
 
 def even_sample(pairs: Iterable[Pair], most: int) -> list[tuple[str, str]]:
-    """Between most/2 and `most` pairs at equal distances over the stream (all, if fewer), cut short.
+    """Return between most/2 and `most` (even) truncated pairs at equal distances; all if there are fewer.
 
-    Whenever the sample is full, every second pair leaves it and the distance doubles. `most` is even.
+    When the sample is full, every second pair is dropped and the distance doubles.
     """
     sample: list[tuple[str, str]] = []
     distance = 1
@@ -191,10 +190,9 @@ def _like_labels(source: PairSource, statistics: Statistics) -> LikeLabels | Non
 
 
 def _learned_profile(sample: list[tuple[str, str]]) -> np.ndarray | None:
-    """Weights that tell source from target texts; None if there are too few rows, or columns too alike.
+    """Weights that distinguish source from target texts; None if there are too few rows or the columns are too similar.
 
-    Half of the sample is learned from and the other half asked, so that a small sample does not flatter
-    itself.
+    One half of the sample is learned from and the other tested, to avoid overfitting a small sample.
     """
     if len(sample) < FEWEST_FOR_PROFILE:
         return None
@@ -220,10 +218,9 @@ def _batches(pairs: Iterator[Pair]) -> Iterator[list[Pair]]:
 
 
 def _hashes(batch: list[Pair]) -> np.ndarray:
-    """Records of a batch with line, hashes and lengths filled in.
+    """Records of a batch with line, hashes and lengths.
 
-    Python's own hash has 64 bits, is keyed anew in each process and is all that comparing rows within one
-    takes: the odds of one false match among ten million rows are 1 to 400,000.
+    Python's 64-bit hash, keyed per process, suffices: the odds of a false match in ten million rows are 1 to 400,000.
     """
     numbers, sources, targets = zip(*batch, strict=True)
     records = np.zeros(len(batch), RECORD)

@@ -159,10 +159,7 @@ class Statistics:
         return usual_script(self._scripts[side])
 
     def is_reverse_of(self, other: "Statistics") -> bool:
-        """Whether these sides stand the other way round: by their scripts, or where each row sounds so.
-
-        The rows must have been asked with the letter profile of `other`.
-        """
+        """Whether source and target are swapped, by script or by the letter profile of `other`."""
         scripts, theirs = [
             [rows.usual_script(side)[0] for side in ("source", "target")] for rows in (self, other)
         ]
@@ -264,10 +261,10 @@ class Comparison:
 def later_rows(
     records: np.ndarray, outer: tuple[str, ...], inner: tuple[str, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that repeat an earlier one: (equal in outer and inner keys; the first equal in outer keys alone).
+    """Rows that repeat an earlier one, bool `[rows]`: equal in all keys; and the first equal in outer keys only.
 
-    Both are bool [rows]. Per group of equal outer keys, the earliest line is in neither; of the others, the
-    first row of each group of equal inner keys is in the second and the rest is in the first.
+    In a group of equal outer keys the earliest line is in neither; the first row of each further group of equal inner
+    keys is in the second.
     """
     order = np.lexsort((records["line"], *(records[key] for key in (*inner, *outer))))
     changes = np.zeros(len(records), bool)

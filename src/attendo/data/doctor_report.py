@@ -12,10 +12,7 @@ from attendo.display.formats import plural
 
 @dataclass(frozen=True)
 class Check:
-    """One thing the doctor looks for: its name for `drop`, the reason of a dropped row, and words.
-
-    instead: what to do where it is in nearly all rows, so that none can be left out.
-    """
+    """A check of the doctor: its name for `drop`, the reason of a dropped row, and its texts."""
 
     name: str
     reason: str
@@ -83,10 +80,7 @@ def anything_found(row_report: RowReport, findings: Sequence[Finding]) -> bool:
 
 
 def report_head(row_report: RowReport, against: RowReport | None, taken_off: str = "") -> list[str]:
-    """What a report begins with: the rows that were read, those that were skipped, and the other file.
-
-    taken_off: what reading takes off the lines.
-    """
+    """The head of a report: the rows read and skipped, the other file, and what reading removes from lines."""
     out = [row_report.file, f"  {row_report.counts()}"]
     out += [
         f"    {entry.count:>9,}  {reason}, {row_report.places(entry.lines, entry.count)}"

@@ -44,10 +44,7 @@ VERB_CLASSES = {name: Endings(*endings) for name, endings in _WORDS["verb_classe
 
 
 class Phenomenon(NamedTuple):
-    """One phenomenon: its state in the Markov chain, the temperatures it fits, and its two languages.
-
-    form: "verb" (it rains), "be" (it is sunny), "there is" or "there are" (there is fog).
-    """
+    """A phenomenon with its state in the Markov chain, its temperatures, and its words in two languages."""
 
     state: str
     coldest: int
@@ -533,10 +530,10 @@ def _features(text: str) -> list[str]:
 def nearest_neighbor_baseline(
     train_pairs: Sequence[tuple[str, str]], test_pairs: Sequence[tuple[str, str]]
 ) -> float:
-    """The share of test pairs whose target is exactly that of the training pair with the most similar source.
+    """The share of test pairs whose target equals that of the training pair with the most similar source.
 
-    Similarity is the cosine of TF-IDF vectors over words and word pairs; of equals the first wins. The score
-    is what remembering the training set is worth. ValueError if either side is empty.
+    Similarity is the cosine of TF-IDF vectors over words and word pairs; the first wins a tie. The score measures the
+    value of memorizing. Raises ValueError if either side is empty.
 
     >>> nearest_neighbor_baseline([("it will rain", "雨"), ("it will snow", "雪")], [("snow it will", "雪")])
     1.0

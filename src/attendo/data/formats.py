@@ -26,11 +26,10 @@ RawRow = tuple[int, Fields | RowError]
 
 
 class Wanted(NamedTuple):
-    """What is read of a row: a column for each role, and behind these any that are kept as they are, as text.
+    """The columns to read: one per role, followed by columns that are kept unchanged as text.
 
-    columns: names or 1-based numbers; None: those called like the roles, or all in order. header: a .tsv has one; names
-    among the columns imply it. option: how a user chooses the columns, as messages name it; instead: what they say
-    behind that choice, where the rows may be something else.
+    columns: names or 1-based numbers; None selects by role name or order. header: a .tsv has one; column names imply
+    it. option, instead: how messages name the choice of columns, and a further hint.
     """
 
     roles: Fields
@@ -50,10 +49,7 @@ def by_name(roles: Fields) -> str:
 
 
 def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
-    """Indices of the wanted columns: by name, by 1-based number or, for None, by role name or order.
-
-    Raises AttendoError for an unknown or repeated name, a number out of range, or a choice that is not clear.
-    """
+    """Return the indices of the wanted columns. Raises AttendoError for an unknown, repeated or ambiguous choice."""
     roles, columns, _, option, instead = wanted
     if (
         len(names) == 1 < len(roles) and ";" in names[0]
@@ -88,10 +84,9 @@ def pick_columns(path: Path, names: Sequence[str], wanted: Wanted) -> list[int]:
 
 
 def read_tsv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
-    """Rows of a tab-separated file without quoting; a name among the columns implies a header line.
+    """Yield the rows of a tab-separated file without quoting; a column name implies a header line.
 
-    The number of columns is that of the header; without one, that of the roles where no columns are chosen,
-    else that of the first row wide enough.
+    The number of columns is that of the header, otherwise of the roles, otherwise of the first row that is wide enough.
     """
     lines = text_lines(path)
     roles, columns, header, *_ = wanted
@@ -140,10 +135,10 @@ def read_csv(path: Path, wanted: Wanted) -> Iterator[RawRow]:
 
 
 def csv_records(path: Path) -> Iterator[tuple[int, list[str] | RowError]]:
-    """Records of a CSV file with the line each starts on; quoted fields may hold line breaks.
+    """Yield the records of a CSV file with their first line; quoted fields may contain line breaks.
 
-    A quote that is not closed within LINE_CAP bytes costs its own line only ("broken quoting"): reading goes
-    on with the line after it, so that it cannot swallow the rest of the file.
+    A quote that is not closed within LINE_CAP bytes invalidates only its own line ("broken quoting"), not the rest of
+    the file.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LINE_CAP))  # the module's own limit is lower than ours
     lines = physical_lines(path, keep_ends=True)
@@ -316,10 +311,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def _inflated(metadata: Any) -> list[str]:
-    """The columns whose dictionary may hold a large value: as texts, one of 1 kB can ask for gigabytes.
-
-    They are read as dictionaries, each value once; writers end an ordinary dictionary at 1 MiB.
-    """
+    """The columns whose dictionary may hold a large value: expanded to texts, 1 kB can demand gigabytes."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     found = (group.column(i) for group in groups for i in range(group.num_columns))
     return [

@@ -29,10 +29,7 @@ FEWEST_ROWS = 20
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Which sources are held out. `source in held_out` is the same for equal texts, in every process.
-
-    `n_rows` rows were seen, `n_held_out` of them are held out.
-    """
+    """The set of held-out sources; equal texts have equal membership in every process."""
 
     hashes: frozenset[int]
     n_rows: int
@@ -55,16 +52,12 @@ def held_out(
     share: float = 0.01,
     trained: Callable[[int], bool] = lambda key: False,
 ) -> HeldOut:
-    """Choose a share of the rows, 100 at least and 2,000 at most but never over a fifth of them, for validation.
+    """Choose validation rows: a share of the rows, at least 100 and at most 2,000, and at most a fifth.
 
-    Rows with the same source fall on the same side. In the order of their hashes, sources are taken while
-    their rows fit into the number wanted, so the number held out is met exactly unless many rows share a
-    source; where not one source fits, the one with fewest rows is taken. trained: whether another run, which this one
-    starts from, was trained on a source of this hash; it is not held out, and half of the new rows at least train; with
-    fewer than 20 new ones nothing is held out.
-    Memory is constant: only the 2,000 smallest hashes seen so far are kept.
-
-    Raises AttendoError, naming `name`, for fewer than 20 rows or when there is only one source.
+    Rows with equal sources stay together. Sources are taken in the order of their hashes while their rows fit; if none
+    fits, the smallest one is taken. `trained` marks hashes that the initial run was trained on; they are not held out,
+    at least half of the new rows train, and below 20 new rows nothing is held out. Memory is constant. Raises
+    AttendoError for fewer than 20 rows or a single source.
 
     >>> held = held_out(f"sentence {i}" for i in range(1000))
     >>> held.n_held_out, sum(f"sentence {i}" in held for i in range(1000))
@@ -100,11 +93,9 @@ def held_out(
 def _smallest_hashes(
     sources: Iterable[str], trained: Callable[[int], bool]
 ) -> tuple[int, int, dict[int, int], list[int]]:
-    """Number of rows, and of new ones; of these, rows per hash for the MOST smallest hashes, and those, negated, as a
-    heap.
+    """The numbers of rows and of new rows, the rows per hash of the MOST smallest hashes, and a heap of these, negated.
 
-    A hash that falls out of the heap can never come back, because the largest one kept only ever shrinks; so
-    the row counts of those kept are exact.
+    A hash that leaves the heap never returns, because the largest one only shrinks; so the row counts are exact.
     """
     n_rows = n_new = 0
     rows_of: dict[int, int] = {}
@@ -209,10 +200,9 @@ def validation_rows(
     say: Callable[[str], None],
     left_out: dict[str, Callable[[Row], bool]],
 ) -> tuple[list[Row], list[Row]]:
-    """The rows of each evaluation, at most `most` (0: all), and those of the last choice, FINAL times as many.
+    """Return the rows of each evaluation, at most `most` (0: all), and FINAL times as many for the last choice.
 
-    Both are at equal distances over all there are. left_out: which rows are not used, by the words that say why; where
-    that would be all, they are used.
+    Both are at equal distances. `left_out` excludes rows by reason, unless that excludes all.
     """
     rows = list(read())
     for why, is_out in left_out.items():

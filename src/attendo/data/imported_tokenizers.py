@@ -33,9 +33,9 @@ _REMEDY = "copy it back, or import the model again"
 
 
 def byte_letters() -> dict[str, int]:
-    """The letter that stands for each byte in a byte-level vocabulary (Radford et al. 2019), and the byte.
+    """The letter of each byte in a byte-level vocabulary (Radford et al. 2019).
 
-    Bytes that are printable in Latin-1 are themselves; the others are the letters from U+0100 on, in turn.
+    Printable Latin-1 bytes are themselves; the others are the letters from U+0100 in order.
 
     >>> letters = byte_letters()
     >>> len(letters), letters["A"], letters["Ġ"], letters["Ċ"]
@@ -50,9 +50,9 @@ _LETTERS = byte_letters()
 
 
 def going_on(node: Any) -> Any:
-    """A tokenizer's document, so changed that nothing is put before the first word of a text.
+    """Return a tokenizer's document in which nothing is put before the first word of a text.
 
-    Where words are cut at white space first, each has its mark from there, and the first one keeps it.
+    If words are split at white space first, each has its mark from there, and the first one keeps it.
     """
     if isinstance(node, list):
         return [going_on(part) for part in node if not _prepends(part)]
@@ -83,10 +83,7 @@ def _cuts_words(node: Any) -> bool:
 
 
 def require_bounded(document: Mapping[str, Any]) -> None:
-    """Raises AttendoError for a tokenizer that makes a short text very long, or that the library can't run.
-
-    Replacements in a row multiply a text, padding has any length, and a token without an id stops the process.
-    """
+    """Raise AttendoError for a tokenizer that can expand short texts without bound or that the library cannot run."""
     growth = 1
     used, known = set[str](), set[str]()
     for part in _tables(
@@ -157,11 +154,10 @@ class _Side:
 
 
 class ImportedTokenizer(Tokenizer):
-    """Raw text to ids and back, as the model that it came with was trained.
+    """A tokenizer that was imported with a model and behaves as in the model's training.
 
-    What a text becomes is that tokenizer's own: its normalization, so that `decode(encode(text))` may differ from the
-    text, and the unknown token. One rule is attendo's: no text can spell a special token; "</s>" and "<|endoftext|>"
-    are texts of a few characters.
+    Its normalization applies, so `decode(encode(text))` can differ from the text. Texts never encode to special tokens:
+    "</s>" is ordinary characters.
     """
 
     def __init__(self, text: str) -> None:
@@ -231,9 +227,9 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text)], on=False)[0]
 
     def encode_on(self, text: str) -> list[int]:
-        """The ids of a text that goes on from one before it: no space is put before its first word.
+        """The ids of a text that continues another; no space is put before its first word.
 
-        Where words are cut at white space before all else (T5, BERT), they are those of `encode`.
+        For tokenizers that split at white space first (T5, BERT) they equal those of `encode`.
         """
         return self._side.encode([well_formed(text)], on=True)[0]
 
@@ -241,10 +237,7 @@ class ImportedTokenizer(Tokenizer):
         return self._side.encode([well_formed(text) for text in texts], going_on)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids, as the tokenizer that was imported has it, its specials left out wherever they are.
-
-        Raises AttendoError for an id out of range.
-        """
+        """The text of ids without special tokens. Raises AttendoError for an id out of range."""
         self._check(ids)
         return self._joined([self._entries[i] or "" for i in ids if self._spells(i)])
 
@@ -295,13 +288,11 @@ def imported_tokenizer(
     marks: Mapping[int, str],
     pieces: Sequence[str | None] | None = None,
 ) -> ImportedTokenizer:
-    """The tokenizer of these parts, and its file.
+    """Build the tokenizer of these parts, and its file.
 
-    sides: {"library": a document of the `tokenizers` library in which no text can spell a special token, "ids": the
-    model's id of each of its own, None where they are the same}; two where targets are cut in another way. vocab_size:
-    rows of the model's embedding. silent: ids that `decode` leaves out. never: ids that no model may write, besides
-    those without a piece. marks: how the tokens that no text can spell are shown, by id, those that stand for text when
-    they are written ("<think>") among them. pieces: of each id, where the sides do not have them all.
+    sides: {"library": a document of the `tokenizers` library without special tokens in texts, "ids": the model's ids,
+    None if equal}; two if targets differ. vocab_size: rows of the embedding. silent: ids that `decode` omits. never:
+    ids that must not be generated. marks: the display of tokens that texts cannot contain. pieces: of all ids.
     """
     own = asdict(specials)
     del own["no_target"]

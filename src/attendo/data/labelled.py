@@ -84,11 +84,9 @@ def read_labelled(
 def count_labels(
     rows: Iterable[LabelledRow], name: str, row_report: RowReport | None = None
 ) -> dict[str, int]:
-    """How many rows each label has, in the order of the labels' names.
+    """Count the rows of each label, sorted by label.
 
-    row_report: that of the rows, where they may come from several files. Raises AttendoError, naming `name`, for fewer
-    than two labels, for a column that can be none of labels since nearly every row has another one, and for a header
-    that was read as a row.
+    Raises AttendoError for fewer than two labels, for a column of nearly unique values, and for a header read as a row.
 
     >>> count_labels([LabelledRow(i, label, "…") for i, label in enumerate("baba", 1)], "f.tsv")
     {'a': 2, 'b': 2}
@@ -156,11 +154,10 @@ class LabelSet:
 
 
 def class_weights(counts: Sequence[int], kind: ClassWeights) -> tuple[float, ...] | None:
-    """What a row of each class counts in the loss: N / (K n_c) for n_c of N rows in K classes; None: all the same.
+    """Return the loss weight of each class: N / (K n_c) for n_c of N rows in K classes; None if all are equal.
 
-    All classes then weigh the same, and all rows together N; so the probabilities that a model learns are those among
-    classes of equal size, which no temperature turns back. "auto": only where the largest class has more than
-    UNBALANCED times the smallest's rows.
+    Weighted classes count equally, so the learned probabilities assume classes of equal size. "auto" weights only if
+    the largest class has more than UNBALANCED times the rows of the smallest.
 
     >>> class_weights([30, 10], "balanced"), class_weights([30, 10], "auto"), class_weights([40, 10], "auto")
     ((0.6666666666666666, 2.0), None, (0.625, 2.5))
@@ -176,10 +173,9 @@ def held_out_texts(
     share: float = 0.01,
     trained: Callable[[int], bool] = lambda key: False,
 ) -> HeldOut:
-    """Which texts are held out for validation, by their hashes, as `held_out` does; `read` is called twice.
+    """Choose validation texts by their hashes, as `held_out` does; `read` is called twice.
 
-    Every class with two or more different new texts is on both sides: where it would not be, one text of it changes
-    over. trained: as there. Raises AttendoError, naming `name`, where nothing can be split off.
+    Every class with two or more different new texts is on both sides. Raises AttendoError if nothing can be split off.
     """
     extremes: dict[str, tuple[int, int]] = {}
 
@@ -219,11 +215,11 @@ Long = Literal["cut", "window"]
 
 @dataclass(frozen=True, kw_only=True)
 class LongTexts:
-    """What becomes of a text of more than `max_tokens` tokens.
+    """How texts of more than `max_tokens` tokens are read.
 
-    long: "cut" keeps max_tokens of it, half from its start and half from its end, where its verdict often stands (as
-    Sun et al. 2019, section 5.3.1). "window" reads all of it through windows of max_tokens tokens that overlap by a
-    quarter or more, whose logits are averaged; in training each epoch sees one window of each text, drawn anew.
+    "cut" keeps half from the start and half from the end (Sun et al. 2019, section 5.3.1). "window" reads windows of
+    max_tokens tokens that overlap by at least a quarter and averages their logits; in training, each epoch draws one
+    window per text.
     """
 
     max_tokens: int = 256

@@ -44,10 +44,10 @@ _WINDOWS = 1  # tells the numbers that choose windows from those that shuffle
 
 @dataclass(frozen=True, eq=False)
 class LabelledDataset(TokenDataset):
-    """A token store of labelled texts as training sees it: each text once an epoch, with its specials.
+    """The training texts of a classifier as token ids, each text once per epoch.
 
-    weights: what a row of each class counts in the loss; None: all the same. token_dropout: the share of input tokens
-    that training replaces by the unknown token, drawn for each epoch and row (Iyyer et al. 2015, "word dropout").
+    weights: the loss weight of each class, or None. token_dropout: the share of input tokens replaced by the unknown
+    token, drawn per epoch and row (Iyyer et al. 2015, "word dropout").
     """
 
     store: LabelledStore
@@ -223,10 +223,7 @@ class LabelledCorpus(RowCorpus[LabelledRow]):
         return counts
 
     def validation(self, most: int) -> tuple[list[LabelledRow], list[LabelledRow]]:
-        """The rows of each evaluation, at most `most` (0: all), and those of the last choice: see `validation_rows`.
-
-        Says how many of their texts are training texts too.
-        """
+        """The rows of each evaluation and of the last choice; prints how many are training texts."""
         if self.data.valid:
             hashes = Counter(source_hash(row.text) for row in self._all_validation())
             known = hashes.keys() & (source_hash(row.text) for row in self.rows())

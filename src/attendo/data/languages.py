@@ -88,9 +88,7 @@ _KIN = (
 
 
 def language_of(texts: Sequence[str]) -> str:
-    """The code of the language that texts are in; "" where they are too few, or it is not clear.
-
-    Dates, numbers, single letters and made-up words are in no language.
+    """The language code of texts, ignoring dates, numbers and names; "" if there are too few or it is unclear.
 
     >>> language_of(["It rains in the north, and the wind blows from the sea."] * 30)
     'en'
@@ -198,9 +196,9 @@ def _in_script(language: str, seen: Seen) -> bool:
 
 
 class Misfit(NamedTuple):
-    """The first side that is not in its language; what: the script or the language that it is in, for people.
+    """The first side that is not in its language, with the script or language found.
 
-    swapped: whether both sides fit once they change places; both: whether neither does as they are.
+    swapped: both sides fit once exchanged. both: neither side fits.
     """
 
     side: str

@@ -28,13 +28,11 @@ def hidden_tokens(
     mask_id: int = MASK_ID,
     text_ids: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Inputs and targets for predicting hidden tokens: `[...]` as the ids; targets are `untouched` where none is asked.
+    """Return inputs and targets for masked language modeling; targets are `untouched` where nothing is predicted.
 
-    Each token that is no special is chosen with probability `share`, one at least if there is any. "mask": a chosen one
-    becomes the mask token (Phuong & Hutter 2022, algorithm 12). "80/10/10": of the chosen, 80 % become it, 10 % a token
-    drawn from the vocabulary, and 10 % stay (Devlin et al. 2019, section 3.1).
-
-    mask_id, text_ids: the mask token, and the ids that are no specials, of a tokenizer that is not attendo's own.
+    Each non-special token is chosen with probability `share`, at least one. "mask" replaces it by the mask token
+    (Phuong & Hutter 2022, algorithm 12). "80/10/10" replaces 80% by it and 10% by a random token, and keeps 10% (Devlin
+    et al. 2019, section 3.1).
 
     >>> ids = np.array([2, 7, 8, 9, 0])
     >>> hidden_tokens(ids, 1.0, "mask", 10, np.random.default_rng(0))

@@ -79,9 +79,9 @@ class PairData:
     def source(
         self, files: Sequence[Path], columns: str | None = None, header: bool | None = None
     ) -> PairSource:
-        """Where other pairs are read from in the run's direction; columns and header as in training unless given.
+        """Return a source of other pairs in the run's direction, with the columns and header of training by default.
 
-        Columns that are given are those of source and target in that direction: `reverse` does not turn them.
+        Given columns are source and target in that direction; `reverse` does not swap them.
         """
         data = replace(
             self,
@@ -103,10 +103,7 @@ class PairData:
         require_code("`target_language`", self.target_language)
 
     def direction_warning(self, seen: tuple[Seen, Seen]) -> tuple[str, bool]:
-        """A line where the training rows are not in their languages, "" where nothing speaks against.
-
-        And whether each side is in the other's language. seen: what the source and the target are in.
-        """
+        """A warning if the training rows are not in their languages, else ""; and whether the sides are swapped."""
         if (found := misfit(self.languages, seen)) is None:
             return "", False
         option = "`source_language`" if found.side == "source" else "`target_language`"
@@ -236,10 +233,7 @@ class PairCorpus(RowCorpus[Pair]):
     def validation(
         self, most: int, tokenizer: Tokenizer | None = None, max_tokens: int = 0
     ) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """The pairs of each evaluation, at most `most`, and those of the last choice: see `validation_rows`.
-
-        max_tokens: pairs with more on a side are left out.
-        """
+        """The pairs of each evaluation and of the last choice, as `validation_rows`, without those above max_tokens."""
 
         def is_long(pair: Pair) -> bool:
             _, source, target = pair

@@ -87,9 +87,9 @@ _SPACE = 32
 
 @dataclass(frozen=True)
 class CodePoints:
-    """A batch of texts as code points laid end to end, each text closed by two line feeds.
+    """A batch of texts as concatenated code points, each text followed by two line feeds.
 
-    `codes` uint32 [chars], `owner` int64 [chars] the text each belongs to, `n_texts` their number.
+    `codes` is uint32 `[chars]`, `owner` int64 `[chars]` the number of the text.
     """
 
     codes: np.ndarray
@@ -106,11 +106,10 @@ def code_points(texts: Sequence[str]) -> CodePoints:
 
 
 def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The script code of each text (uint8 [texts]), its number of letters, and whether it has odd characters.
+    """The script code of each text (uint8 `[texts]`), its number of letters, and whether it has odd characters.
 
-    Kana are Japanese, and Han characters with them where at least a tenth of both are Kana, so Chinese is
-    Han. Odd are control characters anywhere, but for the tabs and line breaks that a quoted field may hold, and
-    zero-width or direction marks in a text that has no letter of a script that needs them, and no emoji.
+    Han characters count as Japanese if at least a tenth of Han and Kana are Kana. Odd are control characters, and
+    zero-width or direction marks in a text without emoji or a script that needs them.
 
     >>> found, letters, odd = scripts_and_controls(code_points(["it rains", "雨が降る", "a\\u200bb"]))
     >>> [SCRIPTS[code] for code in found], letters.tolist(), odd.tolist()
@@ -133,9 +132,7 @@ def scripts_and_controls(points: CodePoints) -> tuple[np.ndarray, np.ndarray, np
 
 
 def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
-    """Whether each text is cut into words by spaces, though its script has none there; bool [texts].
-
-    n_letters: of each text, int64 [texts]. Only a space between two letters of such a script counts.
+    """Whether each text has spaces between words although its script uses none, bool `[texts]`.
 
     >>> texts = ["私 は 学校 に 行く", "雨です。 明日は晴れ", "東京 大阪", "it will rain", "비가 올 것 이다"]
     >>> words_apart(points := code_points(texts), scripts_and_controls(points)[1]).tolist()
@@ -149,10 +146,7 @@ def words_apart(points: CodePoints, n_letters: np.ndarray) -> np.ndarray:
 
 
 def usual_script(counts: np.ndarray) -> tuple[int, float]:
-    """The script most texts of a column are in, with their share; code 0 where the share is too small.
-
-    counts: texts by script code, int64 [scripts].
-    """
+    """The most frequent script of a column with its share; code 0 if the share is too small."""
     counts = counts.copy()
     if counts[JAPANESE] > counts[HAN]:  # a short Japanese text may well hold no Kana
         counts[JAPANESE] += counts[HAN]
@@ -180,9 +174,9 @@ def seen_in(texts: Sequence[str]) -> Seen:
 
 
 def letter_profile(sources: Sequence[str], targets: Sequence[str]) -> np.ndarray:
-    """Weights that tell two columns apart, float64 [65536]: log p(trigram | source) / p(trigram | target).
+    """Weights that distinguish two columns, float64 `[65536]`: log p(trigram | source) / p(trigram | target).
 
-    Groups of three are hashed into 65,536 buckets, with half a count added to each bucket.
+    Trigrams are hashed into 65,536 buckets with half a count added to each.
     """
     counts = []
     for texts in (sources, targets):

@@ -35,10 +35,10 @@ _SHARE_OF_USES = 0.99
 
 
 class Usual(NamedTuple):
-    """What is usual in training pairs.
+    """Typical lengths in the training pairs.
 
-    longest: source tokens; 1 pair in 1,000 has more. fewest: target tokens per source token, of sources of at least 8
-    tokens; 1 pair in 1,000 has fewer. beginnings: capitalized words that begin sources and are nearly never inside.
+    longest: source tokens that 1 pair in 1,000 exceeds. fewest: target tokens per source token that 1 in 1,000 is
+    below, for sources of 8 tokens or more. beginnings: capitalized words that almost only begin sources.
     """
 
     longest: int
@@ -130,9 +130,7 @@ _ABBREVIATIONS, _BEFORE_NUMBERS = frozenset(_TITLES.split()), frozenset(_NUMBERE
 
 @dataclass(frozen=True)
 class Segments:
-    """A text in pieces and what stood around them: `separators` has one more than `pieces`.
-
-    Pieces neither begin nor end with white space; separators are white space or nothing.
+    """A text in pieces without outer white space, and the `separators` around them (one more than pieces).
 
     >>> Segments(("It rains.", "It pours."), ("", "  ", "\\n")).text
     'It rains.  It pours.\\n'
@@ -146,11 +144,10 @@ class Segments:
         return self._between(self.pieces, self.separators)
 
     def joined(self, texts: Sequence[str], spaced: bool | None = None) -> str:
-        """Texts, one for each piece, in the places of the pieces.
+        """Join texts in the places of the pieces, with their separators.
 
-        Separators are kept, with two exceptions: where the pieces are of a script with spaces and the texts are not,
-        plain spaces between texts are left out, and the other way round a space is put where there was nothing.
-        spaced: whether the texts are of a script with spaces; None: their letters tell.
+        Plain spaces are removed or inserted if only one of the two scripts uses spaces. `spaced` states this for the
+        texts; None detects it.
 
         >>> japanese = split_sentences("雨だ。風も強い。")
         >>> japanese.joined(["It rains.", "It is windy."]), japanese.joined(japanese.pieces)

@@ -38,9 +38,7 @@ _BLOCK = 1 << 10  # documents that share one count
 
 
 class RowLengths:
-    """Tokens of rows that stand one after the other: those at `rows`, an array or a slice, as int32.
-
-    offsets: where each row begins, and the end of the last, [rows + 1], perhaps in a file. most: none counts longer.
+    """The lengths in tokens of consecutive rows, as int32, capped at `most`; `offsets` `[rows + 1]` are their borders.
 
     >>> lengths = RowLengths(np.array([0, 3, 3, 10]))
     >>> lengths[:], lengths[np.array([2, 0])], lengths.sum(), lengths.capped(5).sum()
@@ -79,11 +77,9 @@ class RowLengths:
 
 
 class Stretches:
-    """Documents that stand one after the other, cut into stretches of at most `most` tokens; as lengths, theirs.
+    """Consecutive documents cut into the fewest pieces of at most `most` tokens and nearly equal length.
 
-    A document of more is cut into as few as hold it, of equal length up to one token; an empty one gives none. offsets:
-    where each document begins, and the end of the last, [documents + 1], perhaps in a file. One number is held for
-    each 1,024 documents.
+    offsets: the borders of the documents `[documents + 1]`. One number is held in memory per 1,024 documents.
 
     >>> stretches = Stretches(np.array([0, 3, 3, 10]), 4)
     >>> stretches.edges(np.arange(len(stretches))), stretches[:]
@@ -135,10 +131,7 @@ class Stretches:
 
 @dataclass(frozen=True)
 class StoreFacts:
-    """What a store says of itself. key: of what it was made from; content: a SHA-256 over what it holds.
-
-    left_out: numbers of the rows that had too many tokens, the first three, and how many they are.
-    """
+    """The key of a store, the SHA-256 of its content, and the number and first three of overlong rows."""
 
     folder: Path
     key: str
@@ -202,10 +195,7 @@ class _RowStore:
 
 
 class PairStore(_RowStore):
-    """Pairs of token ids, without bos and eos, read from memory-mapped files.
-
-    `source_lengths` and `target_lengths` are those of the rows, in tokens.
-    """
+    """Pairs of token ids without bos and eos, read from memory-mapped files, with their lengths."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -224,10 +214,7 @@ class PairStore(_RowStore):
 
 
 class LabelledStore(_RowStore):
-    """Labeled texts as token ids, without bos and eos, read from memory-mapped files.
-
-    `lengths` are those of the rows, in tokens, `labels` [rows] int32 class ids.
-    """
+    """Labeled texts as token ids without bos and eos, memory-mapped, with lengths and int32 class ids."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -272,10 +259,9 @@ def pair_store(
 def labelled_store(
     rows: Iterable[LabelledRow], row_report: RowReport, labels: LabelSet, tokenizer: Tokenizer, key: str
 ) -> LabelledStore:
-    """The store of this key in the cache; `rows` are read only if it isn't there yet or is damaged.
+    """Return the cached token store of a key; it is built in constant memory if it is missing or damaged.
 
-    key: of `store_key`, with labels.names among its options. row_report: that of the rows. It is built in constant
-    memory. Raises AttendoError for a label that is not in the set, and if the cache can't be written to.
+    Raises AttendoError for an unknown label, and if the cache cannot be written.
     """
 
     def build(new: Path) -> None:
@@ -336,11 +322,7 @@ def _write_rows(
 
 
 def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """The key of a store: a SHA-256 over the files' contents, how they are read, and the tokenizer.
-
-    `options` are JSON values: everything besides the files' contents that decides which pairs are read from
-    them. The files' names and places don't count.
-    """
+    """Return a SHA-256 over the files' contents, the JSON options of reading them, and the tokenizer."""
     parts = {
         "format": _FORMAT,
         "files": [sha256_file(file) for file in files],
@@ -351,10 +333,7 @@ def store_key(files: Sequence[Path], options: Mapping[str, Any], tokenizer: Toke
 
 
 def verified_facts(folder: Path, wanted: int) -> StoreFacts:
-    """The facts in a store's manifest, once its files are found whole and its format the wanted one.
-
-    Raises FileNotFoundError if there is no such folder, DamagedFile if it isn't whole.
-    """
+    """Return the facts in a store's manifest after checking its files. Raises FileNotFoundError or DamagedFile."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such token store")
     facts = verify_manifest(folder)

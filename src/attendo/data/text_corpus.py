@@ -32,10 +32,10 @@ TAIL_SHARE = 0.1
 
 @dataclass(frozen=True)
 class TextSplit:
-    """Which text validates: whole documents or, where there are fewer than 20, the last tenth of each one.
+    """The validation texts: whole documents or, with fewer than 20, the last tenth of each one.
 
-    held: documents by their first chunk, so that those which begin alike fall on one side; None where there are
-    few. lengths: of these few documents, in characters. A tail begins with a line, if one begins in its first half.
+    held: hashes of first chunks, which keep similar beginnings together; None for tails. lengths: those of few
+    documents, in characters.
     """
 
     held: HeldOut | None
@@ -50,10 +50,7 @@ class TextSplit:
 
 
 def split_texts(chunks: Iterable[Chunk], name: str) -> TextSplit:
-    """How to split these documents: at least 20 as `held_out` does with rows, fewer by their tails.
-
-    Raises AttendoError, naming `name`, where nothing can be split off; what reading the chunks raises goes through.
-    """
+    """Split documents: at least 20 as `held_out` splits rows, fewer by their tails. Raises AttendoError on failure."""
     lengths: list[int] = []
     all_read = False
 

@@ -148,11 +148,10 @@ def has_rows(path: Path) -> bool:
 
 
 def standard_library(part: Part) -> TextSource:
-    """The source of the running Python's standard library, each file a document; `valid` is a share of its files.
+    """The source of the running Python's standard library, one document per file, without tests, IDLE and packages.
 
-    Which ones is decided by a hash of each file's path in the library, so a file that stays where it is falls on the
-    same side in every version. Tests, IDLE and installed packages are left out. Raises AttendoError if this Python
-    comes without its source.
+    A hash of each path selects the validation files, so they agree between versions. Raises AttendoError without
+    sources.
     """
     folder = Path(sysconfig.get_paths()["stdlib"])
     chosen = []
@@ -244,9 +243,9 @@ def _chunks(pieces: _Pieces) -> Iterator[Chunk]:
 
 
 def _end_of_chunk(text: str) -> int:
-    """Where the first chunk ends: before the last space in reach, else at the last line, else as far as it may.
+    """The end of the first chunk: before the last space in reach, otherwise at the last line, otherwise at the limit.
 
-    At a line it is where white space begins or ends, as no tokenizer joins what stands on the two sides of that.
+    A line is cut where white space begins or ends, across which no tokenizer joins.
     """
     space = text.rfind(" ", 1, _CHUNK)
     if space > 0:

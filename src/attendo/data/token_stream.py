@@ -33,10 +33,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Document:
-    """One document: its ids, without bos and eos, and how many characters and UTF-8 bytes they spell.
-
-    ended: it ends here; False for the beginning of a longer one, of which eos is not to be predicted.
-    """
+    """A document: its ids without bos and eos, and their characters and bytes; `ended` is False for a truncated one."""
 
     ids: NDArray[Any]
     n_characters: int
@@ -51,7 +48,7 @@ class Document:
     def beginning(self, n_tokens: int, tokenizer: Tokenizer) -> "Document":
         """The first tokens of a longer document, without its end.
 
-        Characters and bytes are those of their text; of a character cut apart, its bytes alone are left out.
+        Characters and bytes are those of their text; the bytes of a split character are not counted.
         """
         if n_tokens >= self.n_targets:
             return self
@@ -208,9 +205,9 @@ class TokenStream:
 def token_stream(
     chunks: Iterable[Chunk], tokenizer: Tokenizer, key: str, cache: Path | None = None
 ) -> TokenStream:
-    """The stream of this key in the cache; `chunks` are read only if it isn't there yet or is damaged.
+    """Return the cached stream of a key; it is built in constant memory if it is missing or damaged.
 
-    It is built in constant memory. Raises AttendoError if the cache can't be written to.
+    Raises AttendoError if the cache cannot be written.
     """
     folder = (cache or cache_folder()) / f"texts-{key}"
     return opened_or_built(folder, TokenStream.open, lambda new: _build(new, chunks, tokenizer, key))
@@ -288,10 +285,9 @@ def _counts(values: list[int]) -> Counts:
 
 @dataclass(frozen=True)
 class WindowEdges:
-    """Where the windows of an epoch begin, and where the last one ends: ascending, from 0 to `n_positions`.
+    """The borders of an epoch's windows, ascending from 0 to `n_positions`, computed on access.
 
-    Each position lies in one window. The first window is 1 to `context` long, `first`; those behind it are full, but
-    for the last, which takes what is left. None of it is held.
+    The first window has 1 to `context` positions (`first`), the last one has the rest, and all others are full.
 
     >>> WindowEdges(20, 6, 3)(np.arange(5)), WindowEdges(20, 6, 4)(np.arange(5))
     (array([ 0,  3,  9, 15, 20]), array([ 0,  4, 10, 16, 20]))
@@ -363,11 +359,10 @@ def require_window(stream: TokenStream, context: int, name: str) -> None:
 def window_batch(
     stream: TokenStream, starts: Rows, ends: Rows, ids: Rows, specials: SpecialTokens = OWN
 ) -> Batch:
-    """The windows from position `starts[i]` to `ends[i]` of a stream as a batch; shorter ones are padded behind.
+    """Return the windows between positions `starts[i]` and `ends[i]` as a batch, padded at the end.
 
-    Inputs: token_ids [windows context] and, only where some window holds more than one document, segments in the
-    same shape, the number of the document counted from the window's first. As a position sees none behind it,
-    padding needs no mask.
+    Inputs: token_ids `[windows context]` and, only if a window has several documents, their numbers (segments).
+    Causality makes a padding mask unnecessary.
     """
     positions = starts[:, None] + np.arange(int((ends - starts).max()))
     real = positions < ends[:, None]

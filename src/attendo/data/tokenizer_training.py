@@ -165,11 +165,7 @@ def _pieces(texts: Iterable[str], config: TokenizerConfig) -> dict[str, Any]:
 
 
 def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[str]:
-    """The characters that get pieces of their own, the most frequent first; bytes spell the others.
-
-    Left out without loss: the space and its mark, and ASCII control characters, which are one byte piece
-    anyway.
-    """
+    """The characters with pieces of their own, most frequent first; bytes spell all others."""
     found = [(c, n) for c, n in _by_count(counts) if c not in (" ", MARK, "\x7f") and c >= " "]
     goal = config.character_coverage * sum(n for _, n in found)
     kept = covered = 0
@@ -185,9 +181,9 @@ def _alphabet(counts: Counter[str], config: TokenizerConfig, size: int) -> list[
 
 
 def _only(alphabet: list[str], lines: Iterable[str]) -> Iterator[str]:
-    """The lines as the trainers should see them: a space for every character outside the alphabet.
+    """The lines for the trainers: a space for every character outside the alphabet, and within long runs without one.
 
-    Longer stretches without a space get one, as the time to learn BPE grows with the square of a word.
+    The time of BPE training is quadratic in the length of a word.
     """
     other = re.compile(f"[^{re.escape(''.join(alphabet))} ]")
     stretch = re.compile(f"[^ ]{{{_STRETCH}}}")

@@ -61,10 +61,10 @@ _UNCASED = "|".join(
 
 
 def tokenizer_document(kind: Kind, model: dict[str, Any]) -> dict[str, Any]:
-    """The tokenizer file, as JSON values, of a model of the `tokenizers` library: how texts are cut and joined.
+    """The tokenizer file, as JSON values, of a model of the `tokenizers` library.
 
-    Nothing is normalized but for `uncased`; the `Prepend` puts the mark of a space before the first word, always, which
-    makes `Metaspace` exact where its own prepending is not (it takes "a" and " a" for the same text).
+    Only `uncased` normalizes. `Prepend` always marks the first word, which makes `Metaspace` reversible ("a" and " a"
+    differ).
     """
     fuse = {"type": "Fuse"}
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -394,11 +394,9 @@ class LearnedTokenizer(Tokenizer):
         return self._encode(well_formed(text), self._library)
 
     def encode_on(self, text: str) -> list[int]:
-        """The ids of a text that goes on from one before it, so that no space stands before its first word.
+        """The ids of a text that continues another; no space is put before its first word.
 
-        `decode(encode(a) + encode_on(b)) == a + b` for an a that is not empty; with `word`, where b starts with
-        a space. The ids are those of the whole, `encode(a + b)`, where b starts with a space, and with
-        `character` and `byte` always.
+        `decode(encode(a) + encode_on(b)) == a + b` for a non-empty a; with `word`, if b starts with a space.
         """
         return self._encode(well_formed(text), self._inner)
 
@@ -413,10 +411,9 @@ class LearnedTokenizer(Tokenizer):
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text that `encode` gave these ids for; pad, bos and eos are left out, wherever they are.
+        """The text of ids, without pad, bos and eos. Raises AttendoError for an id out of range.
 
-        Ids that no text has come from a model: bytes that are no UTF-8 become U+FFFD; `unk_id` is the word
-        `<unk>` for a word tokenizer and nothing for the others. Raises AttendoError for an id out of range.
+        Invalid UTF-8, which only a model generates, becomes U+FFFD; `unk_id` is `<unk>` for a word tokenizer.
         """
         self._check(ids)
         data = b"".join([self._bytes[i] for i in ids])

@@ -25,10 +25,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Lattice:
-    """All ways to cut the words into candidate pieces: one node between any two characters, an edge per piece.
+    """All segmentations of words into candidate pieces: a node between any two characters, an edge per piece.
 
-    `start`, `end`, `piece`, `place` [edges], sorted by `place`, the end's distance from its word's first
-    node; `first`, `last` [words] nodes and `counts` [words].
+    `start`, `end`, `piece`, `place` `[edges]` are sorted by `place`, the end's distance from the word's first node;
+    `first`, `last` `[words]` are nodes, `counts` `[words]`.
     """
 
     start: Ints
@@ -65,11 +65,10 @@ class Lattice:
 
 
 def train_unigram(counts: Mapping[str, int], size: int) -> dict[str, float]:
-    """At most `size` pieces and their log-probabilities: every character of the words, and the best longer ones.
+    """Return at most `size` pieces with log-probabilities: all characters and the best longer pieces.
 
-    Expectation-maximization, twice a round; then the quarter of the candidates goes whose loss would lower
-    the likelihood least, each being replaced by the best way to spell it with the others. Which of two equal
-    ones goes is decided by length and code points.
+    Each round runs expectation-maximization twice, then drops the quarter of candidates whose loss lowers the
+    likelihood least. Ties are broken by length and code points.
     """
     words = _words(counts)
     lattice, pieces, probabilities = _candidates(words, max(_SEEDS, 4 * size))
@@ -114,10 +113,10 @@ def _words(counts: Mapping[str, int]) -> dict[str, int]:
 
 
 def _candidates(words: Mapping[str, int], most: int) -> tuple[Lattice, list[str], Floats]:
-    """All characters and the `most` most telling substrings that occur twice: lattice, pieces, first guess.
+    """All characters and the `most` best repeated substrings, as lattice, pieces and first guess.
 
-    A substring's first score is its count times its length, as in SentencePiece. Substrings are found length
-    by length: one of n characters is a frequent one of n-1 and a character more.
+    A substring's first score is its count times its length, as in SentencePiece. Frequent substrings are extended one
+    character at a time.
     """
     text = "".join(words)
     lengths = np.array([len(word) for word in words])

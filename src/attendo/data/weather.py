@@ -46,9 +46,7 @@ def next_state(previous: int | None, rng: np.random.Generator) -> int:
 
 
 def generate(n: int, rng: np.random.Generator, start: int | None = None) -> Int[np.ndarray, " n"]:
-    """`n` successive states as indices into STATES; the first follows `start`, or INITIAL without it.
-
-    The numbers drawn are those of `rng.choice(3, p=row)` in a loop. ValueError: n < 0, or no such `start`.
+    """Draw `n` successive states as indices into STATES, after `start` or from INITIAL.
 
     >>> rng = np.random.Generator(np.random.PCG64(11111))
     >>> " ".join(STATES[state][0].upper() for state in generate(20, rng))

@@ -29,10 +29,10 @@ from attendo.nn.cache import DecoderCache
 
 
 def mean_log_probs(logits: Sequence[Float[Tensor, "*batch vocab"]]) -> Float[Tensor, "*batch vocab"]:
-    """log (1/n) Σ softmax(logits_i): the logarithm of the mean of the models' probabilities, in double precision.
+    """log (1/n) Σ softmax(logits_i): the logarithm of the models' mean probabilities, in double precision.
 
-    Not the mean of the logarithms: a token that one model rules out stays possible. A row whose logits are all -inf
-    allows nothing, and adds nothing. Raises ValueError for models of different vocabularies.
+    A token that one model excludes stays possible. A row with all logits -inf adds nothing. Raises ValueError for
+    different vocabularies.
 
     >>> sure, unsure = torch.tensor([0.9, 0.1]).log(), torch.tensor([0.5, 0.5]).log()
     >>> mean_log_probs([sure, unsure]).exp()
@@ -109,10 +109,10 @@ def mean_attending(steps: Sequence[AttendingStep]) -> AttendingStep:
 
 @dataclass(frozen=True)
 class DecoderBackend:
-    """What is asked of a decoder that stands alone: `start` of so many rows and so much capacity, and `step`.
+    """The functions of a decoder-only model that generation calls.
 
-    step: from the next ids `[rows, n]` of every row to the logits `[rows, vocab]` after the last of them. max_len: the
-    most tokens that it reads. why, changed: as in `SearchBackend`.
+    step: maps the next ids `[rows, n]` to the logits `[rows, vocab]` after the last. max_len: the maximum number of
+    tokens. why, changed: as in `SearchBackend`.
     """
 
     start: Callable[[int, int], Any]

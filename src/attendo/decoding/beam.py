@@ -47,14 +47,10 @@ def best_tokens(
     constrain: Callable[[Tensor], None] | None = None,
     out: Float[Tensor, "rows vocab"] | None = None,
 ) -> tuple[Int[np.ndarray, "rows k"], Float[np.ndarray, "rows k"]]:
-    """The `k` most probable next tokens of each row, in order, and their log-probabilities.
+    """Return the `k` most probable next tokens of each row in order, and their log-probabilities.
 
-    Equal values are ordered by token id, also where the cut between the k-th and the next falls among
-    them. `banned_ids` lists ids that get log-probability -inf after normalization: a hypothesis has the
-    probability the model gives it, whether or not some ids are banned. `constrain` may set further
-    log-probabilities to -inf, in place. `out`, of `log_prob_type`, takes all log-probabilities, so that a
-    search need not allocate them at every step. Fewer columns if the vocabulary is smaller than `k`.
-    Raises AttendoError on NaN.
+    Ties are broken by token id. `banned_ids` and `constrain` set log-probabilities to -inf after normalization. `out`,
+    of `log_prob_type`, is a reused buffer for all log-probabilities. Raises AttendoError on NaN.
 
     >>> best_tokens(torch.zeros(1, 4), 2, banned_ids=(0,))[0]
     array([[1, 2]])
@@ -112,11 +108,10 @@ _LEAST = float(np.finfo(np.float64).tiny)
 def coverage_penalty(
     attended: Float[np.ndarray, "*texts src_len"], beta: float
 ) -> Float[np.ndarray, "*texts"]:
-    """cp(X; Y) = β Σᵢ log(min(Σⱼ pᵢⱼ, 1)), Wu et al. 2016 (GNMT), eq. 14; added to the score of a text.
+    """cp(X; Y) = β Σᵢ log(min(Σⱼ pᵢⱼ, 1)), added to the score of a text (Wu et al. 2016, GNMT, eq. 14).
 
-    `attended` is Σⱼ pᵢⱼ, the attention that source position i got over all target tokens j, the end token included.
-    The penalty is never above 0. A position that got nothing at all counts as the smallest normal number, not as
-    log 0: texts that leave out a word can still be compared.
+    `attended` is Σⱼ pᵢⱼ over all target tokens j including the end. A position without attention counts as the smallest
+    normal number, which avoids log 0.
 
     >>> coverage_penalty(np.array([[1.0, 2.0], [0.5, 2.5]]), beta=2.0).round(4).tolist()
     [0.0, -1.3863]
@@ -148,12 +143,10 @@ def best_possible_score(
     alpha: float,
     kind: LengthNorm = "gnmt",
 ) -> Float[np.ndarray, " sources"]:
-    """The best score that any continuation of a text of this log-probability can still reach.
+    """The best score that any continuation of a text with this log-probability can reach.
 
-    Log-probabilities only fall and the norm is monotone in length, so the bound lies at the next length (alpha < 0) or
-    at the limit (alpha > 0), with nothing more lost on the way. It holds under every option: a coverage penalty is at
-    most 0, and constraints, prefixes and groups only take continuations away; none raises a score. It is raised by
-    1e-12 of itself, more than the rounding of a sum of log-probabilities can make up.
+    Log-probabilities only fall and the norm is monotone in length, so the bound is reached at the next length (alpha <
+    0) or at the limit (alpha > 0). No other option raises a score. A margin of 1e-12 covers rounding.
     """
     at_once = length_norm(lengths + 1, alpha, kind)
     at_the_limit = length_norm(limits, alpha, kind)
@@ -166,25 +159,16 @@ _PER_SOURCE = (
 
 
 class BeamSearch:
-    """A batch of sources being searched; `advance` takes one step and returns the sources that are done.
+    """A batch of sources in a beam search; `advance` takes one step and returns the finished sources.
 
-    At every step the candidates of a source (its rows times the vocabulary) are ranked by log-probability,
-    then by lower token id, then by lower beam. A source has `beam` places: a finished hypothesis keeps one, the
-    best candidates take the others. Those that end the text are finished, the others go on, so a likely text
-    is never crowded out by unlikely ones that happen to end sooner. A source is done when all its places are
-    finished, when it reaches its limit, when no token can follow, or before that when no row can still beat the
-    `n_best`-th finished one (`best_possible_score`), so that stopping then changes nothing. Finished hypotheses
-    are returned by falling score, and at the limit unfinished ones after them where fewer than `n_best` have
-    finished.
+    In every step the candidates of a source (its rows times the vocabulary) are ranked by log-probability, then token
+    id, then beam. A source has `beam` slots. A finished hypothesis keeps its slot, so it cannot crowd out likely longer
+    texts. A source is done when all slots are finished, at its length limit, when no token can follow, or when no row
+    can still beat the `n_best`-th finished one (`best_possible_score`). Finished hypotheses are returned by score,
+    followed at the limit by unfinished ones if fewer than `n_best` have finished.
 
-    refill: a finished hypothesis leaves its place to the next best candidate instead, `beam` finished ones end the
-    search of a source, and at the limit unfinished ones rank among them.
-
-    With groups, each has its own rows and places, and all this is said of a group; the groups rank one after the
-    other. A text that several groups find is returned once.
-
-    prefixes: the first tokens of each source's text. attending: takes the place of `step` for the coverage penalty,
-    and is not called without it. recorder: is told every candidate kept. top_k_fn: finds a row's best tokens.
+    refill: a finished hypothesis frees its slot, `beam` finished ones end the search, and unfinished ones compete at
+    the limit. Groups have rows and slots of their own, and rank one after another; duplicates are returned once.
     """
 
     def __init__(
@@ -246,10 +230,10 @@ class BeamSearch:
         )
 
     def join(self, cache: Cache, limits: list[int], prefixes: TokenRows | None = None) -> list[int]:
-        """Take in more sources, with their cache of fresh rows, while others are searched; return their numbers.
+        """Add sources, with a cache of fresh rows, during the search; return their numbers.
 
-        What is found of a source does not depend on it. Not for a search that is traced or looks at attention.
-        Raises AttendoError as the constructor does.
+        Results do not depend on the other sources. Not available with traces or a coverage penalty. Raises AttendoError
+        as the constructor.
         """
         _check(limits, self.config, self.attending is not None)
         assert self.recorder is None and self.attending is None
@@ -322,9 +306,7 @@ class BeamSearch:
         self._drop(given_up, np.tile(self._beams, (len(self.sources), 1)))
 
     def _next_tokens(self) -> tuple[Int[np.ndarray, "sources beam k"], Float[np.ndarray, "sources beam k"]]:
-        """Step all rows; the candidates of each. So many that the best of a group are among them in any case:
-        the other groups, which rank before it, can set back at most one of a row's tokens for each of their rows.
-        """
+        """Step all rows and return enough candidates for every group, given that earlier groups take some."""
         last = self.tokens[self._numbers, :, self.lengths].reshape(-1, 1)
         fed = torch.from_numpy(last).to(self.device)
         if self.attending is None:
@@ -351,10 +333,10 @@ class BeamSearch:
     def _choose(
         self, group: int, row_tokens: np.ndarray, row_log_probs: np.ndarray, taken: np.ndarray
     ) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-        """Give the places of a group to its best candidates, and finish those that end.
+        """Fill the slots of a group with its best candidates, and finish those that end.
 
-        Returns the tokens, their log-probabilities, parents and the log-probabilities of the texts that go on in the
-        group's rows, and `taken` (the tokens of earlier groups, -1 for none) with this group's.
+        Returns tokens, log-probabilities, parents and the log-probabilities of the continued texts, and the tokens
+        `taken` by groups so far (-1: none).
         """
         size = self.config.beam // self.config.beam_groups
         rows = slice(group * size, (group + 1) * size)
@@ -503,10 +485,9 @@ def advance_rows(
     parents: Int[np.ndarray, "sources beam"],
     device: torch.device,
 ) -> None:
-    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources that are not in `kept`.
+    """Let beam `b` of source `s` continue beam `parents[s, b]`, and drop the sources not in `kept`.
 
-    At most one call to the cache, and none where nothing would change: a copy of a cache costs more than
-    the arithmetic of a step on a small model.
+    The cache is called at most once, because copying it costs more than a step of a small model.
     """
     n_sources, beam = parents.shape
     rows = torch.from_numpy((kept[:, None] * beam + parents[kept]).reshape(-1)).to(device)
@@ -538,10 +519,8 @@ def beam_search(
     device: torch.device | str = "cpu",
     **options: Any,
 ) -> list[list[Hypothesis]]:
-    """The `n_best` hypotheses of each source of a batch, best first; how they are found: `BeamSearch`.
+    """Return the `n_best` hypotheses of each source, best first, by `BeamSearch` with its `options`.
 
-    `cache` holds `len(limits) * config.beam` fresh rows; `limits` the largest number of tokens of each source's text,
-    the end token included. A list is shorter than `n_best` only where fewer texts exist, or where groups have found the
-    same ones. options: `prefixes`, `attending`, `recorder` and `top_k_fn` of `BeamSearch`.
+    `cache` has `len(limits) * config.beam` fresh rows; `limits` are maximum lengths including the end token.
     """
     return BeamSearch(step, cache, limits, config, special_ids, torch.device(device), **options).to_end()

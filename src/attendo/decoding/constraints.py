@@ -13,9 +13,7 @@ from attendo.errors import AttendoError
 def repeating_tokens(
     tokens: Int[np.ndarray, "rows capacity"], lengths: Int[np.ndarray, " rows"], n: int
 ) -> tuple[Int[np.ndarray, " bans"], Int[np.ndarray, " bans"]]:
-    """The (row, token) pairs whose token would end an n-gram that the row has already.
-
-    Row r is its first `lengths[r]` tokens.
+    """The (row, token) pairs whose token would repeat an n-gram of the row's first `lengths[r]` tokens.
 
     >>> rows, banned = repeating_tokens(np.array([[5, 6, 5, 6, 7], [5, 6, 7, 5, 6]]), np.array([3, 5]), n=2)
     >>> rows.tolist(), banned.tolist()  # 5 6 5: not 6 again; 5 6 7 5 6: not 7
@@ -34,14 +32,11 @@ def repeating_tokens(
 
 
 class Constraints:
-    """The constraints of a batch of sources, source by source.
+    """The constraints of a batch of sources: prefix, `min_length` with the end token, and no repeated n-gram.
 
-    A text starts with the source's prefix, has at least `min_length` tokens, the end token included, and no n-gram of
-    `no_repeat` tokens twice (0: any). A prefix stands as it is, whatever it repeats; n-grams of it count for what
-    follows. Where the limit is below the minimum, the limit holds: a text may end there. What is forbidden gets
-    log-probability -inf after normalization, so that a text has the probability the model gives it.
-
-    Raises AttendoError for a prefix that does not fit its limit or holds an id that no text has.
+    A prefix is never rejected for repetition, but its n-grams count. A limit below the minimum takes precedence.
+    Forbidden tokens get log-probability -inf after normalization. Raises AttendoError for a prefix that exceeds its
+    limit or has a special id.
     """
 
     def __init__(

@@ -27,9 +27,7 @@ Product = Callable[[Tensor], Tensor]
 
 
 def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"], Float[Tensor, "rows 1"]]:
-    """(round(x / s), s): each row as whole numbers from -127 to 127 and its own scale s = max|x| / 127.
-
-    The scale of a row is its own, so what else is in a batch changes nothing. A row of zeros stays one.
+    """(round(x / s), s): each row as integers from -127 to 127 with its own scale s = max|x| / 127.
 
     >>> numbers, scale = quantized(torch.tensor([[0.5, -1.27, 0.0], [0.0, 0.0, 0.0]]))
     >>> numbers.tolist(), round(float(scale[0]), 6)
@@ -40,10 +38,9 @@ def quantized(x: Float[Tensor, "rows width"]) -> tuple[Int8[Tensor, "rows width"
 
 
 class Int8Linear(nn.Module):
-    """x Wᵀ + b with W and x in 8 bits: an exact product of whole numbers, times the scales of its row and column.
+    """x Wᵀ + b with W and x in 8 bits: an exact integer product times one scale per row of x and per output.
 
-    W has a scale for each output, x one for each row (`quantized`). The parameters are copied. Raises ValueError for
-    a width of 1, at which torch's product of whole numbers is wrong (2.13).
+    The parameters are copied. Raises ValueError for a width of 1, for which torch's integer product is wrong (2.13).
 
     >>> plain = nn.Linear(64, 32)
     >>> x = torch.randn(3, 64)
@@ -80,10 +77,7 @@ class Int8Linear(nn.Module):
 
 
 class FastLinear(nn.Module):
-    """x Wᵀ + b in float32, W laid out anew for few rows and for many when such come first; no gradient.
-
-    The layouts are the same on every run, so that a search is, too. The parameters are shared.
-    """
+    """x Wᵀ + b in float32 with W rearranged for few and for many rows; shared parameters, no gradient."""
 
     def __init__(self, plain: nn.Linear):
         super().__init__()
@@ -136,10 +130,9 @@ def has_blocks() -> bool:
 
 @torch.inference_mode()
 def prepared(model: ModelT, *, int8: bool = False) -> ModelT:
-    """The model with its linear layers laid out for this CPU, or in 8 bits; the model itself stays as it is.
+    """Return the model with linear layers rearranged for this CPU, or in 8 bits; the original is unchanged.
 
-    For inference: in evaluation mode, and what changes in the model's weights later does not show. All other
-    parameters are shared. On another device, and in another format than float32, layers stay as they are.
+    For inference only: later changes of the weights have no effect. Other devices and formats keep their layers.
     """
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
     ready = copy.deepcopy(model, shared).eval()

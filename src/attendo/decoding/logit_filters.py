@@ -66,10 +66,9 @@ class SamplingConfig:
 def penalized(
     logits: Float[Tensor, "rows vocab"], seen: Bool[Tensor, "rows vocab"], penalty: float
 ) -> Float[Tensor, "rows vocab"]:
-    """Seen tokens made less probable by a penalty θ above 1: x/θ if x > 0, x·θ if x < 0. Others stay.
+    """Lower the logits of seen tokens by a penalty θ > 1: x/θ if x > 0, x·θ if x < 0.
 
-    Keskar et al. 2019 (CTRL), section 4.1, divide every seen logit, which would make one below 0 more probable;
-    multiplying it keeps the intent.
+    Keskar et al. 2019 (CTRL), section 4.1, always divide, which would raise negative logits.
 
     >>> penalized(torch.tensor([[2.0, -2.0, 2.0]]), torch.tensor([[True, True, False]]), 2.0)
     tensor([[ 1., -4.,  2.]])
@@ -78,9 +77,9 @@ def penalized(
 
 
 def tempered(logits: Float[Tensor, "rows vocab"], temperature: float) -> Float[Tensor, "rows vocab"]:
-    """(x - max x) / τ: softmax(x/τ) is p^(1/τ), normalized. Ackley et al. 1985.
+    """(x - max x) / τ: softmax(x/τ) is p^(1/τ), normalized (Ackley et al. 1985).
 
-    Its limit at τ = 0 allows the most probable token alone, the one of the lowest id among equals.
+    At τ = 0 only the most probable token remains, the lowest id in a tie.
 
     >>> tempered(torch.tensor([[0.0, 2.0, 2.0]]), 0.5)
     tensor([[-4.,  0.,  0.]])
@@ -107,9 +106,7 @@ def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vo
 
 
 def top_p(logits: Float[Tensor, "rows vocab"], p: float) -> Float[Tensor, "rows vocab"]:
-    """The nucleus: the fewest tokens, most probable first, whose probabilities sum to p or more; others get -inf.
-
-    Equals go by lower id. Holtzman et al. 2020, section 3.1. With p = 1 all stay.
+    """Keep the fewest tokens whose probabilities sum to p or more (Holtzman et al. 2020, section 3.1); others get -inf.
 
     >>> top_p(torch.tensor([[0.1, 0.6, 0.3]]).log(), 0.7).exp()
     tensor([[0.0000, 0.6000, 0.3000]])
@@ -144,9 +141,7 @@ def _falling(logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]
 
 
 def min_p(logits: Float[Tensor, "rows vocab"], share: float) -> Float[Tensor, "rows vocab"]:
-    """The tokens at least `share` times as probable as the most probable one; others get -inf.
-
-    Nguyen et al. 2024. With share = 0 all stay.
+    """Keep tokens at least `share` times as probable as the most probable one (Nguyen et al. 2024); others get -inf.
 
     >>> min_p(torch.tensor([[0.6, 0.1, 0.3]]).log(), 0.4).exp()
     tensor([[0.6000, 0.0000, 0.3000]])
@@ -174,9 +169,7 @@ def allowed(
     config: SamplingConfig,
     seen: Bool[Tensor, "rows vocab"] | None = None,
 ) -> Float[Tensor, "rows vocab"]:
-    """The logits that are drawn from: penalty, temperature, top-k, top-p, min-p, in this order.
-
-    seen: the tokens that the penalty is for. At least one token stays. A step that does nothing costs nothing.
+    """Apply penalty (for the tokens `seen`), temperature, top-k, top-p and min-p in this order; a token always remains.
 
     >>> allowed(torch.tensor([[0.5, 0.3, 0.2]]).log(), SamplingConfig(top_k=2)).softmax(-1)
     tensor([[0.6250, 0.3750, 0.0000]])

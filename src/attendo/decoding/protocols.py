@@ -67,10 +67,7 @@ class Hypothesis:
 
 
 def join_rows(cache: Any, other: Any) -> None:
-    """Take the rows and sources of `other`, of the same model, into `cache`, behind its own.
-
-    A cache of a kind of its own has a method `join`; a model's own `DecoderCache` is joined here. A cache without rows
-    becomes the other.
+    """Append the rows and sources of `other`, of the same model, to `cache`, by its method `join` if it has one.
 
     >>> memory = torch.zeros(1, 2, 5, 4)
     >>> cache, other = (

@@ -36,11 +36,10 @@ _FACTORS = ((30, _signed(0xBF58476D1CE4E5B9)), (27, _signed(0x94D049BB133111EB))
 
 
 def splitmix64(seed: Int[Tensor, "*shape"], index: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
-    """Output number `index`, from 0, of the SplitMix64 generator with this seed: 64 bits as int64.
+    """Output number `index`, from 0, of the SplitMix64 generator with this seed, as int64, on every machine.
 
-    mix(seed + (index + 1)·γ) with γ = 2⁶⁴/φ, all modulo 2⁶⁴; seed and index are broadcast. Steele, Lea & Flood 2014,
-    "Fast splittable pseudorandom number generators", section 5, with Stafford's variant 13 of the mixing function, as
-    in Java and in Vigna's C code. The same bits on every machine and device.
+    mix(seed + (index + 1)·γ) with γ = 2⁶⁴/φ, modulo 2⁶⁴ (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
+    generators", section 5, with Stafford's mixing variant 13, as in Java and in Vigna's C code).
 
     >>> splitmix64(torch.tensor(1234567), torch.arange(2))
     tensor([6457827717110365317, 3203168211198807973])
@@ -58,10 +57,9 @@ def _shifted(bits: Tensor, n: int, out: Tensor) -> Tensor:
 
 
 def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The seed of a step of a text: the first output of the text's seed is the seed of all its steps.
+    """The seed of a step: an output of the text's step generator, whose seed is the text seed's first output.
 
-    Token `i` then has output `i` of the step's seed. Each of the three is SplitMix64, so that neighboring seeds, steps
-    and tokens have nothing in common.
+    Token `i` then has output `i` of the step's seed, so neighboring seeds, steps and tokens are independent.
 
     >>> step_seeds(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([-5137267319001854395, -6461814455296669442,  4918744596714539366])
@@ -70,10 +68,9 @@ def step_seeds(seeds: Int[Tensor, " rows"], steps: Int[Tensor, " rows"]) -> Int[
 
 
 def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """A number strictly between 0 and 1 for each token of a step, float64; the two are broadcast.
+    """A float64 in (0, 1) for each token of a step: (n + 1/2) / 2⁵² with n the upper 52 bits of the token's output.
 
-    (n + 1/2) / 2⁵² with n the upper 52 bits of the token's output: every value is exact and as likely as the others,
-    and the values lie symmetrically about 1/2, the outer ones 2⁻⁵³ away from 0 and 1. The same on every machine.
+    Every value is exact, equally likely, and symmetric about 1/2; equal on every machine.
 
     >>> uniform(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.6094, 0.4092, 0.9967], dtype=torch.float64)
@@ -83,10 +80,9 @@ def uniform(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) 
 
 
 def gumbel(step_seed: Int[Tensor, "*shape"], token_ids: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """-ln(-ln u) of `uniform`: standard Gumbel noise, float64, between -3.7 and 36.8; the two are broadcast.
+    """-ln(-ln u) of `uniform`: standard Gumbel noise, float64, between -3.7 and 36.8.
 
-    The token with the largest ln p + g is a draw from p, which need not be normalized: P(argmax = i) = pᵢ (Gumbel 1954;
-    Maddison, Tarlow & Minka 2014, section 2). The same on every machine but for how its ln rounds the last bit.
+    The argmax of ln p + g is a draw from p: P(argmax = i) = pᵢ (Gumbel 1954; Maddison, Tarlow & Minka 2014, section 2).
 
     >>> gumbel(step_seeds(torch.tensor([7]), torch.tensor([0])), torch.arange(3))
     tensor([0.7026, 0.1125, 5.7235], dtype=torch.float64)
@@ -98,10 +94,9 @@ _CHUNK = 2**17  # so many numbers stay in a processor's cache
 
 
 def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """The token in whose stretch of [0, 1) the uniform number lies: the inverse of the cumulative distribution.
+    """Return the token by the inverse cumulative distribution of softmax(logits), for external random numbers.
 
-    One stretch a token, softmax(logits) long, in the order of the ids; a token of probability 0 has none. For
-    random numbers of one's own; texts are drawn by `gumbel_max`.
+    Token intervals are in the order of ids; a token of probability 0 is never drawn.
 
     >>> drawn(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(3, 3), torch.tensor([0.1, 0.25, 0.9]))
     tensor([0, 2, 2])
@@ -113,10 +108,9 @@ def drawn(logits: Float[Tensor, "rows vocab"], uniform: Float[Tensor, " rows"]) 
 
 
 def gumbel_max(logits: Float[Tensor, "rows vocab"], seeds: Int[Tensor, " rows"]) -> Int[Tensor, " rows"]:
-    """argmaxᵢ (xᵢ + gᵢ) with the noise g of these `step_seeds`: a draw from softmax(x). Of equals the lowest id.
+    """argmaxᵢ (xᵢ + gᵢ) with the noise g of `step_seeds`: a draw from softmax(x); the lowest id wins a tie.
 
-    Each token has its own noise, so a filter that takes others away does not change which of the rest wins. A token
-    of logit -inf is never drawn; of a row of them, 0.
+    Each token has its own noise, so a filter does not change which of the remaining tokens wins.
 
     >>> gumbel_max(torch.tensor([[0.25, 0.0, 0.75]]).log().expand(5, 3), torch.arange(5))
     tensor([0, 2, 2, 2, 2])
@@ -159,10 +153,10 @@ class _Row:
 
 
 class Sampler:
-    """Draws the next token of each row by the row's own settings and seed, whatever rows are beside it.
+    """Draws the next token of each row by the row's own config and seed, independently of other rows.
 
-    prompts: the ids that each row starts with, which the repetition penalty counts as seen. configs: one a row; a seed
-    of None becomes a fresh one. banned_ids: ids that are not drawn.
+    prompts: the ids that the repetition penalty counts as seen. configs: one per row; a seed of None becomes a fresh
+    one.
 
     >>> sampler = Sampler([[2], [2]], [SamplingConfig(seed=1), SamplingConfig(temperature=0.0)])
     >>> [token.token_id for token in sampler.draw(torch.tensor([[0.0, 2.0, 1.0], [0.0, 2.0, 1.0]]))]
@@ -180,11 +174,7 @@ class Sampler:
     def join(
         self, prompts: TokenRows, configs: Sequence[SamplingConfig], n_drawn: Sequence[int] | None = None
     ) -> None:
-        """Takes in more rows behind those it has.
-
-        n_drawn: for rows taken up in their middle, how many tokens of each were drawn before, which its prompt then
-        ends with; else none.
-        """
+        """Append rows; `n_drawn` counts the tokens already drawn of a row that is continued, which end its prompt."""
         counts = [0] * len(prompts) if n_drawn is None else n_drawn
         for prompt, config, count in zip(prompts, configs, counts, strict=True):
             seed = fresh_seed() if config.seed is None else config.seed
@@ -277,10 +267,9 @@ def fresh_seed() -> int:
 
 
 def configs_of_lines(config: SamplingConfig, first: int, n: int) -> list[SamplingConfig]:
-    """One config for each of `n` lines of a file, from line number `first`; each with a seed of its own.
+    """Return one config with its own seed for each of `n` lines, from line number `first`.
 
-    It is a function of the config's seed (0 if it has none) and the line's number, so that a file can be gone on with
-    anywhere: 53 bits of `splitmix64`, which every reader of JSON can hold.
+    The seed is 53 bits of `splitmix64` of the config's seed and the line number, so a file can be resumed at any line.
 
     >>> [config.seed for config in configs_of_lines(SamplingConfig(seed=7), first=3, n=2)]
     [7577217395468747, 5413335610565082]
@@ -300,9 +289,7 @@ def configs_of_parts(config: SamplingConfig, n: int) -> list[SamplingConfig]:
 
 
 def configs_of_texts(configs: SamplingConfig | Sequence[SamplingConfig], n: int) -> list[SamplingConfig]:
-    """A config with a seed for each of `n` texts, from one for all or one for each; no seed becomes a fresh one.
-
-    Raises AttendoError for another number of configs than texts, and for a stop text.
+    """Return a config with a seed for each of `n` texts. Raises AttendoError for a stop text or a wrong number.
 
     >>> [config.seed for config in configs_of_texts(SamplingConfig(seed=7), n=2)]
     [7, 7]

@@ -310,11 +310,7 @@ class Searcher:
 
 
 class ContinuousSearch:
-    """A search that takes in sources at any step, while others are searched: what a server needs.
-
-    The cache of the model is one that joins. What is found of a source does not depend on what else is searched, nor
-    on when it came.
-    """
+    """A search that accepts sources at any step; results do not depend on the other sources."""
 
     def __init__(self, searcher: Searcher, config: DecodingConfig) -> None:
         self.searcher = searcher
@@ -357,10 +353,9 @@ class ContinuousSearch:
 
 
 def source_batches(lengths: Sequence[int], config: DecodingConfig) -> list[list[int]]:
-    """Which sources are decoded together: their numbers, longest source first, every number once.
+    """Group sources into batches of similar length, longest first.
 
-    The padded tokens of a batch times the beam are at most `config.batch_tokens`, except where one
-    source alone has more. Similar lengths come together, so little is padded and rows end together.
+    Padded tokens times the beam are at most `config.batch_tokens`, except for a single longer source.
 
     >>> source_batches([2, 5, 5, 1], DecodingConfig(beam=1, batch_tokens=10))
     [[1, 2], [0, 3]]

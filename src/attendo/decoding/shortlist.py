@@ -31,10 +31,7 @@ _NONE = "it is no shortlist that attendo wrote; make one with attendo shortlist"
 def shortlist_of_pairs(
     tokenizer: Tokenizer, pairs: Iterable[tuple[str, str]], *, per_token: int = 50, frequent: int = 100
 ) -> Shortlist:
-    """What `learned_shortlist` makes of the first `MOST_PAIRS` pairs of texts, source first.
-
-    Raises AttendoError where there are none, and for numbers out of range.
-    """
+    """Return `learned_shortlist` of the first `MOST_PAIRS` pairs of texts. Raises AttendoError without pairs."""
     if not 1 <= per_token <= tokenizer.vocab_size or not 0 <= frequent <= tokenizer.vocab_size:
         raise AttendoError(
             f"per_token is {per_token} and frequent {frequent}; choose per_token from 1 and frequent from 0 to"
@@ -101,10 +98,9 @@ class _Layout:
 
 
 class ShortlistedModel:
-    """`start` and `step` of a compiled model with logits of -inf for what is not in the list of a row's source.
+    """A compiled model whose `start` and `step` give logits of -inf outside the shortlist of a row's source.
 
-    The outputs are computed for the union of the lists in a batch, and each row takes those of its own list: they
-    are the bits of the whole product, so what else is in the batch changes none.
+    Outputs are computed for the union of the batch's lists and are bit-identical to those of the whole product.
     """
 
     def __init__(self, compiled: CompiledModel, output: nn.Linear, shortlist: Shortlist, *, int8: bool):
@@ -207,11 +203,11 @@ def learned_shortlist(
     per_token: int = 50,
     frequent: int = 100,
 ) -> Shortlist:
-    """The `per_token` most probable target tokens of each source token, and the `frequent` most frequent.
+    """The `per_token` most probable target tokens of each source token, and the `frequent` most frequent ones.
 
-    The probabilities t(target | source) are those of IBM model 1 (Brown et al. 1993) after ROUNDS of expectation
-    and maximization; the end of the source stands for what has no counterpart. Ties go to the lower id. Pairs beyond
-    `MOST_LINKS` links (token pairs) are left out. Raises AttendoError where there are no pairs.
+    Probabilities t(target | source) are those of IBM model 1 (Brown et al. 1993) after ROUNDS of
+    expectation-maximization, with the source's end as the null word. The lower id wins a tie. Pairs beyond `MOST_LINKS`
+    token pairs are ignored. Raises AttendoError without pairs.
 
     >>> pairs = [([4, 5], [8, 9]), ([4], [8]), ([6, 5], [7, 9])]
     >>> learned_shortlist(pairs, 10, 2, per_token=1, frequent=0).likely[[4, 5, 6]].tolist()

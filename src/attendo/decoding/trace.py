@@ -8,10 +8,9 @@ from jaxtyping import Bool, Float, Int
 
 @dataclass(frozen=True)
 class TraceNode:
-    """A candidate that a step kept.
+    """A candidate that a step kept, with the log-probability of its token.
 
-    `log_prob` is that of `token` alone. `parent` is the beam that it continues, at step 0 a beam of the empty text.
-    `beam` is where it goes on; None where it ended the text (`finished`).
+    `parent` is the beam that it continues (at step 0 the empty text); `beam` is its new beam, None if `finished`.
     """
 
     token: int
@@ -58,10 +57,7 @@ class SearchTrace:
 
 
 class TraceRecorder:
-    """Collects the traces of a batch of sources while it is searched.
-
-    n_passed_over: how many candidates without a place are noted at each step, by each group.
-    """
+    """Records the traces of a batch during a search, with `n_passed_over` dropped candidates per step and group."""
 
     def __init__(self, n_sources: int, n_passed_over: int = 0) -> None:
         self.n_passed_over = n_passed_over

@@ -29,10 +29,7 @@ TALL = 3
 
 @dataclass(frozen=True)
 class Picture:
-    """A small matrix (shaded) or curves (one row each) that a terminal can show beside the numbers.
-
-    rows, columns: labels of the matrix's sides; for curves, rows name the curves and columns the points.
-    """
+    """A small matrix (shaded) or curves (one per row) for a terminal, with labels of rows and columns."""
 
     kind: Literal["matrix", "curves"]
     title: Localized
@@ -42,10 +39,10 @@ class Picture:
 
 
 def picture_lines(picture: Picture, language: Language = "en", width: int = 79) -> list[str]:
-    """The picture as lines of at most `width` columns: its title, what is drawn, and what the marks mean.
+    """Return the picture as lines of at most `width` columns, with title and legend.
 
-    A matrix: one shade a cell, the darker the larger. Curves: bars on one scale for all of them, from left to right.
-    Rows and columns that do not fit are left out at equal distances, and the last line says so.
+    Matrix cells are darker the larger; curves are bars on one scale. Rows and columns that do not fit are left out at
+    equal distances, and the last line states this.
 
     >>> for line in picture_lines(Picture("matrix", Localized("Identity", "単位行列"), np.eye(2), ("a", "b"))):
     ...     print(line)

@@ -35,10 +35,7 @@ UPRIGHT = (400, "normal", "regular", "book")
 
 
 def fonts_for(text: str) -> tuple[list[str], set[str]]:
-    """The families to draw a text with, in matplotlib's order of falling back, and the characters they have.
-
-    Reads installed fonts one by one until nothing is missing, so a text that the base font has costs nothing.
-    """
+    """Return the font families for a text, in matplotlib's order of fallback, and the characters that they have."""
     wanted = set(text)
     chosen = [BASE]
     drawable = wanted & _characters(str(findfont(BASE)))

@@ -77,10 +77,9 @@ def _watched(model: EncoderDecoder) -> tuple[EncoderDecoder, list[Tensor]]:
 def source_attention(
     models: Sequence[EncoderDecoder], inputs: dict[str, Any]
 ) -> Float[Tensor, "batch tgt_len src_len"]:
-    """How each target position shares itself out over the source: the mean over heads, blocks and models.
+    """The attention of each target position over the source: the mean over heads, blocks and models.
 
-    inputs: those of the models' forward. Row t is the attention while token t is predicted, from those before it. Rows
-    sum to 1; padding of the source gets 0.
+    Row t is the attention while token t is predicted. Rows sum to 1; padding gets 0.
     """
     found = []
     for model in models:
@@ -93,11 +92,10 @@ def source_attention(
 def teacher_forced(
     tokenizer: Tokenizer, sources: TokenRows, targets: TokenRows, device: torch.device
 ) -> tuple[dict[str, Any], Int[Tensor, "batch tgt_len"]]:
-    """The inputs of a translator's forward for given targets, and the ids that its positions should predict.
+    """Return the inputs of a translator's forward for given targets, and the ids to predict.
 
-    sources: as the model reads them, with their specials; a source of nothing is these alone. targets: without begin
-    and end, which are put around them; shorter rows are padded. Of a begin of several ids the later ones are predicted,
-    too: the first token of a target is in column `len(begin) - 1`.
+    Sources include their special tokens, targets do not. With several begin ids, the later ones are predicted too: the
+    first target token is in column `len(begin) - 1`.
     """
     own = tokenizer.specials
     nothing = tokenizer.specials.source([])
@@ -116,10 +114,7 @@ def where_tokens_look(
     targets: Sequence[Sequence[tuple[int, ...]]],
     batch_tokens: int,
 ) -> list[dict[tuple[int, ...], Looks]]:
-    """Where the tokens of each source's targets look, by the target's ids; the end of a source is not looked at.
-
-    batch_tokens: at most so many tokens, with padding, go through the models at a time, but at least one text.
-    """
+    """The source tokens that the tokens of each target attend to, by the target's ids, without the source's end."""
     pairs = [(row, ids) for row, found in enumerate(targets) for ids in found]
     lengths = [len(sources[row]) + len(ids) for row, ids in pairs]
     looks: list[dict[tuple[int, ...], Looks]] = [{} for _ in sources]
@@ -158,10 +153,7 @@ def coverage_scores(
 def own_part(
     tokenizer: Tokenizer, weights: Float[Tensor, "tgt_len src_len"], n_target: int, n_source: int
 ) -> Float[Tensor, "n_target n_own"]:
-    """Where the n tokens of a text look among those of its source's text: specials around them are left out.
-
-    weights: of `source_attention`, one text's; n_source: tokens of the source with its specials.
-    """
+    """The attention among the n target and source tokens of one text, without the special tokens."""
     own = tokenizer.specials
     (before, behind) = own.around_source
     first = len(own.begin) - 1
@@ -181,9 +173,9 @@ def looks_of(weights: Float[Tensor, "n_target n_source"]) -> Looks:
 
 
 def attending_step(model: EncoderDecoder) -> AttendingStep:
-    """A model's step that also gives the attention of `source_attention`, for one model; the model stays as it is.
+    """Return a step function of a model that also returns `source_attention`.
 
-    It advances the caches that `model.start` makes. Padding of a source holds 1, as the coverage penalty wants it.
+    It uses the caches of `model.start`. Padding of a source gets 1, as the coverage penalty requires.
     """
     twin, seen = _watched(model)
 
@@ -204,10 +196,9 @@ def attending_step(model: EncoderDecoder) -> AttendingStep:
 
 
 def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> list[tuple[int, int]]:
-    """Where each token stands in its text, in characters: (start, end), without the space before it.
+    """Return the span (start, end) in characters of each token, without the space before it.
 
-    token_ids: those that `encode` gave for the text, or `decode` has made it of. A token that spells only a part of a
-    character has all of it; one that spells nothing has an empty span.
+    A token that spells part of a character spans all of it; one that spells nothing has an empty span.
     """
     if tokenizer.kind == "word":  # its words are what stands between two spaces, known or not
         words = text.split(" ") if token_ids else []
@@ -228,11 +219,7 @@ def token_spans(tokenizer: Tokenizer, token_ids: Sequence[int], text: str) -> li
 def links_of(
     tokenizer: Tokenizer, segments: Segments, targets: TokenRows, looks: Sequence[Looks]
 ) -> tuple[Link, ...]:
-    """The alignment of a text translated in parts with its source; numbers and spans are those of the whole texts.
-
-    segments: the source in parts; targets: the token ids of each part's translation; looks: where each of them looks in
-    its part.
-    """
+    """The alignment of a text translated in parts, with numbers and spans counted in the whole texts."""
     texts = [tokenizer.decode(ids) for ids in targets]
     sources = [tokenizer.encode(piece) for piece in segments.pieces]
     spans = _placed(tokenizer, sources, segments.pieces, segments.separators)

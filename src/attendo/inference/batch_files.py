@@ -82,16 +82,12 @@ class _Journal:
 
 
 def through_file(source: Path, out: Path, work: Work, request: Mapping[str, Any]) -> Iterator[Progress]:
-    """Writes the results of the lines of `source` to `out`; yields at the beginning and after each chunk.
+    """Write the results of the lines of `source` to `out`; yield at the start and after each chunk.
 
-    source: UTF-8 lines, perhaps gzipped; checked to the last before any work is done. request: JSON values that name
-    all that the results depend on; what was begun goes on only with the same ones. A line of the output that the model
-    makes must not depend on where chunks begin, or on the lines beside it, beyond rounding; chunks begin at the same
-    lines whatever happens, so that even rounding is the same after a kill.
-
-    Raises AttendoError for an input that cannot be read, an output that is there already, a part that was begun with
-    another request or input, is damaged, or is being written by another process. What the system refuses is an OSError;
-    what is done stays.
+    The input (UTF-8, optionally gzipped) is checked before any work. A partial output is resumed only with an equal
+    `request`. Results must not depend on chunks or neighboring lines beyond rounding; chunk borders are fixed, so even
+    rounding is reproducible. Raises AttendoError for an unreadable input, an existing output, and a partial output that
+    is damaged, in use, or of another request; OSError keeps the finished part.
 
     >>> import tempfile
     >>> def shout(first, lines):

@@ -42,11 +42,7 @@ class Make(Protocol):
 
 @dataclass(frozen=True)
 class Cluster:
-    """Where to compute, on how many workers, each of so many processor threads and GPUs.
-
-    address: of a cluster that runs, `auto` for this machine's; None: one on this machine, made for this and ended after
-    it. workers: None: as many as fit.
-    """
+    """The Ray cluster: its address (None starts a local one), the number of workers, and threads and GPUs of each."""
 
     address: str | None = None
     workers: int | None = None
@@ -56,13 +52,11 @@ class Cluster:
 
 @contextmanager
 def on_ray(make: Make, files: Mapping[str, bytes], cluster: Cluster) -> Iterator[Ahead]:
-    """Within it, work that `through_file` takes, done by workers on the cluster, each with a `make` of its own.
+    """Provide work for `through_file` that workers of a cluster do, each with its own `make`, within the `with` block.
 
-    files: what `make` finds in its folder, by names that may have folders in them. What the work finds must not depend
-    on the worker; then it depends neither on how many there are nor on how many die.
-
-    Raises AttendoError where Ray is not installed, the cluster is not there or has no room; later, from the results,
-    what the work raises, and where workers die again and again over the same lines, or none begins.
+    `files` are copied to each worker. Results must not depend on the worker, so the number and failures of workers do
+    not matter. Raises AttendoError without Ray or the cluster, and later for errors of the work and repeatedly dying
+    workers.
     """
     ray = _ray()
     connected = not ray.is_initialized()

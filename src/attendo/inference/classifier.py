@@ -56,10 +56,9 @@ def check_table(out: Path, option: str) -> None:
 
 @contextmanager
 def label_table(out: Path, heads: Sequence[str]) -> Iterator[Callable[[Sequence[Cell]], None]]:
-    """Yields what writes a row; the file is there, whole, when the block ends without an error.
+    """Yield a function that writes a row; the file appears complete when the block ends without an error.
 
-    A float has four digits behind the point but in .jsonl; None is an empty cell. In .tsv, which knows no
-    quotes, a tab or line break in a text is written as a space.
+    Floats have four decimals except in .jsonl; None is an empty cell; in .tsv a tab or line break becomes a space.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -85,10 +84,9 @@ def classify_table(
     show: Callable[[int], None] = lambda n_done: None,
     kept: Sequence[str] = (),
 ) -> tuple[int, int]:
-    """Labels texts in a table, in order: the kept columns, then FOUND.
+    """Label texts in a table with bounded memory: the kept columns, then FOUND; a text without content has no label.
 
-    rows: each its line number, and its text with the kept fields behind it. A text without content has no label. Memory
-    is bounded. Gives the number of rows, and of those that were cut; `show` is told the former now and then.
+    Returns the numbers of all rows and of truncated ones; `show` receives the progress.
     """
     n_done = n_cut = 0
     with label_table(out, (*kept, *FOUND)) as write:
@@ -163,12 +161,15 @@ class ClassScore:
 
 @dataclass(frozen=True, eq=False)
 class Assessment:
-    """How good classifications are.
+    """The measured quality of classifications.
 
-    found: in the order of the rows. classes: one score a label. confusion [true, predicted]: numbers of rows, in the
-    order of `classes`. measures: loss (nats a text), accuracy, macro_f1, brier and ece (expected calibration error),
-    by calibrated probabilities; loss_uncalibrated and ece_uncalibrated, by those at temperature 1; accuracy_error, one
-    standard error of the accuracy, and commonest, the share of the label that most rows have.
+    Attributes:
+        found: The classifications, in the order of the rows.
+        classes: One score per label.
+        confusion: The numbers of rows `[true, predicted]`.
+        measures: loss (nats per text), accuracy, macro_f1, brier and ece (expected calibration error) of calibrated
+            probabilities; loss_uncalibrated and ece_uncalibrated at temperature 1; accuracy_error, one standard error;
+            commonest, the share of the most frequent label.
     """
 
     found: tuple[Classification, ...]

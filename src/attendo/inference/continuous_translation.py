@@ -23,10 +23,7 @@ PATIENCE = 3
 
 @dataclass(frozen=True)
 class TranslationJob:
-    """What is to be done with the texts of one request; as in `Translator.translate`.
-
-    stream: the greedy translation of a single text is given in pieces; it is not guarded.
-    """
+    """The texts and options of one request; `stream` yields pieces of one greedy translation."""
 
     sources: Sources
     config: DecodingConfig
@@ -118,10 +115,10 @@ class _SearchQueue:
 
 
 class Translating:
-    """Texts that are being translated; each as `Translator.translate` does it, whatever is translated beside it.
+    """Translations in progress, each equal to `Translator.translate` whatever else is translated.
 
-    rows: at most so many are searched at a time in the same way, the rows of a beam each for itself, but at least one
-    text; others wait. The translator must not search with a coverage penalty.
+    At most `rows` beam rows with equal options are decoded at a time, at least one text; others wait. A coverage
+    penalty is not supported.
     """
 
     def __init__(self, translator: Translator, rows: int = 128) -> None:
@@ -138,10 +135,9 @@ class Translating:
         return len(self._requests)
 
     def add(self, wanted: TranslationJob, begins: Callable[[], None] | None = None) -> int:
-        """Takes in a request; returns the number by which `advance` names it.
+        """Add a request and return its number; `begins` is called once when its first part starts.
 
-        begins: is called once, when the first part of it is taken up. Raises AttendoError for a coverage penalty, and
-        for a stream that is not the greedy search of one text.
+        Raises AttendoError for a coverage penalty, and for a stream that is not the greedy search of one text.
         """
         sources = wanted.sources
         config = wanted.config

@@ -22,10 +22,7 @@ from attendo.inference.incremental_decode import Spelling, Stops
 
 @dataclass(eq=False)
 class Row:
-    """One text's window: the ids in it, and those that will be read with the next.
-
-    n_steps: how many steps are still expected; fewer take less memory. slides: how often the window slid.
-    """
+    """The window of one text: its ids, the next ids to read, the expected steps, and the number of slides."""
 
     unread: list[int]
     n_steps: int
@@ -34,12 +31,11 @@ class Row:
 
 
 class Windows:
-    """The tokens that a language model sees of each of several texts, at most `max_len`, and their keys and values.
+    """The context windows of several texts, at most `max_len` tokens each, with their keys and values.
 
-    What is read goes behind what was read. Where that would be more than the model holds, the window slides: the last
-    half of it stays, and is read again from position 0, in one pass. Like the windows of training that begin inside of
-    a document it then has no begin id. A row sees the same whatever the others do: rows that are new or slide are read
-    apart, those of one length together, and join the others. It is a cache as a search moves it (`decoding.step`).
+    A full window slides: its last half is read again from position 0 in one pass, without the begin id, like training
+    windows that start within a document. New and sliding rows are read separately, so results do not depend on other
+    rows.
 
     >>> from attendo.decoding.backends import eager_decoder
     >>> from attendo.models import DecoderLM, ModelConfig
@@ -221,10 +217,7 @@ class WrittenText:
 
 @dataclass(frozen=True)
 class Written:
-    """A step of a text: its number, the piece that may be shown, perhaps none, and what was drawn.
-
-    token: None for a text of which nothing is drawn. generation: the whole, where the text has come to its end.
-    """
+    """A step of a text: its number, the new piece (perhaps empty), the token, and the whole text at its end."""
 
     number: int
     piece: str
@@ -290,10 +283,7 @@ class Writing:
 
 
 def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iterator[Written]:
-    """The steps of many texts, at most `n_rows` at a time: the place of one that has ended goes to the next.
-
-    The numbers are those of the texts, where nothing was written before.
-    """
+    """Yield the steps of many texts, at most `n_rows` at a time; a finished text is replaced by the next."""
     n_taken = 0
     while writing.going_on or n_taken < len(texts):
         if more := texts[n_taken : n_taken + n_rows - writing.going_on]:
@@ -303,10 +293,7 @@ def written(writing: Writing, texts: Sequence[WrittenText], n_rows: int) -> Iter
 
 
 def special_ids(tokenizer: Tokenizer) -> SpecialIds:
-    """No text has pad or bos, and unk only where it is a word: else it would be a token that spells nothing.
-
-    What an imported model may not write is said by its own settings.
-    """
+    """The ids that are never generated: pad, bos, unk unless a word, and those in an imported model's settings."""
     nothing = () if tokenizer.kind in ("word", "imported") else (tokenizer.unk_id,)
     return SpecialIds(
         bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id, banned_ids=(*tokenizer.never, *nothing)

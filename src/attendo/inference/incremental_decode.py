@@ -9,11 +9,10 @@ from attendo.decoding.searcher import Found
 
 
 class TextAsFound:
-    """A translation while it is written: `add` gives the next piece of whole characters as soon as it is sure.
+    """A translation in progress; the pieces of `add` join to `segments.joined`.
 
-    Together the pieces are `segments.joined`. A part is shown when those before it have ended. What stands between two
-    sentences depends on the script of the whole translation, if source and translation do not both put spaces between
-    words; where it does, what follows comes when all parts have ended. A line break never does.
+    The separator of two sentences depends on the script of the whole translation, unless both languages use spaces;
+    text after an undecided separator waits for the end of all parts.
     """
 
     def __init__(self, segments: Segments, tokenizer: Tokenizer) -> None:
@@ -66,10 +65,7 @@ def _sure_gaps(segments: Segments) -> tuple[list[str], int]:
 
 
 class Spelling:
-    """Token ids to text as they come, whole characters only: the pieces together are `decode` of all ids.
-
-    going_on: they go on from a text, so that a space before the first word is one.
-    """
+    """Converts token ids to whole characters incrementally; joined, the pieces equal `decode` of all ids."""
 
     def __init__(self, tokenizer: Tokenizer, going_on: bool) -> None:
         self._bytes_of = tokenizer.bytes_of
@@ -90,10 +86,9 @@ class Spelling:
 
 
 class Stops:
-    """Lets a text through up to the first stop text in it, and holds back what may be the beginning of one.
+    """Passes a text through up to the first stop text, and withholds a possible beginning of one.
 
-    The first is the one that is complete first; of those complete at the same character, the longest. How the text is
-    cut into pieces changes nothing.
+    The first stop to be complete wins, the longest in a tie, however the text is cut into pieces.
 
     >>> stops = Stops(("END",))
     >>> stops.add("the E"), stops.add("N"), stops.add("V"), stops.add("ENDs"), stops.found

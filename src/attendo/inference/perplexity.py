@@ -26,12 +26,10 @@ _WAITING = 512  # windows put in order of their lengths at a time
 
 @dataclass(frozen=True)
 class TextLoss:
-    """Negative log-likelihood of documents, and all that is needed to say what it means.
+    """The negative log-likelihood of documents, with the facts needed to interpret it.
 
-    nats: Σ -ln p over the targets, which are the tokens of each document and the end of each (`n_targets` together);
-    the end's nats count in every measure. n_unknown: targets that are the unknown word: where there are any, the text
-    itself is not predicted, and nats per character and bits per byte flatter the model. n_characters, n_bytes: of the
-    text, in UTF-8. context, stride: the window that was used, in tokens; without them no number says anything.
+    nats: Σ -ln p over all `n_targets`, the tokens and the end of each document. n_unknown: unknown words among the
+    targets, which make nats per character and bits per byte too low. context, stride: the window in tokens.
     """
 
     nats: float
@@ -87,11 +85,10 @@ class Window(NamedTuple):
 def document_windows(
     document: Document, context: int, stride: int, specials: SpecialTokens = OWN
 ) -> Iterator[Window]:
-    """The windows over one document: bos + ids -> ids + eos, every target scored once.
+    """Return the windows over one document, bos + ids -> ids + eos, in which every target is scored once.
 
-    The first window is positions 0 to context - 1, all of them scored. Window j = 1, 2, ... is positions
-    j · stride to j · stride + context - 1, of which the last `stride` are scored, each with at least
-    context - stride positions before it. The last window ends with the document.
+    The first window scores all of its `context` positions. Window j = 1, 2, ... starts at j · stride and scores its
+    last `stride` positions.
 
     >>> document = Document(np.array([4, 5, 6, 7]), 4, 4)
     >>> [(w.token_ids.tolist(), w.targets[-w.n_scored :].tolist()) for w in document_windows(document, 3, 2)]
@@ -118,14 +115,11 @@ def text_loss(
     batch_tokens: int = 4096,
     specials: SpecialTokens = OWN,
 ) -> TextLoss:
-    """The negative log-likelihood of documents, each by itself: bos comes first, eos is a target.
+    """Compute the negative log-likelihood of documents, each with bos in front and eos as a target.
 
-    model: a DecoderLM, or another that predicts the next token with `output_proj` from each of its states
-    `hidden(token_ids=...)`. context: most tokens that the model sees at once, bos included. stride: tokens scored
-    per window, the context unless given (which is quickest); see `document_windows`. 1 gives every token as much
-    context as there may be. specials: those of the documents' tokenizer. Computed in the model's number format, summed
-    in float64, with dropout off; memory doesn't grow with the documents. Raises AttendoError if there is nothing to
-    score or the window is no window.
+    model: a DecoderLM, or a model with `output_proj` and `hidden(token_ids=...)`. stride: scored tokens per window
+    (default: the context, the fastest; 1 gives the most context). Computed in the model's precision and summed in
+    float64, in constant memory. Raises AttendoError without targets or for an invalid window.
     """
     stride = context if stride is None else stride
     if not 1 <= stride <= context:

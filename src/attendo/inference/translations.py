@@ -31,9 +31,9 @@ NO_REPEAT: dict[Kind, int] = {"character": 12, "byte": 24}
 
 
 def is_looping(source: Sequence[int], found: Hypothesis) -> bool:
-    """Whether a text repeats itself (`repeats`) where its source does not, or has not ended where it should have.
+    """Whether a text has repetitions (`repeats`) that its source lacks, or ran to its limit.
 
-    That is: it met its length limit, and has more than twice the tokens of its source and 30.
+    The latter requires more than 30 tokens and more than twice those of its source.
     """
     n_tokens = len(found.token_ids)
     endless = not found.finished and n_tokens > MOST_RATIO * len(source) + MOST_EXTRA
@@ -74,9 +74,9 @@ ROWS_OF_OLDER = 2000
 
 
 def usual_of_run(card: Mapping[str, Any], folder: Path | None, tokenizer: Tokenizer) -> Usual | None:
-    """What the card of a run says, or its first training pairs; None where neither is known.
+    """The lengths in a run's card or its first training pairs; None if unknown.
 
-    Raises AttendoError for a card with other values than a training writes.
+    Raises AttendoError for an invalid card.
     """
     data = card.get("data")
     stored = data.get("usual") if isinstance(data, dict) else None
@@ -112,11 +112,7 @@ def _counted(folder: Path, tokenizer: Tokenizer) -> Usual | None:
 
 @dataclass(frozen=True)
 class Sources:
-    """The parts of texts, those of all texts in one list.
-
-    texts: each in its parts. rows: the ids of each part, special tokens included. starts: the first ids of each part's
-    translation; None where none has any. fewest: of usual translations, target tokens per source token.
-    """
+    """The parts of texts as one list: their ids, the first ids of their translations, and the usual token ratio."""
 
     texts: list[Segments]
     rows: list[list[int]]
@@ -300,12 +296,7 @@ def translation_of(
     lengths: Sequence[int] = (),
     fewest: float = 0.0,
 ) -> Translation:
-    """A text put together again from what was found for its parts, which may be none, one or more.
-
-    looks: for each part where the tokens of its hypotheses look, by their ids; None for no alignment. lengths: of each
-    part, in source tokens; none: omissions are not looked for. fewest: of usual translations, target tokens per
-    source token.
-    """
+    """Join the translations of a text's parts; `lengths` enables the check for omissions, `looks` the alignment."""
     if not found:
         nothing = Candidate("", (), 0.0, 0.0, (), True, None if looks is None else ())
         return Translation(segments.text, (nothing,))

@@ -199,10 +199,7 @@ class LayerEdits:
 
 
 def resolve(edits: Sequence[Edit], places: Mapping[str, int | None]) -> dict[str, LayerEdits]:
-    """The edits of each place that has any, by its path.
-
-    places: heads by path of attention layer, None for a feed-forward net. Raises AttendoError for an edit whose path
-    matches none, for a head that is not there and for a β below 0.
+    """Return the edits of each path. Raises AttendoError for an unknown path or head, or a negative β.
 
     >>> places = {"blocks.0.self_attention": 4, "blocks.0.feed_forward": None}
     >>> [*resolve([Temper("*", 2.0)], places)], [*resolve([Off("*")], places)]

@@ -46,10 +46,10 @@ def maximum(weights: Float[Tensor, "*batch q_len k_len"]) -> Float[Tensor, "*bat
 
 
 def places(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, " q_len"]:
-    """Where each query stands among the keys.
+    """The position of each query among the keys.
 
-    The queries of self-attention are the last of the keys, as with a cache. In cross-attention query i stands at the
-    same share of its text: (i + ½) · k_len / q_len − ½.
+    Queries of self-attention are the last keys, as with a cache. In cross-attention the position is scaled: (i + ½) ·
+    k_len / q_len − ½.
 
     >>> places(2, 4), places(2, 4, cross=True)
     (tensor([2., 3.], dtype=torch.float64), tensor([0.5000, 2.5000], dtype=torch.float64))
@@ -71,10 +71,10 @@ def distances(q_len: int, k_len: int, *, cross: bool = False) -> Float[Tensor, "
 def pattern_scores(
     weights: Float[Tensor, "*batch q_len k_len"], patterns: Float[Tensor, "patterns q_len k_len"]
 ) -> Float[Tensor, "*batch patterns"]:
-    """Σ(A·P) / ΣA: which share of the weight is where the pattern P is 1.
+    """Σ(A·P) / ΣA: the share of the weight where the pattern P is 1.
 
-    The head detector of TransformerLens (Nanda & Bloom 2022), error measure "mul". With distances in place of a 0/1
-    pattern it is the mean distance attended, Σ A_ij |i − j| / ΣA (Vig & Belinkov 2019).
+    The head detector of TransformerLens (Nanda & Bloom 2022), error measure "mul". With distances as P it is the mean
+    attended distance (Vig & Belinkov 2019).
 
     >>> pattern_scores(torch.tensor([[1.0, 0.0], [0.25, 0.75]]), torch.eye(2)[None])
     tensor([0.8750])

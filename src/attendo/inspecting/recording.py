@@ -190,10 +190,7 @@ class Recording(Generic[ModelT]):
 
 
 class RecordingAttend(nn.Module):
-    """Stands at an `Attend` leaf of a view: the readable computation, with every step at hand.
-
-    Where neither weights nor scores are kept or edited, the fused leaf computes, as always.
-    """
+    """Replaces an `Attend` module of a view by the readable computation; fused if nothing is recorded or edited."""
 
     def __init__(
         self,

@@ -53,9 +53,7 @@ def head_matrices(attention: Attention) -> Float[Tensor, "heads d_out d_memory"]
 def value_norms(
     attention: Attention, value: Float[Tensor, "batch kv_heads k_len value_dim"]
 ) -> Float[Tensor, "batch heads k_len"]:
-    """‖v_j W_hᵒ‖: how long the vector is that a head would add if all its weight were on key j.
-
-    value: as the layer projects them, or a recording has them. Kobayashi et al. 2020, ‖f(x)‖.
+    """‖v_j W_hᵒ‖: the norm of a head's output if all its weight were on key j (Kobayashi et al. 2020, ‖f(x)‖).
 
     >>> layer = Attention(4, 2)
     >>> value_norms(layer, layer.keys_values(torch.ones(1, 3, 4))[1]).shape
@@ -98,10 +96,9 @@ def contribution_norms(
 
 
 def head_singular_values(attention: Attention) -> Float[Tensor, "heads rank_at_most"]:
-    """The singular values of each W^(h) = W_hᵒ W_hᵛ that may differ from 0, largest first; value_dim at most.
+    """The singular values of each W^(h) = W_hᵒ W_hᵛ, largest first, at most value_dim.
 
-    In float64, by the two small triangles of QR: W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂ give W^(h) the singular values of
-    R₁R₂ᵀ. Their root sum of squares is ‖W^(h)‖_F.
+    In float64 by QR: W_hᵒ = Q₁R₁ and W_hᵛᵀ = Q₂R₂ give W^(h) the singular values of R₁R₂ᵀ.
 
     >>> layer = Attention(4, 2)
     >>> _ = torch.nn.init.eye_(layer.v_proj.weight), torch.nn.init.eye_(layer.out_proj.weight)

@@ -23,11 +23,7 @@ Dimensions = Sequence[str | int | None]
 
 
 class Weights:
-    """A file of numbers, little-endian, one array behind the other, to which graphs refer by place.
-
-    Each array is written once, whoever asks for it: tied matrices and the tables of positions are shared, within a
-    graph and between graphs.
-    """
+    """A file of little-endian arrays that graphs refer to by offset; each array is written once and shared."""
 
     def __init__(self, path: Path | str, model: nn.Module):
         self.path = Path(path)
@@ -53,11 +49,7 @@ class Weights:
 
 
 class Graph:
-    """Nodes, in the order in which they run. A value is known by its name.
-
-    A node is a pure function of its inputs and attributes, so one that is asked for twice is made once: what is
-    common to all layers (masks, positions) needs no place of its own.
-    """
+    """Nodes in execution order; values have names. Equal nodes, which are pure functions, are created once."""
 
     def __init__(self, weights: Weights):
         self._onnx = required("onnx")

@@ -96,10 +96,10 @@ FLOOR = torch.finfo(torch.float32).min / 2  # added to the score of a key that m
 
 @dataclass(frozen=True)
 class Places:
-    """Where the queries and the keys of self-attention stand; names of values in a graph.
+    """The positions of queries and keys of self-attention, as names of graph values.
 
-    positions `[rows or 1, n]`: of each query in its text. distances `[n, keys]`: position of the key - of the query.
-    bias `[rows, 1, n or 1, keys]`: 0, or the floor where a query may not look. max_len: positions that there are.
+    positions `[rows or 1, n]`; distances `[n, keys]`: key - query; bias `[rows, 1, n or 1, keys]`: 0, or the floor for
+    masked keys; max_len: the number of positions.
     """
 
     positions: str
@@ -165,10 +165,9 @@ def _text_places(graph: Graph, token_ids: str, lengths: str, max_len: int) -> Pl
 
 
 def _step_places(graph: Graph, token_ids: str, lengths: str, past_key: str, max_len: int) -> Places:
-    """Of the next n tokens of texts whose last `lengths` keys, these n included, are real: padding stands before them.
+    """The places of the next n tokens of left-padded texts with `lengths` real keys, including these.
 
-    A query looks at what is real up to itself. With all ends in one line, key j is j - past - i before query i in
-    every row, whatever the rows' lengths.
+    As all rows end together, key j is j - past - i before query i in every row.
     """
     n, past = graph.size(token_ids, 1), graph.size(past_key, 2)
     keys = graph.numbers(graph.op("Add", past, n))

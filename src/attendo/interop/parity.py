@@ -41,9 +41,7 @@ class Examples:
 
 
 def examples_of(bundle: Bundle, valid: Sequence[Path] = (), most: int = 500) -> Examples:
-    """At most `most` rows of the files in `valid`, else of the run's own validation rows, else built-in texts.
-
-    Files are read as the run's are. Raises AttendoError for one in `valid` that cannot be read.
+    """At most `most` rows of the files in `valid`, otherwise of the run's validation set, otherwise built-in texts.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> bundle = Bundle({"data": {"train": ["gone.tsv"]}}, train_tokenizer(["a"], TokenizerConfig(kind="byte")))
@@ -122,10 +120,10 @@ Foreign = ForeignTranslator | ForeignModel
 
 
 def measured(bundle: Bundle, model: Model, foreign: Foreign, examples: Examples) -> dict[str, Any]:
-    """How far two programs agree on the examples: shares from 0 to 1, differences of scores or log-probabilities.
+    """Measure how far two programs agree on examples: shares from 0 to 1, and differences of scores.
 
-    Of a translator also, where there are references, BLEU of both, and the share of translations that are the same as
-    those of the run's own search, if that is another one. Texts that the model can't read at once are left out.
+    For translators also BLEU of both with references, and the agreement with the run's own search. Overlong texts are
+    left out.
 
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
     >>> from attendo.models import ModelConfig, build_model

@@ -27,8 +27,7 @@ def added_token(token_id: int, content: str, *, special: bool = True) -> dict[st
 
 
 def sentencepiece_proto(path: Path) -> Any:
-    """The protocol buffer of a model file. Raises AttendoError if it is none, for kinds that can't be read, and
-    without the package.
+    """Return the protocol buffer of a model file. Raises AttendoError for an invalid or unsupported file.
 
     >>> sentencepiece_proto(Path("none.model"))
     Traceback (most recent call last):
@@ -57,10 +56,9 @@ def sentencepiece_proto(path: Path) -> Any:
 
 
 def sentencepiece_document(path: Path) -> dict[str, Any]:
-    """The model of a file (tokenizer.model, source.spm …) as a document of the library that finds the same pieces.
+    """Return a SentencePiece model as a document of the `tokenizers` library with the same pieces and ids.
 
-    Its ids are those of the pieces. Among its added tokens are the pieces that are not found in texts: unknown, control
-    and unused ones, and those that its user has defined, which are not special. Raises as `sentencepiece_proto`.
+    Its added tokens include unknown, control, unused and user-defined pieces. Raises as `sentencepiece_proto`.
 
     >>> sentencepiece_document(Path("none.model"))
     Traceback (most recent call last):
@@ -156,12 +154,11 @@ def why_no_sentencepiece(kind: str) -> str | None:
 
 
 def sentencepiece_model(tokenizer: Tokenizer, file: Path) -> bytes:
-    """The bytes of a `sentencepiece.model` whose ids are the tokenizer's; file: its own tokenizer.json.
+    """Return the bytes of a `sentencepiece.model` with the tokenizer's ids.
 
-    Pieces are found without the cuts by script that attendo makes first, which is the same, as no piece of its own goes
-    over a cut. BPE is the exception to the letter: SentencePiece joins any two neighbors that make a piece, attendo
-    those that it has learned to join. A "▁" in a text is a space there. Raises AttendoError for another kind of
-    tokenizer, and without the package.
+    Attendo's cuts by script are omitted, as no piece crosses one. BPE can differ: SentencePiece joins any neighbors
+    that form a piece. A "▁" in a text becomes a space. Raises AttendoError for other tokenizers, and without the
+    package.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer

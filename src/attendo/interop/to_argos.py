@@ -61,11 +61,9 @@ def write(
     quantization: Quantization = "float32",
     languages: tuple[str, str] | None = None,
 ) -> None:
-    """Writes `translate-FROM_TO.argosmodel` into the empty folder `out`.
+    """Write `translate-FROM_TO.argosmodel`: the CTranslate2 and SentencePiece models, a sentence splitter, and facts.
 
-    languages: codes for source and target, else those of the card. In the package are the model as CTranslate2 has it,
-    the SentencePiece model, rules for the ends of sentences, and the facts. Raises AttendoError where a language is not
-    known, and without the packages.
+    Raises AttendoError for an unknown language, and without the packages.
 
     >>> write(Path("run"), Bundle({}, None), None, Path("out"), languages=("en", "??"))
     Traceback (most recent call last):
@@ -194,14 +192,11 @@ _LAST = 0xFFFF
 
 @cache
 def sentence_splitter() -> bytes:
-    """Where sentences end, as a small ONNX network: from characters [batch, len] to labels [batch, len, 3]; 2 ends one.
+    """A small ONNX network that marks sentence ends: from characters [batch, len] to labels [batch, len, 3].
 
-    Argos Translate cuts a paragraph by a network that it would fetch from the web (MiniSBD); a package that brings its
-    own works without. The rules are those of `data.segments` that a window of six characters can tell.
-
-    A stop ends one where a space follows it (or its closing mark) and no small letter after that, unless it is the
-    period of a word of one or two letters that begins with a capital, as in "Dr." or "J."; a full-width stop always,
-    unless a closing mark follows, or Hiragana behind that: 「雨だ。」と言った. Raises AttendoError without the package.
+    Argos Translate would otherwise download a network (MiniSBD). The rules are those of `data.segments` that six
+    characters decide: a period ends a sentence before a space without a lowercase letter after it, except in "Dr." or
+    "J."; a full-width stop always does, unless a closing mark follows. Raises AttendoError without the package.
 
     >>> from onnxruntime import InferenceSession
     >>> network = InferenceSession(sentence_splitter())

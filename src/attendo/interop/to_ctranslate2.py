@@ -47,10 +47,9 @@ def _specs() -> Any:
 
 
 def _spec_of(model: Model, entries: Sequence[str]) -> Any:
-    """The model as CTranslate2's Transformer, decoder or encoder.
+    """The model as CTranslate2's Transformer, decoder or encoder, without the head of a classifier or masked model.
 
-    entries: a token for each id; ids beyond them, as a padded vocabulary has, get names of their own. The head of a
-    classifier or of a masked model has no place there and is left out. Positions that are added are written as a table.
+    Ids without an entry get generated names; added positions are written as a table.
     """
     config = model.config
     unused = (f"<unused {number}>" for number in range(len(entries), config.vocab_size))
@@ -131,10 +130,7 @@ def _fill_stack(
 
 
 def _position_table(embedding: InputEmbedding, config: ModelConfig) -> np.ndarray:
-    """What is added at each position [positions, d_model]; where the table ends, CTranslate2 stops with an error.
-
-    Positions that are computed go as far as the longest source that it reads unless told.
-    """
+    """The added positions [positions, d_model], up to CTranslate2's default source length."""
     n = config.max_len if config.positions == "learned" else max(config.max_len, LONGEST)
     if embedding.positions is None:
         return np.zeros((n, config.d_model), np.float32)
@@ -181,10 +177,7 @@ def _bias(target: Any, buckets: Tensor, reach: int) -> None:
 
 
 def _alibi_buckets(config: ModelConfig) -> Tensor:
-    """ALiBi's bias [4·max_len, heads] in T5's buckets, one for each distance below max_len on either side.
-
-    CTranslate2 knows ALiBi in decoders only, where no key stands behind its query.
-    """
+    """ALiBi's bias [4·max_len, heads] as T5 buckets, because CTranslate2 supports ALiBi in decoders only."""
     distances = torch.arange(2 * config.max_len, dtype=torch.float32)
     return -distances.repeat(2)[:, None] * alibi_slopes(config.n_heads)
 
@@ -263,10 +256,9 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 def write(
     folder: Path, bundle: Bundle, model: Model, out: Path, quantization: Quantization = "float32"
 ) -> None:
-    """Writes model.bin, config.json, the vocabulary, the tokenizer, and how to call it, into the empty folder `out`.
+    """Write the CTranslate2 model, vocabulary, tokenizer and usage into the empty folder `out`.
 
-    A classifier's or masked model's head goes into head.safetensors: CTranslate2's Encoder ends before it. Raises
-    AttendoError without the package.
+    A head, which CTranslate2's Encoder lacks, goes into head.safetensors. Raises AttendoError without the package.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer
@@ -345,10 +337,9 @@ def _calls(bundle: Bundle, model: Model, quantization: Quantization) -> dict[str
 
 
 def options_of(decoding: DecodingConfig, max_len: int, source_len: int | None = None) -> dict[str, Any]:
-    """The options of `translate_batch` that search as attendo does with `refill`, all `beam` hypotheses returned.
+    """Return the options of `translate_batch` that search as attendo does with `refill`, with all hypotheses.
 
-    max_len: the model's. source_len: tokens of all sources of the call, the end included; None: of any length. Lengths
-    count the end token, and an empty translation is allowed.
+    Lengths count the end token, and an empty translation is allowed.
 
     >>> [options_of(DecodingConfig(), 512, length)["max_decoding_length"] for length in (10, None)]
     [70, 256]

@@ -55,10 +55,7 @@ _AHEAD = 2  # the axis of keys and values along which a text grows
 
 
 class Session:
-    """A graph as a function from arrays to arrays, by their names.
-
-    It takes as many threads as torch has. Raises AttendoError without onnxruntime, and for a graph that is damaged.
-    """
+    """A graph as a function of named arrays, with torch's threads. Raises AttendoError if it cannot be loaded."""
 
     def __init__(self, path: Path):
         onnxruntime = required("onnxruntime")
@@ -83,11 +80,7 @@ class Session:
 
 
 class Rows:
-    """Texts in progress, as a search moves them (`decoding.protocols`): one row a text in every array.
-
-    lengths: how many tokens each row has. past: keys and values of them, their ends in one line, padding in front.
-    memory: of a translator, keys, values and lengths of the sources, for each row its own copy.
-    """
+    """Texts in progress, one per row (`decoding.protocols`), with left-padded keys and values."""
 
     def __init__(self, lengths: np.ndarray, past: Arrays, memory: Arrays):
         self.lengths, self.past, self.memory = lengths, past, memory
@@ -161,10 +154,7 @@ class Stepper:
         return Rows(np.zeros(rows, np.int64), past, memory)
 
     def step(self, token_ids: Int[Tensor, "rows n"], rows: Rows, /) -> Float[Tensor, "rows vocab"]:
-        """Feeds the next n tokens of every row; the logits of what follows the last.
-
-        A long prompt goes in parts, since a graph gives the logits of all of its positions.
-        """
+        """Feed the next n tokens of every row and return the logits after the last; long prompts are split."""
         *read, last = token_ids.split(max(1, MOST_LOGITS // (len(token_ids) * self.vocab_size)), dim=1)
         for part in read:
             self.logits(part, rows)
@@ -375,9 +365,7 @@ _CHOICES = {
 
 
 def why_not(config: ModelConfig, kind: Kind) -> str | None:
-    """In a clause, why a model of this shape can't become ONNX graphs; None: it can. kind: of its tokenizer, any.
-
-    What has no form here is refused, an option that came to ModelConfig later too, and not passed over.
+    """Return the reason why a model of this shape cannot become ONNX graphs, or None; unknown options are rejected.
 
     >>> why_not(ModelConfig(vocab_size=11, positions="rotary"), "bpe") is None
     True
@@ -390,9 +378,7 @@ def why_not(config: ModelConfig, kind: Kind) -> str | None:
 
 
 def write(folder: Path, bundle: Bundle, model: Model, out: Path) -> None:
-    """Writes the graphs of a model, their weights and their description into the empty folder `out`.
-
-    folder: the run folder, which is not read: all is in bundle and model. Raises AttendoError without `onnx`.
+    """Write the graphs of a model with weights and description into `out`. Raises AttendoError without `onnx`.
 
     >>> import tempfile
     >>> from attendo.data.tokenizer_training import TokenizerConfig, train_tokenizer

@@ -107,9 +107,9 @@ def attention(
     bias: Float[Tensor, "*#batch #q_len #k_len"] | None = None,
     inverse_temperature: float = 1.0,
 ) -> Float[Tensor, "*batch q_len value_dim"]:
-    """softmax(QKᵀ · scale)V: each query's mean of the values, by its weights. Vaswani et al. 2017, eq. 1.
+    """softmax(QKᵀ · scale)V: each query's weighted mean of the values (Vaswani et al. 2017, eq. 1).
 
-    The readable twin of the fused kernel in `Attend`; the tests hold the two equal.
+    This is the readable equivalent of the fused kernel in `Attend`; tests compare the two.
 
     >>> attention(torch.zeros(1, 4), torch.zeros(2, 4), torch.tensor([[1.0], [3.0]]))
     tensor([[2.]])
@@ -220,10 +220,7 @@ class Attend(nn.Module):
 
 
 def _additive(mask: Tensor | None, bias: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """What the kernel adds to the scores.
-
-    The floor is finite: with -inf, a row without keys would be NaN, in value or gradient.
-    """
+    """The kernel's additive mask; its floor is finite, because -inf makes a row without keys NaN."""
     if mask is None:
         return None if bias is None else bias.to(dtype)
     floor = torch.finfo(dtype).min / 2

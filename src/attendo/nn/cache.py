@@ -17,9 +17,7 @@ from attendo.nn.masks import Mask
 
 @dataclass
 class BlockCache:
-    """What one decoder block keeps: its own past by row, and the projected memory once a source.
-
-    The shapes are those of the annotations; `DecoderCache` makes it.
+    """The cache of one decoder block: keys and values of each row, and the projected memory of each source.
 
     >>> key, memory_key = torch.zeros(2, 1, 8, 4), torch.zeros(1, 1, 5, 4)
     >>> BlockCache(key, key, memory_key, memory_key).memory_key.shape[2]  # the source has 5 tokens

@@ -31,9 +31,9 @@ def layer_norm(
     bias: Float[Tensor, " d"] | None = None,
     eps: float = 1e-5,
 ) -> Float[Tensor, "*batch d"]:
-    """(x - mean) / √(var + ε) ⊙ γ + β over the last axis, var divided by d. Ba et al. 2016; Phuong & Hutter 2022, A6.
+    """(x - mean) / √(var + ε) ⊙ γ + β over the last axis, var divided by d (Ba et al. 2016; Phuong & Hutter 2022, A6).
 
-    eps: 0 is allowed; then a vector of equal entries gives 0/0 = NaN, as the formula says.
+    With eps = 0, a vector of equal entries gives 0/0 = NaN, as in the formula.
 
     >>> import torch
     >>> layer_norm(torch.tensor([1.0, 3.0]), eps=0.0)
@@ -69,9 +69,7 @@ def build_norm(kind: NormKind, d_model: int, eps: float) -> nn.LayerNorm | nn.RM
 
 
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
-    """A tensor like `x` that is 0 with probability `p` (to 1/65536) and 1/(1 - p) elsewhere.
-
-    Srivastava et al. 2014, scaled so that the mean stays.
+    """A tensor like `x` that is 0 with probability `p` (to 1/65536), otherwise 1/(1 - p) (Srivastava et al. 2014).
 
     >>> keep_mask(torch.zeros(2, 3), 0.0)
     tensor([[1., 1., 1.],
@@ -283,7 +281,7 @@ def pool(
 
 
 def xavier(model: nn.Module) -> None:
-    """Matrices uniform with variance 2 / (inputs + outputs), embeddings N(0, 1/d_model), biases 0.
+    """Initialize matrices uniformly with variance 2 / (inputs + outputs), embeddings N(0, 1/d_model), biases 0.
 
     Glorot & Bengio 2010; embeddings scaled by √d_model then have entries of variance 1.
 

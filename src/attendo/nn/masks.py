@@ -10,9 +10,7 @@ from torch import Tensor
 
 
 def causal(q_len: int, k_len: int, device: torch.device | None = None) -> Bool[Tensor, "q_len k_len"]:
-    """True where a query may look; the queries are the last `q_len` of `k_len` positions.
-
-    Bottom-right aligned, so that it is right with a cache. Vaswani et al. 2017, section 3.2.3.
+    """True for the keys up to each query; queries are the last `q_len` positions (Vaswani et al. 2017, 3.2.3).
 
     >>> causal(2, 4).int()
     tensor([[1, 1, 1, 0],
@@ -34,9 +32,7 @@ def within_lengths(lengths: Int[Tensor, " batch"], k_len: int) -> Bool[Tensor, "
 def banded(
     q_len: int, k_len: int, window: int, device: torch.device | None = None
 ) -> Bool[Tensor, "q_len k_len"]:
-    """True where query and key are fewer than `window` positions apart (the queries are the last positions).
-
-    Restricted self-attention, Vaswani et al. 2017, section 4.
+    """True for keys fewer than `window` positions from the query (Vaswani et al. 2017, section 4, restricted).
 
     >>> banded(3, 3, 2).int()
     tensor([[1, 1, 0],

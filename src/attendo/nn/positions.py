@@ -32,11 +32,11 @@ def sinusoidal_encoding(
     order: PhaseOrder = "sincos",
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "*batch d_model"]:
-    """PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i), ω_i = base^(-2i/d). Vaswani et al. 2017, section 3.5.
+    """PE[p, 2i] = sin(p ω_i), PE[p, 2i+1] = cos(p ω_i), ω_i = base^(-2i/d) (Vaswani et al. 2017, section 3.5).
 
-    first_index: the first i, 0 there, 1 in Phuong & Hutter 2022. order: "sincos" takes turns; "cossin" is the same
-    row without its first sine (cos ω_0, sin ω_1, cos ω_1, ...); "halves" has all sines, then all cosines. An odd
-    width is the wider row cut. Computed in float64 and returned as `dtype`, else the default.
+    first_index: the first i, 1 in Phuong & Hutter 2022. order: "sincos" alternates; "cossin" omits the first sine (cos
+    ω_0, sin ω_1, cos ω_1, ...); "halves" has all sines, then all cosines. An odd width truncates the next wider row.
+    Computed in float64 and returned as `dtype`.
 
     >>> sinusoidal_encoding(torch.tensor([1]), 4)
     tensor([[0.8415, 0.5403, 0.0100, 0.9999]])
@@ -152,9 +152,9 @@ class LearnedPositions(nn.Module):
 def rotate(
     x: Float[Tensor, "*batch len head_dim"], positions: Int[Tensor, "*#batch len"], base: float = 10000.0
 ) -> Float[Tensor, "*batch len head_dim"]:
-    """Turns each pair of neighbors (x_2i, x_2i+1) by the angle p·ω_i: rotary positions, Su et al. 2021, eq. 34.
+    """Rotate each pair of neighbors (x_2i, x_2i+1) by the angle p·ω_i (Su et al. 2021, eq. 34).
 
-    A product of two turned vectors depends on the distance of their positions only.
+    The dot product of two rotated vectors depends only on the distance of their positions.
 
     >>> rotate(torch.tensor([[1.0, 0.0]]), torch.tensor([1]))
     tensor([[0.5403, 0.8415]])
@@ -197,9 +197,9 @@ class Rotary(nn.Module):
 
 
 def alibi_slopes(n_heads: int) -> Float[Tensor, " heads"]:
-    """2^(-8h/n) for head h = 1..n: how steeply each head prefers near keys. Press et al. 2022, section 3.
+    """2^(-8h/n) for head h = 1..n: how strongly each head prefers near keys (Press et al. 2022, section 3).
 
-    Where n is no power of 2: those of the next lower power, then every other one of the next higher.
+    If n is not a power of 2: those of the next lower power, then every other one of the next higher.
 
     >>> alibi_slopes(4)
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
@@ -255,10 +255,10 @@ class Alibi(DistanceBias):
 def relative_buckets(
     distances: Int[Tensor, "*batch"], n_buckets: int = 32, reach: int = 128, *, causal: bool = False
 ) -> Int[Tensor, "*batch"]:
-    """A number for each distance key - query: near ones have each their own, far ones share, by their logarithm.
+    """Bucket each distance key - query: small distances separately, large ones logarithmically up to `reach`.
 
-    From `reach` on all have the same. causal: keys behind the query share bucket 0, and all buckets serve those before
-    it; else half of them serve each side. Raffel et al. 2020, section 2.1.
+    With `causal`, keys after the query share bucket 0; otherwise each side has half of the buckets (Raffel et al. 2020,
+    section 2.1).
 
     >>> relative_buckets(torch.tensor([-200, -20, -3, 0, 3, 20]), 8, 64)
     tensor([3, 3, 2, 0, 6, 7])

@@ -61,10 +61,10 @@ _KNOWN = {
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What is other in an attention layer or a feed-forward net than in the model that was compiled.
+    """The changes of an attention layer or feed-forward network relative to the compiled model.
 
-    betas: β of each head, finite. gains, means: what a head mixes is weighed by its gain, and its mean is added.
-    output: what the layer gives at each token, in place of all that.
+    betas: β of each head. gains, means: a head's mixed values are scaled and its mean is added. output: replaces the
+    layer's output at each token.
     """
 
     betas: Float[Tensor, " heads"] | None = None
@@ -74,11 +74,10 @@ class Change:
 
 
 class CompiledModel:
-    """A model in compiled form: `start` and `step` for a search, `encoded` for what an encoder makes of texts.
+    """A compiled model: `start` and `step` for decoding, `encoded` for encoder outputs.
 
-    The results of a row are the same bits whatever rows are beside it. int8: matrices and their inputs in 8 bits, each
-    with scales of its own outputs and rows. The weights are copied. Raises NoLibrary, in words for the user, for a
-    model or a machine that this is not for.
+    A row's results are bit-identical whatever else is in the batch. int8: 8-bit matrices and inputs with scales per
+    output and row. Weights are copied. Raises NoLibrary for an unsupported model or machine.
     """
 
     def __init__(self, model: Model, *, int8: bool = False):
@@ -118,10 +117,7 @@ class CompiledModel:
             self._cache_width = first.n_kv_heads * (first.head_dim + first.value_dim)
 
     def changed(self, changes: Mapping[str, Change]) -> CompiledModel:
-        """The same model with other layers at some paths, such as `decoder.blocks.0.cross_attention`.
-
-        No weights are copied.
-        """
+        """Return the same model, sharing weights, with other layers at some module paths."""
         twin = copy.copy(self)
         twin._original = self
         twin._keeper = TensorArena(int8=self._keeper.int8)
@@ -140,10 +136,7 @@ class CompiledModel:
         return twin
 
     def start(self, sources: TokenRows, rows_per_source: int = 1, capacity: int = 256) -> SlotKVCache:
-        """Encodes the sources once; an empty cache for `rows_per_source` rows of each.
-
-        A decoder that stands alone reads nothing: its sources are empty.
-        """
+        """Encode the sources and return an empty cache; a decoder-only model has empty sources."""
         lengths = [len(source) for source in sources]
         n = sum(lengths)
         memory = torch.empty(
@@ -162,9 +155,9 @@ class CompiledModel:
         )
 
     def step(self, token_ids: Int[Tensor, "rows n"], cache: SlotKVCache) -> Float[Tensor, "rows vocab"]:
-        """The logits after the last of the next `n` tokens of every row; the cache is advanced by `n`.
+        """Return the logits after the last of the next `n` tokens of every row, and advance the cache by `n`.
 
-        They stand until the cache's next step: to ask the system for new memory would cost more than some products.
+        They are valid until the cache's next step, which reuses their memory.
         """
         if cache.logits.shape[0] < cache.rows:
             cache.logits = torch.empty(cache.rows, self.vocab_size)
@@ -392,14 +385,11 @@ AHEAD = 32
 
 
 class SlotKVCache:
-    """Rows that share what their common past has written: to reorder them copies numbers of slots, no keys.
+    """A KV cache whose rows share their common past: reordering rows copies slot numbers, not keys.
 
-    To take in rows copies what they have read, and nothing of the others: their slots are those that nobody needs any
-    more, and there is room ahead for slots and memory.
-
-    Row i writes its next position into the slot `own[i]`, and finds position p in `slots[i, p]`. Slots belong to a
-    source, and its rows have one length, so that no row writes where another one reads. `memory` has the keys and
-    values of the source tokens, those of all sources side by side, without padding and once for all rows.
+    Row i writes its next position into slot `own[i]` and reads position p from `slots[i, p]`. Slots belong to one
+    source, whose rows have equal length, so no row overwrites another's past. `memory` has the keys and values of all
+    source tokens, without padding and once for all rows.
 
     >>> cache = SlotKVCache(torch.zeros(1, 7, 8), [3, 4], rows_per_source=2, capacity=5, width=8)
     >>> cache.rows, cache.sources.tolist(), cache.memory_start.tolist(), cache.memory_length.tolist()
@@ -485,10 +475,7 @@ class SlotKVCache:
         self._select(rows.numpy())
 
     def join(self, other: SlotKVCache) -> None:
-        """Takes in the rows and sources of another cache of the same model, behind its own.
-
-        In a cache without rows the whole memory is used again.
-        """
+        """Append the rows and sources of another cache of the same model; an empty cache reuses its memory."""
         if not self.rows:
             self._n_memory = 0
         own = self._free_slots(other.rows, other.capacity)
@@ -507,10 +494,7 @@ class SlotKVCache:
         self._moved()
 
     def _free_slots(self, n: int, capacity: int) -> Int[np.ndarray, " n"]:
-        """Slots where no row writes or reads, each with room for so many positions; more are made where there are few.
-
-        All grow together, and a little ahead: a server takes in rows again and again.
-        """
+        """Return unused slots with room for `capacity` positions; more are allocated ahead for further joins."""
         n_slots, held = self.cache.shape[1:3]
         taken = np.zeros(n_slots, dtype=bool)
         taken[self.own] = True

@@ -77,10 +77,7 @@ class NoLibrary(Exception):
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The compiled functions. Raises NoLibrary where they cannot be had: search then runs on torch.
-
-    $ATTENDO_NATIVE=0 does without. The first call on a machine takes some seconds to compile.
-    """
+    """Return the compiled functions, which take seconds to compile on first use. Raises NoLibrary if unavailable."""
     compiler = find_compiler()
     try:
         folder = cache_folder() / _name(compiler)
@@ -107,10 +104,7 @@ def require_suited(bits: int) -> None:
 
 
 def find_compiler() -> tuple[str, ...]:
-    """The command of a C++ compiler: $CXX, one of the system's, or the one of the package ziglang.
-
-    Raises NoLibrary where there is none, or $ATTENDO_NATIVE is 0.
-    """
+    """Return the C++ compiler command: $CXX, a system compiler, or ziglang's. Raises NoLibrary if there is none."""
     if os.environ.get("ATTENDO_NATIVE") == "0":
         raise NoLibrary("ATTENDO_NATIVE is 0")
     if named := os.environ.get("CXX"):

@@ -483,10 +483,7 @@ _T5_FIXED = {
 
 
 def _t5(head: str, net: str, *, gated: bool, own_output: bool, scaled: bool) -> Table:
-    """T5, of which there are two nets (plain, gated) and two outputs (the embedding, a matrix of its own).
-
-    net: where config.json is silent. scaled: whether the last states are multiplied where the embedding is the output.
-    """
+    """T5 with a plain or gated network and with a tied or separate output; `net` is the default of config.json."""
     shared = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
     tokens = (Row("shared.weight", ("source_embedding.tokens.weight",), aliases=(*shared, "lm_head.weight")),)
     if own_output:

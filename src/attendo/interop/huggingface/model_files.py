@@ -78,9 +78,7 @@ def _plain(name: str) -> str:
 
 
 def config_of(theirs: Theirs, output_bias: bool | None = None) -> ModelConfig:
-    """The ModelConfig of a config.json. Raises AttendoError naming the key that has no counterpart.
-
-    output_bias: whether the weights have one, where config.json doesn't tell.
+    """Return the ModelConfig of a config.json. Raises AttendoError naming an unsupported key.
 
     >>> config = config_of({"model_type": "gpt2", "n_embd": 8, "n_head": 2, "n_layer": 1, "vocab_size": 50})
     >>> config.architecture, config.d_ff, config.activation, config.norm_first
@@ -171,10 +169,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def read_model(folder: Path, theirs: Theirs | None = None) -> Model:
-    """The model of a folder, in evaluation mode; its tensors are mapped where they are as the model has them.
-
-    theirs: its config.json, if that is read already. Raises AttendoError naming what is missing, misshapen or too
-    much, and what has no counterpart.
+    """Return the model of a folder, memory-mapped, in evaluation mode. Raises AttendoError for any mismatch.
 
     >>> from tempfile import mkdtemp
     >>> config = ModelConfig(vocab_size=9, d_model=8, d_ff=8, n_heads=2, positions="learned", norm_first=True)
@@ -316,10 +311,7 @@ def place_of(config: ModelConfig) -> Place:
 
 
 def write_model(model: Model, folder: Path, more: Mapping[str, Any] | None = None) -> str:
-    """Writes config.json and model.safetensors into a folder that is there; the name of their class.
-
-    more: keys of config.json that are none of the model's shape, as the ids of special tokens. Raises AttendoError as
-    `place_of` does. For an example see `read_model`.
+    """Write config.json and model.safetensors, and return their class name; `more` adds keys such as special ids.
 
     >>> from tempfile import mkdtemp
     >>> from attendo.models import build_model
@@ -334,10 +326,10 @@ def write_model(model: Model, folder: Path, more: Mapping[str, Any] | None = Non
 
 
 def _tensors_of(model: Model, place: Place) -> dict[str, Tensor]:
-    """Their tensors by their names.
+    """Return the tensors under their foreign names.
 
-    Where positions are sines and cosines in turns here and in halves there, the features of the residual stream are put
-    in another order: all that reads or writes it is permuted, and the function is the same.
+    If sines and cosines alternate here and are in halves there, the residual stream is permuted, which keeps the
+    function.
     """
     config, theirs = model.config, place.theirs
     tied = bool(theirs.get("tie_word_embeddings", True))

@@ -39,10 +39,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Same(Option):
-    """A value that both have, under two names.
-
-    other: the key whose value counts where the file leaves this one out. written: the attribute of ModelConfig that is
-    written, where it is not `ours`.
+    """A value with two names; `other` is the key to use if the file omits it, `written` the attribute to write.
 
     >>> Same("d_model", "n_embd", 768).read({"n_embd": 64}), Same("d_model", "n_embd", 768).read({})
     ({'d_model': 64}, {'d_model': 768})
@@ -218,10 +215,7 @@ class OneSize(Option):
 
 @dataclass(frozen=True)
 class Length(Option):
-    """max_len, where the table of positions may begin with unused rows that the file's number includes.
-
-    unused: their number; None: the padding's id and one more.
-    """
+    """max_len, where the position table may begin with `unused` rows (None: the padding id and one more)."""
 
     default: int
     unused: int | None = 0

@@ -17,13 +17,11 @@ Get = Callable[[str], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """One tensor of theirs and those of ours that it holds one below the other; `{n}` is the number of a block.
+    """One foreign tensor and the tensors of ours that it stacks; `{n}` is the number of a block.
 
-    transposed: theirs is [in, out]. turned: its rows are those of heads with rotary positions, whose pairs are
-    (i, i + half) there and neighbors here. behind: so many rows at its start belong to no position, -1: as many as the
-    padding's id says. plus: another tensor of theirs whose first row is added (the kind of token in BERT, always the
-    first here). aliases: where files may hold the same tensor again. flat: of shape [1, n] there. scaled: the factor
-    that theirs is read with, a function of their config.
+    transposed: stored as [in, out]. turned: rotary rows pair (i, i + half) there and neighbors here. behind: unused
+    rows at the start (-1: by the padding id). plus: a tensor whose first row is added (BERT's token type). aliases:
+    names of copies. flat: shape [1, n]. scaled: a factor by config.
     """
 
     theirs: str
@@ -107,9 +105,7 @@ def dense(theirs: str, *ours: str, transposed: bool = False, turned: bool = Fals
 
 
 def blocks(theirs: str, ours: str, layers: Mapping[str, str], turned: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Rows of a stack: their block's name, ours, and of each of its layers theirs and ours.
-
-    turned: those of ours whose rows are turned by rotary positions.
+    """Return the rows of a stack for each layer's foreign name and ours; `turned` names rotary layers.
 
     >>> blocks("h", "decoder", {"ln_1": "self_attention_residual.norm"})[0].ours
     ('decoder.blocks.{n}.self_attention_residual.norm.weight',)
@@ -160,13 +156,11 @@ def always(theirs: Theirs) -> bool:
 
 @dataclass(frozen=True)
 class Table:
-    """A family: its options, its weights, and its classes by name.
+    """A model family: its options, its weights, and its classes by name.
 
-    prefix: what the names of weights begin with where there is a head, and don't where there is none. passed_over:
-    patterns of the names behind it that say nothing: what is computed anew, and heads that aren't read. biased: every
-    dense layer has a bias there, zeros for one of ours without. sinusoids: tensors that hold the positions' rows and
-    are written, though they are computed anew when they are read. when: whether a config.json of the family is
-    described by this table, where it has several; written: whether it is one that models are written by.
+    prefix: the start of weight names in models with a head. passed_over: patterns of ignored names. biased: every dense
+    layer has a bias there. sinusoids: position tensors that are written but not read. when: whether a config.json
+    matches this table. written: whether models are written as this family.
     """
 
     options: tuple[Option, ...]

@@ -124,11 +124,10 @@ def read_tokenizer(
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> ImportedTokenizer:
-    """The tokenizer of a model from Hugging Face, with the ids that its config.json and generation_config.json name.
+    """Return the tokenizer of a Hugging Face model, with the special ids of its config.json and generation_config.json.
 
-    config: what config.json holds. source_language, target_language: codes as the vocabulary has them ("en_XX", "deu"),
-    for a model that knows several. Raises AttendoError naming the file that is missing or damaged, and for a model of
-    several languages to translate into where none is chosen.
+    Languages are codes of the vocabulary ("en_XX", "deu"). Raises AttendoError for a missing or damaged file, and for a
+    multilingual model without a target language.
 
     >>> read_tokenizer(Path("nowhere"), {})
     Traceback (most recent call last):
@@ -433,11 +432,7 @@ def _check_apart(tokenizer: ImportedTokenizer, names: Sequence[str], path: Path)
 
 @dataclass(frozen=True)
 class SpelledApart:
-    """A tokenizer in which no text can spell a special token.
-
-    document: of the library. ids: the model's id of each of its own; None where they are the same. marks: the tokens
-    that no text can spell, by id. unk_id: -1 where there is none.
-    """
+    """A library document in which texts cannot contain special tokens, the model's ids, and these tokens by id."""
 
     document: dict[str, Any]
     ids: list[int] | None
@@ -446,11 +441,10 @@ class SpelledApart:
 
 
 def spelled_apart(document: Mapping[str, Any], special: Collection[int]) -> SpelledApart:
-    r"""The tokenizer without its post-processor, and with its special tokens where no text reaches them.
+    r"""Remove the post-processor, and make special tokens unreachable for texts.
 
-    The library looks for added tokens in every text, and for entries of the vocabulary in every word. So tokens that
-    are added are taken out but for those that are text (a word, or white space), and the entries of the others are
-    written with a space in front, which no word holds once it is cut. special: their ids.
+    The library finds added tokens in every text and vocabulary entries in every word. So added tokens are removed
+    unless they are text, and the entries of special ids get a leading space, which no word contains.
 
     >>> model = {"type": "WordLevel", "vocab": {"<s>": 0, "a": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
     >>> cuts = {"type": "WhitespaceSplit"}
