@@ -93,10 +93,10 @@ def _tokens(result: LookResult, ids: tuple[int, ...], *, of_source: bool) -> lis
 
 
 def outcome(result: LookResult) -> Outcome:
-    """The answer of a model: its text and how probable it is, or a classifier's labels, likeliest first.
+    """The output of a model with its probability, or a classifier's labels, most probable first.
 
-    Of a masked language model: the text with its hidden tokens found, whose number is `filled`; where none is hidden,
-    the likeliest token at each place, and the log-probability is that of the text as it is.
+    For a masked model: the text with its `filled` hidden tokens; without any, the most probable token at each position,
+    and the log-probability of the given text.
     """
     if isinstance(result.user, Classifier):
         return {"labels": _labels(result)}
@@ -253,10 +253,10 @@ MANY = 48
 
 
 def darkest(weights: Float[np.ndarray, "queries keys"], *, causal: bool = False) -> float:
-    """The weight that a picture draws darkest, and those above it too.
+    """The weight from which a picture uses the darkest color: 1, or the largest in rows of more than `MANY` keys.
 
-    It is 1, or in rows of more than `MANY` keys, where weights are small, the largest; of these at least four times an
-    even share, so that even attention stays pale. causal: the first rows see few keys and don't count.
+    It is at least four times an even share, so that even attention stays pale. With `causal`, the first rows do not
+    count.
 
     >>> darkest(np.eye(3) / 2), darkest(np.full((1, 100), 0.01))
     (1.0, 0.04)
@@ -291,11 +291,7 @@ def encoded(numbers: Float[Tensor, "..."]) -> str:
 
 @torch.no_grad()
 def tensor_answer(result: LookResult, path: str, head: int | None = None) -> bytes:
-    """query, key, value and ‖v Wᵒ‖ of each head, as float32 in little-endian order: what the page computes from.
-
-    head: those of one alone, with the key and value that it reads. Raises AttendoError where there is none of that
-    number.
-    """
+    """query, key, value and ‖v Wᵒ‖ of each head (or of one), as little-endian float32. Raises AttendoError."""
     attention = result.model.get_submodule(path)
     assert isinstance(attention, Attention)
     record = result.record[path]
@@ -313,8 +309,8 @@ def tensor_answer(result: LookResult, path: str, head: int | None = None) -> byt
 def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
     """The rank and Frobenius norm of W^(h) = W_hᵒ W_hᵛ, and ‖contribution‖ of each head at each query, with the edits.
 
-    The contributions of all heads, plus the bias, are the layer's output (Vaswani et al. 2017, section 3.2.2; Bishop &
-    Bishop 2024, exercise 12.5). Raises AttendoError for a path that is no attention layer.
+    All contributions plus the bias are the layer's output (Vaswani et al. 2017, section 3.2.2; Bishop & Bishop 2024,
+    exercise 12.5). Raises AttendoError for a path of another layer.
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention):
@@ -331,12 +327,11 @@ def matrices_answer(result: LookResult, path: str) -> MatricesAnswer:
 
 
 def next_answer(result: LookResult, position: int, n: int = 10) -> NextAnswer:
-    """The n most probable tokens at a position, with the mass of all up to each, and the entropy in nats.
+    """The n most probable tokens at a target position, with cumulative probabilities and the entropy in nats.
 
-    position: of the target, whose next token is told; of a masked language model, of the source, whose own token is.
-    actual: the token that stands there, with its rank (1 is the most probable); None where nothing follows. All of the
-    model with the edits, before a search forbids any token. Raises AttendoError for a classifier, which predicts no
-    token, and for a position or n out of range.
+    A masked model predicts at source positions. `actual` is the token at the next position with its rank, from 1; None
+    at the end. Edits apply, before a search forbids tokens. Raises AttendoError for a classifier, and for a position or
+    n out of range.
     """
     if result.family == "classification":
         raise AttendoError("a classifier predicts a label, not a token; look at its classes instead")
@@ -368,11 +363,11 @@ LABEL = (
 
 
 def rollout_answer(result: LookResult, stack: str) -> RolloutAnswer:
-    """How much of each position, behind the last layer, is said to come from each input token `[q_len, k_len]`.
+    """The share of each input token in each position of the last layer, `[q_len, k_len]`, by attention rollout.
 
-    "encoder", "decoder": through the self-attention of that stack; rows sum to 1. "cross": from the source's tokens to
-    the target's positions, through both stacks; what is left of 1 comes from the target's own tokens. With the edits of
-    weights (a head that is switched off still attends). Raises AttendoError for a stack that the model has not.
+    "encoder", "decoder": within that stack; rows sum to 1. "cross": from source tokens to target positions; the rest of
+    1 is from target tokens. Edits of weights apply (a head that is switched off still attends). Raises AttendoError for
+    a missing stack.
     """
     layers = stack_weights(result, stack)
     if stack == "cross":
@@ -397,14 +392,12 @@ def stack_weights(result: LookResult, stack: str) -> list[Float[Tensor, "heads q
 
 @torch.inference_mode()
 def lens_answer(result: LookResult, stack: str) -> LensAnswer:
-    """The first choice of each position by layer, with p, and rank and p of what is the first choice in the end.
+    """The first choice of each position by layer, with p, and the rank and p of the final choice (nostalgebraist 2020).
 
-    {stack, kind, layers, positions, tokens [layer][position]}; layer 0 is the embedding. kind "vocabulary": tokens that
-    may follow (of a masked model: stand there); "classes": labels, and `pooled` [layer] = {label: p} of the whole text;
-    "nearest embedding", of a translator's encoder, which predicts nothing: the source token whose embedding points most
-    nearly the same way, p being the cosine. Of the last layer it is the model's own answer. nostalgebraist 2020.
-
-    Raises AttendoError for a stack that the model has not.
+    {stack, kind, layers, positions, tokens [layer][position]}; layer 0 is the embedding, the last layer the model's own
+    output. kind "vocabulary": next tokens (of a masked model: tokens there); "classes": labels, and `pooled` [layer] =
+    {label: p} of the whole text; "nearest embedding", for a translator's encoder: the source token with the nearest
+    embedding, p being the cosine. Raises AttendoError for a missing stack.
     """
     states = _states(result, stack)
     last = _values(result, states[-1], stack)
@@ -488,12 +481,11 @@ AT_LEAST = 64
 
 
 def positions_answer(result: LookResult, side: Literal["source", "target"]) -> PositionsAnswer:
-    """The encoding of the first n positions `[n, d]`, and the products of its rows `[n, n]`, as base64 float32.
+    """The encoding of the first n positions `[n, d]`, and the dot products of its rows `[n, n]`, as base64 float32.
 
-    Rotary positions: cos and sin of each pair's angle in turn, and the product of a unit vector turned to two places.
-    ALiBi and relative, and a bias that its user put in, add to scores: the layers of a look have what (`layer_of`), so
-    there is no matrix here, and n is the length of the text. name: of the class that was put in. trained: the most
-    tokens that the model was made for. Raises AttendoError for a side that the model has not.
+    Rotary positions give cos and sin of each angle, and the dot product of a rotated unit vector. Biases (ALiBi,
+    relative, custom) are in the layers (`layer_of`), so there is no matrix, and n is the text's length. name: the class
+    of custom positions. trained: the model's max_len. Raises AttendoError for a missing side.
     """
     embedding, tokens = _side(result, side)
     config, within = result.model.config, _within(result, side)
@@ -621,10 +613,9 @@ HOW_TO_KEEP_MORE = "checkpoint.keep_last=20 and checkpoint.every_steps=200"
 def film_answer(result: LookResult, path: str, head: int) -> FilmAnswer:
     """A head's weights over the same tokens (teacher-forced) by checkpoint, the trained model last.
 
-    A frame: step, weights `[q_len, k_len]` as base64 float32, the head's measures, and final, True for the trained
-    model, which may be an average or the best of all. A damaged checkpoint is passed over and named in `note`, which
-    also says how to keep more. The edits hold in every frame. Raises AttendoError for a head that the model has
-    not, and for a model that came from no run folder.
+    A frame: step, weights `[q_len, k_len]` as base64 float32, measures, and final (True for the trained model). Damaged
+    checkpoints are skipped and listed in `note`. The edits apply to every frame. Raises AttendoError for a missing
+    head, and without a run folder.
     """
     layer = dict(result.model.named_modules()).get(path)
     if not isinstance(layer, Attention) or not 0 <= head < layer.n_heads:

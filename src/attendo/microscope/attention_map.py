@@ -131,10 +131,7 @@ class AttentionMap:
 
 
 def map_of(result: LookResult, stack: Stack | None = None) -> AttentionMap:
-    """The attention of a stack of a look: of the last the model has if None, which is the cross-attention if any.
-
-    Raises AttendoError for a stack that the model doesn't have.
-    """
+    """The attention of a stack (default: the last one of the model). Raises AttendoError if it is missing."""
     paths = attention_paths(result.model)
     stack = cast(Stack, [*paths][-1]) if stack is None else stack
     if stack not in paths:
@@ -163,11 +160,7 @@ def weights_of(result: LookResult, path: str) -> Float[np.ndarray, "heads querie
 
 
 def answer_text(result: LookResult) -> str:
-    """What the model answered, as one text: a translation, what follows a prompt, or a label with its probability.
-
-    Of a masked language model it is the text with its hidden tokens found; if none is, the likeliest token at each
-    place.
-    """
+    """The output as text: a translation, a continuation, a label with its probability, or a completed text."""
     found = outcome(result)
     if "labels" in found:
         best = found["labels"][0]
@@ -176,9 +169,7 @@ def answer_text(result: LookResult) -> str:
 
 
 def visible(piece: str) -> str:
-    """A piece as a person can see it: white space and characters that command a screen have marks of their own.
-
-    What joins characters into one stays; an empty piece is ∅.
+    """A piece with visible marks for white space and control characters; joiners stay, and an empty piece is ∅.
 
     >>> visible("a b"), visible("\\x1b[31m"), visible("")
     ('a␠b', '\\\\u{1b}[31m', '∅')
@@ -225,13 +216,11 @@ def map_text(
     language: Language = "en",
     hint: str = "",
 ) -> str:
-    """The map as lines of at most `width` columns: query pieces down, key pieces across, read downward.
+    """The map as lines of at most `width` columns: queries down, keys across, read downward.
 
-    Each cell is a shade of the weight, and each row ends with the key piece it looked at most. A text that is too wide
-    comes in blocks of columns; one that is too wide for MOST_BLOCKS of them in one block, in which neighboring keys
-    share a cell, shaded by the largest of their weights. layer: the sharpest if None; head: the mean of all if None,
-    both from 0. hint: said behind the legend of the shades. No color is needed. Raises AttendoError for a width below
-    40 columns.
+    Each cell is a shade of the weight, and each row ends with its most attended key. Wide texts are split into blocks
+    of columns; above MOST_BLOCKS, neighboring keys share a cell with their largest weight. Raises AttendoError for a
+    width below 40 columns.
     """
     if width < NARROWEST:
         raise AttendoError(f"a map does not fit {width} columns; give it {NARROWEST} or more")
@@ -316,10 +305,10 @@ def _together(
 
 @dataclass(frozen=True)
 class KeyStep:
-    """What one key comes to.
+    """The numbers of one key.
 
-    k, v: its key and value. product: q·k. score: scaled, plus a bias if the layer has one. power: exp(β · score - the
-    row's largest), 0 where masked. weight: power over the sum of all powers.
+    product: q·k. score: scaled, plus a bias if any. power: exp(β · score - the row's largest), 0 if masked. weight:
+    power over the sum of powers.
     """
 
     piece: str

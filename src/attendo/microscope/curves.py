@@ -133,10 +133,7 @@ EVENT_WORDS = {
 
 
 def panel_svg(panel: Panel, events: Sequence[Event], axis: Axis, across: str, language: Language) -> str:
-    """Draws the curves of a panel, its axes, and what happened when; axis: the one across, of all panels.
-
-    The classes of the page's style say what everything looks like: `run-0` to `run-5` give a run's color.
-    """
+    """Draw the curves of a panel with its axes and events; the style classes `run-0` to `run-5` color the runs."""
     up = axis_of((float(y) for curve in panel.curves for y in curve.ys), panel.logarithmic)
     frame = _Frame(axis, up)
     title = panel.title.text(language)
@@ -399,10 +396,7 @@ PIXELS_AN_INCH, DOTS_PER_INCH = 100, 130
 def write_picture(
     runs: Sequence[RunRecord], path: Path, across: Across = "step", language: Language = "en"
 ) -> Language:
-    """Draws all panels into a PNG and gives the language of its words.
-
-    That is English where no font installed here has the Japanese characters. Raises AttendoError without matplotlib.
-    """
+    """Draw all panels into a PNG and return its language (English without a Japanese font). Raises AttendoError."""
     try:
         import matplotlib
     except ImportError:

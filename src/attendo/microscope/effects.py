@@ -36,13 +36,11 @@ MOST_POSITIONS = 4096
 
 
 def effects_answer(result: LookResult, path: str) -> EffectsAnswer:
-    """What becomes of the same answer when each head of a layer is switched off alone, and when all of the layer is.
+    """The change of the output's log-probability when each head of a layer, or the whole layer, is switched off.
 
-    delta: the sum of `deltas`, the change in log-probability (nats) of each token of the answer, teacher-forced; of a
-    classifier, that of the label it gave. All beside the model with the edits, which stay. A feed-forward net has no
-    heads: `layer` alone. Michel et al. 2019, "Are Sixteen Heads Really Better than One?", section 3.2.
-
-    Raises AttendoError for a path that is neither.
+    delta: the sum of `deltas`, the change (nats) of each output token, teacher-forced, or of a classifier's label. The
+    edits stay in effect. A feed-forward network has only `layer`. Michel et al. 2019, "Are Sixteen Heads Really Better
+    than One?", section 3.2. Raises AttendoError for any other path.
     """
     module = dict(result.model.named_modules()).get(path)
     if not isinstance(module, Attention | FeedForward):
@@ -148,13 +146,12 @@ TOKENS_AT_ONCE = 8192
 
 
 def tokens_answer(result: LookResult) -> TokensAnswer:
-    """Each token's part in the label: {label, left_out, gradient_times_input, rollout, pooled, note_en, note_ja}.
+    """Each token's contribution to the label.
 
-    left_out: log p(label) less what it is without the token, in nats; 0 for the specials around a text, which no text
-    lacks; None where that takes too long (Li et al. 2016).
-    gradient_times_input: Σ_d x_d ∂ log p(label) / ∂x_d of what enters the encoder at each position (Denil et al. 2014;
-    Shrikumar et al. 2016), in nats. pooled: sums to 1, see `pooled_shares`. rollout: the same shares traced back to the
-    encoder's input. Raises AttendoError for a model that is no classifier.
+    Returns {label, left_out, gradient_times_input, rollout, pooled, note_en, note_ja}. left_out: the loss of log
+    p(label) without the token, in nats (Li et al. 2016); 0 for special tokens; None if too slow. gradient_times_input:
+    Σ_d x_d ∂ log p(label) / ∂x_d at the encoder's input, in nats (Denil et al. 2014; Shrikumar et al. 2016). pooled:
+    sums to 1, see `pooled_shares`; rollout: these shares at the encoder's input. Raises AttendoError for other models.
     """
     if not isinstance(result.user, Classifier):
         raise AttendoError(
@@ -176,10 +173,10 @@ def tokens_answer(result: LookResult) -> TokensAnswer:
 
 
 def pooled_shares(states: Float[Tensor, "len d_model"], kind: Pooling) -> Float[Tensor, " len"]:
-    """The share of the pooled vector that comes from each position.
+    """The share of the pooled vector from each position.
 
-    "max": the share of the d_model largest values that stand there, the first of equals; "mean": 1 / len; "first": all
-    from the first.
+    "max": the share of the d_model maxima at the position (the first in a tie); "mean": 1 / len; "first": all from the
+    first.
 
     >>> pooled_shares(torch.tensor([[1.0, 5.0, 2.0, 0.0], [3.0, 4.0, 1.0, 0.0]]), "max")
     tensor([0.7500, 0.2500])
@@ -243,10 +240,10 @@ OUTPUT_ROWS = 512
 
 @dataclass(frozen=True)
 class HeadEffect:
-    """What becomes of a row's log-probability without a head: the mean change in nats, and its standard error.
+    """The mean change in nats of a row's log-probability without a head, and its standard error.
 
-    An effect below 0 says that the model needs the head. alignment_error: of a cross-attention whose links are given,
-    the alignment error rate of what the head looks at most.
+    Below 0, the model needs the head. alignment_error: of cross-attention with given links, the alignment error rate of
+    its largest weights.
     """
 
     path: str
@@ -456,9 +453,8 @@ def head_alignment_errors(
 ) -> dict[tuple[str, int], float]:
     """The alignment error rate of each cross-attention head, by path and number, over (source, target) pairs.
 
-    A head links a target token with the source token on which it has most weight while that token is predicted, the
-    source's end left out; words are linked where tokens of theirs are. links: given ones, of each pair. Raises
-    AttendoError for a model that is no translator, and where pairs and links are not as many.
+    A head links a target token with the source token of largest weight while it is predicted, without the source's end.
+    Raises AttendoError for other models, and for different numbers of pairs and links.
     """
     if not isinstance(user, Translator):
         raise AttendoError("only a translator's heads can be measured by alignments; leave them out")

@@ -119,11 +119,10 @@ def framed_page(request: LookRequest) -> str:
 def saved_page(
     session: Session, request: LookRequest, language: Language = "en", head: Mapping[str, Any] | None = None
 ) -> str:
-    """The page of one look by itself: it opens offline, and asks nothing of anything.
+    """The self-contained page of one text, with the answers for the unchanged model, for use offline.
 
-    It holds the answers to what a page asks of a look at the model as it is; what needs the model again (other texts,
-    heads switched off together) is for the live page, and the file says so. head: path and number of the one that is
-    open at first; if None, the page opens the sharpest.
+    Other texts and combined edits require the live page. `head` is path and number of the head to open (default: the
+    sharpest).
     """
     answers: dict[str, Any] = {} if head is None else {"opens": {"layer": head["path"], "head": head["head"]}}
     numbers = []

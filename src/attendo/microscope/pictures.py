@@ -48,10 +48,7 @@ def write_picture(
     head: int | None = None,
     language: Language = "en",
 ) -> None:
-    """Writes `map_figure` as a .png or .svg file, the same bytes every time.
-
-    Raises AttendoError for another suffix, and as `map_figure` does.
-    """
+    """Write `map_figure` as .png or .svg, byte-identical every time. Raises AttendoError for other suffixes."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise AttendoError(f"{path} must end in .png or .svg; name it {path.with_suffix('.png').name}")
@@ -68,11 +65,10 @@ def write_picture(
 def map_figure(
     shown: AttentionMap, layer: int | None = None, head: int | None = None, language: Language = "en"
 ) -> Figure:
-    """A heat map of a head, or of the mean over heads if None: queries down, keys across. layer: the sharpest if None.
+    """A heat map of a head, or of the mean over heads if None: queries down, keys across (default: the sharpest layer).
 
-    Labels are in installed fonts that have their characters; a piece of which no font here has all is shown by its
-    number, and a line below says so. The words are English where no font has the Japanese ones. Raises AttendoError
-    without matplotlib, and for a layer or head that isn't there.
+    Pieces without an installed font are shown by number with a note; text is English without a Japanese font. Raises
+    AttendoError without matplotlib, and for a missing layer or head.
     """
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -116,9 +112,7 @@ def heat_map(
     upward: bool = False,
     ticks: Sequence[float] | None = None,
 ) -> Colorbar:
-    """Draws values as cells of one color each, and gives the bar that tells what the colors mean.
-
-    colors: a colormap's name. upward: the first row is the lowest.
+    """Draw values as colored cells and return the color bar; `upward` puts the first row at the bottom.
 
     >>> from matplotlib.figure import Figure
     >>> float(heat_map(Figure().add_subplot(), np.eye(2), "GnBu", 0.0, 0.5).vmax)

@@ -209,10 +209,7 @@ def request_of(name: str, body: Mapping[str, Any]) -> Any:
 
 
 class Token(TypedDict):
-    """A token: its id, its piece, what it spells alone; unknown: whether it stands for what has none.
-
-    out: of a token that was read, what is predicted at its place; None where nothing follows.
-    """
+    """A token: its id, piece and text; `unknown` marks unknown words; `out` is the prediction at its position."""
 
     id: int
     piece: str

@@ -169,10 +169,10 @@ KEPT = ("*.scores", "*.weights", "*.query", "*.key", "*.value", "*.mixed", "*.ou
 def look(
     user: User, request: LookRequest, folder: Path | None = None, baseline: LookResult | None = None
 ) -> LookResult:
-    """One look: the answer is searched on the model with the edits, then one pass over it is recorded.
+    """Run the model with the edits to get the output, then record one pass over it.
 
-    baseline: the look at the model as it is, where there is one; it is taken anew when an edit needs it. Its answer
-    makes a greedy search quicker. Raises AttendoError for a text of nothing, and for an edit of what isn't there.
+    `baseline` is the result of the unchanged model, computed if an edit needs it; it speeds up a greedy search. Raises
+    AttendoError for an empty text, and for an edit of a missing part.
     """
     model, family = user.model, user.task
     if baseline is None and any(edit.how == "mean" for edit in request.edits):
@@ -201,8 +201,7 @@ def look(
 
 @contextmanager
 def one_thread_less() -> Iterator[None]:
-    """Leaves a core to the browser that draws: the threads of a search wait for each other at each of its short steps,
-    so one that has lost its core to a browser holds up all."""
+    """Leave a core to the browser: threads of a search synchronize at every step, so one without a core delays all."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads - 1))
     try:
@@ -265,10 +264,9 @@ def usual_search(user: User) -> Search:
 
 
 def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Sequence[int] = ()) -> Reading:
-    """What is read and answered: by a search with the edits, unless the request forces the answer.
+    """Return the input and the output, decoded with the edits unless it is forced, faster with `draft` ids.
 
-    draft: ids that a greedy answer may well have, for a quicker search. Raises AttendoError for a text without a
-    token, and for a prefix that isn't one.
+    Raises AttendoError for a text without tokens, and for an invalid prefix.
     """
     for token in request.prefix_ids:
         if not 0 <= token < user.model.config.vocab_size:
@@ -293,9 +291,9 @@ def read(user: User, request: LookRequest, edits: Sequence[Edit] = (), draft: Se
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text for a masked language model: each MASK in it is the token that hid others in training.
+    """The ids of a text for a masked model, with each MASK as the mask token.
 
-    The space before a hidden word is part of it, as in training; not so where a space is a token of its own.
+    A space before a hidden word is part of it, as in training, unless spaces are tokens.
     """
     *before, last = text.split(MASK)
     if tokenizer.kind not in ("character", "byte"):
@@ -306,10 +304,7 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def _of_places(user: Embedder, edits: Sequence[Edit], source: tuple[int, ...]) -> tuple[int | None, ...]:
-    """What a masked model is asked for: its first choice where a token is hidden; without any, each token of the text.
-
-    The specials around it are never asked for.
-    """
+    """The first choice of a masked model at each hidden token; without any, at each token of the text."""
     mask_id, (before, behind) = user.tokenizer.mask_id, user.tokenizer.specials.around_text
     if mask_id not in source:
         last = len(source) - len(behind)
@@ -457,10 +452,7 @@ def search_translation(
     prefix: Sequence[int],
     beam: int | None,
 ) -> Found:
-    """Searches as `translate` does, with edits of its model: a source's ids, with their end.
-
-    prefix: the ids that the translation begins with. beam: the run's own if None.
-    """
+    """Translate source ids as `translate` does, with edits of the model and a given beginning."""
     config, (first, *others) = config_of(translator, beam), translator.members()
     looks = config.coverage_penalty > 0  # at attention, which modules alone tell
     with torch.no_grad(), ExitStack() as until_found:
@@ -482,10 +474,7 @@ def search_text(
     beam: int,
     max_tokens: int,
 ) -> Found:
-    """Searches for the likeliest text of at most so many tokens behind a prompt's ids, the begin id among them.
-
-    Hypotheses rank by their log-probability. prefix: the ids that the text begins with.
-    """
+    """Search for the most probable continuation of a prompt, by log-probability, with edits and a given beginning."""
     known = special_ids(generator.tokenizer)
     config = DecodingConfig(beam=beam, n_best=beam, length_penalty=0.0)
     with torch.no_grad(), ExitStack() as until_found:
@@ -516,8 +505,7 @@ def _changed(form: FormT, model: Model, edits: Sequence[Edit]) -> FormT | None:
 
 
 def changes_of(model: Model, edits: Sequence[Edit]) -> dict[str, Change] | None:
-    """What the edits change in each layer, by its path. None where a compiled model cannot be told them: attention that
-    is hard, weights that are given, and what differs from row to row of a batch."""
+    """The changes of each layer by path; None for edits that a compiled model does not support."""
     layers: dict[nn.Module, list[str]] = {}  # one that stands at several places is edited at all of them
     for path, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Attention | FeedForward):
@@ -565,11 +553,10 @@ def greedy_by_draft(
     limit: int,
     special: SpecialIds,
 ) -> tuple[list[int], bool]:
-    """The greedy text of at most `limit` tokens behind `begin`, its end not among them, and whether it came to an end.
+    """The greedy text of at most `limit` tokens after `begin`, without its end, and whether it ended.
 
-    step: logits of all positions fed. draft: tokens that the text may well have; they are tried many at a time, and
-    what is found does not depend on them (Leviathan et al. 2023, "Fast Inference from Transformers via Speculative
-    Decoding", for the greedy case). The cache holds what stands before `begin`.
+    Several `draft` tokens are verified per step; they do not affect the result (Leviathan et al. 2023, "Fast Inference
+    from Transformers via Speculative Decoding", for the greedy case). The cache holds everything before `begin`.
     """
     found: list[int] = []
     device, fed, at = cache.lengths.device, list(begin), 0

@@ -35,11 +35,11 @@ class Searched:
 
 
 def searched(result: LookResult, beam: int, at_least: int = 0) -> Searched:
-    """The search of this width on the model with the edits, from the source or the prompt that was looked at.
+    """Run a beam search on the model with the edits, from the given source or prompt.
 
-    A translator searches as `translate` does. A language model finds the likeliest text of at most `max_tokens` tokens
-    (of `at_least`, if that is more, as far as its context goes). `best_ids` has the end token, where the text has one.
-    Raises AttendoError for a model that searches for nothing, and for a beam out of range.
+    A translator searches as `translate` does; a language model for the most probable text of at most `max_tokens` or
+    `at_least` tokens. `best_ids` has the end token if the text ended. Raises AttendoError for other models, and for a
+    beam out of range.
     """
     if not 1 <= beam <= MOST_BEAMS:
         raise AttendoError(f"beam={beam} must be 1 to {MOST_BEAMS}")
@@ -85,9 +85,9 @@ def text_of(result: LookResult, found: Hypothesis) -> str:
 def tree_answer(result: LookResult, beam: int) -> TreeAnswer:
     """The search as a list of nodes, parents before children: {nodes, best_text, best_score, beam}.
 
-    A node: id, parent (None at the root), step (from 0), token, log_prob of the token, sum over its path, score where
-    a text ends (as the search has it, normalized by length), kept, finished, best: on the path of the best text. Nodes
-    that are not kept had no place in their step. All of the model with the edits. Raises AttendoError as `searched`.
+    A node: id, parent (None at the root), step (from 0), token, log_prob, sum over its path, normalized score where a
+    text ends, kept (False for dropped candidates), finished, best (on the best path). Raises AttendoError as
+    `searched`.
     """
     found = searched(result, beam)
     nodes, names = _nodes(result, found), _best_path(found)
@@ -178,16 +178,15 @@ def _best_path(found: Searched) -> list[str]:
 
 
 def why_answer(result: LookResult, target: str, beam: int) -> WhyAnswer:
-    """A text of the user's, scored by the same numbers as `translate`, beside the best of a search of this width.
+    """The score of a given text next to the best text of a beam search.
 
-    verdict: "same" text; "model", which holds the found one for better; "search", which lost a text that the model
-    holds for better (a search error; Stahlberg & Byrne 2019, "On NMT Search Errors and Model Errors"); "forced", where
-    such a text was not searched for, since the answer was made to begin otherwise. diverges_at: the first token in
-    which the two differ. lost_at: the step in which the beam had no place any more for the text's beginning; None where
-    it was kept to its end, or to that of the search. rank: 1 for the model's first choice.
+    verdict: "same" text; "model" prefers the found one; "search" lost a text that the model prefers (a search error;
+    Stahlberg & Byrne 2019, "On NMT Search Errors and Model Errors"); "forced": the output had another prescribed
+    beginning. diverges_at: the first differing token. lost_at: the step in which the beam dropped the text, or None.
+    rank: 1 is the model's first choice.
 
-    A language model's text has no end of its own: it is compared with as many tokens of the found one. Raises
-    AttendoError as `searched`, for a text that is empty or too long.
+    A language model's text is compared with as many tokens of the found one. Raises AttendoError as `searched`, and for
+    an empty or overlong text.
     """
     ids = _ids(result, target)
     found = searched(result, beam, at_least=len(ids))
@@ -305,9 +304,7 @@ def _diverges_at(ids: Sequence[int], best: Sequence[int]) -> int | None:
 
 @dataclass(frozen=True, eq=False)
 class _Compared:
-    """What is said of two texts. forced: the search was made to begin otherwise; n_steps: of the search; alike: both
-    are the same text.
-    """
+    """The comparison of two texts; `forced` marks a prescribed beginning, `alike` equal texts."""
 
     of_translation: bool
     beam: int

@@ -331,9 +331,9 @@ def _asked(edit: EditRequest | Edit) -> Iterator[EditRequest]:
 
 
 def table_text(shown: AttentionMap, layer: int | None = None, head: int | None = None) -> str:
-    """Weights as CSV, to 6 digits: a row for each layer, head, query and key, all of which count from 1.
+    """Weights as CSV, to 6 digits: a row for each layer, head, query and key, counted from 1 in the table.
 
-    layer, head: only this one, from 0. Raises AttendoError for one that isn't there.
+    `layer` and `head`, counted from 0, restrict the table. Raises AttendoError for a missing one.
     """
     shown.shown(layer, head)  # raises
     table = io.StringIO()

@@ -127,11 +127,11 @@ def classification_sums(
 def text_sums(
     generator: Generator, stream: TokenStream, metrics: Sequence[str], context: int | None = None
 ) -> dict[str, RowSums]:
-    """The measures of `text_loss` by documents, longer ones by passages of about PASSAGE bytes.
+    """The sums of `text_loss` by document, with long documents split into passages of about PASSAGE bytes.
 
-    stream: of this generator's tokens; the rows are the same for every tokenizer. A token counts where its last byte
-    is. Loss and perplexity are to be compared between models of one tokenizer only, bits per byte between all. Raises
-    AttendoError for a context that the model has not, and where there is no text.
+    The rows are equal for every tokenizer; a token belongs to the passage of its last byte. Loss and perplexity are
+    comparable within one tokenizer only, bits per byte between all. Raises AttendoError for an invalid context, and
+    without text.
     """
     context = context or generator.model.config.max_len
     sizes = token_sizes(generator.tokenizer)
@@ -162,9 +162,9 @@ def text_sums(
 def passages(
     document: Document, sizes: Int[ndarray, " vocab"], size: int = PASSAGE
 ) -> Int[ndarray, " targets"]:
-    """The passage, from 0, in which each target's last byte is; the end is in the last one.
+    """The number of the passage that contains each target's last byte; the end is in the last passage.
 
-    A document is cut into equal passages of about `size` bytes, at least one. sizes: bytes by token id.
+    A document is cut into equal passages of about `size` bytes; `sizes` are bytes by token id.
 
     >>> passages(Document(np.array([4, 5, 4, 5]), 6, 6), np.array([0, 0, 0, 0, 1, 2]), size=3).tolist()
     [0, 0, 1, 1, 1]

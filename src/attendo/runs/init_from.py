@@ -31,9 +31,9 @@ _OWN = {"architecture", "n_classes", "pooling", "d_output", "tie", "output_bias"
 
 
 def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """The tables with the defaults and the other run's settings of tokenizer and shape, and its tokenizer.
+    """Return the tables with the other run's tokenizer and shape, and its tokenizer.
 
-    Raises AttendoError for a setting that differs from the shape or tokenizer of the weights.
+    Raises AttendoError for a setting that contradicts the weights.
     """
     bundle = load_bundle(folder)
     theirs = bundle.tables["model"]
@@ -62,9 +62,9 @@ def shape_of(folder: Path, family: TaskSpec, tables: Tables) -> tuple[dict[str, 
 
 
 def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None = None) -> str:
-    """Copies the tensors of equal names and shapes; returns a note with their number and the new parts.
+    """Copy the tensors of equal names and shapes; return a note with their number and the new parts.
 
-    own_parts: custom modules of the model, and of the other run's. Raises AttendoError if no tensor is equal.
+    Raises AttendoError if no tensor matches.
     """
     bundle = load_bundle(folder)
     bundle.own_parts = own_parts if "own_parts" in bundle.card else None
@@ -84,9 +84,9 @@ def take_weights(folder: Path, model: nn.Module, own_parts: CustomModules | None
 
 
 def rows_before(folder: Path, family: TaskSpec, say: Say) -> TrainedRows:
-    """The training rows of a run of the same task, and of the runs before it; none for another task.
+    """The training rows of a run of the same task and of its predecessors; none for another task.
 
-    For a run without a list of them, the rows that are in its training files now; warns where these are gone.
+    Without a stored list, the rows of its present training files; prints a warning if these are gone.
     """
     bundle = load_bundle(folder)
     data = bundle.tables.get("data", {})
@@ -135,10 +135,7 @@ ADAPTER = "adapter.safetensors"
 def save_adapter(
     folder: Path, trained: Mapping[str, Tensor], lora: LoraConfig, bundle: Bundle, step: int
 ) -> None:
-    """Replaces adapter.safetensors: A and B of each layer, and the parts that were trained whole.
-
-    Its header has rank, alpha, the step, and the hash of the base weights.
-    """
+    """Replace adapter.safetensors: A and B of each layer, wholly trained parts, and the base weights' hash."""
     header = {
         "format": FORMAT,
         "step": str(step),

@@ -43,9 +43,10 @@ MOST_BATCHES = 100
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of updates. seconds: of an update, on `clock` ("CPU", of all threads, or "wall"). peak: FLOP/s of a
-    product of 2048³ in the format of training. measured: whether updates were tried; otherwise `seconds` assumes
-    ASSUMED_SHARE of the peak, and `why` has the reason.
+    """The speed of updates.
+
+    seconds: per update, on `clock` ("CPU", all threads, or "wall"). peak: FLOP/s of a product of 2048³ in training
+    precision. measured: False if `seconds` assumes ASSUMED_SHARE of the peak, for the reason `why`.
     """
 
     seconds: float
@@ -257,8 +258,10 @@ def machine_memory(device: torch.device) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """An estimated run on many accelerators. memory: bytes on each. hidden_from: the factor on the rows of an update
-    from which the products hide the traffic. seconds: of all updates.
+    """An estimated run on many accelerators.
+
+    memory: bytes on each. hidden_from: the factor on the update's rows from which communication is hidden. seconds: of
+    all updates.
     """
 
     sharding: Sharding
@@ -284,9 +287,9 @@ class PaperPlan:
 def carried(
     plan: Plan, world: int, accelerator: Accelerator, tokens: float | None = None, mfu: float = MFU
 ) -> PaperPlan:
-    """The run on `world` accelerators, in bfloat16, each with an equal share of every update's rows.
+    """Estimate the run on `world` accelerators in bfloat16, each with an equal share of every update's rows.
 
-    tokens: of an update (default: the plan's). The number of tokens in all stays the same.
+    `tokens` per update may change; the total stays.
     """
     factor = 1.0 if tokens is None else tokens / plan.tokens_per_update
     model = trained_on_paper(plan.model, plan.training, plan.lora)

@@ -156,9 +156,9 @@ def require_own_shapes(bundle: Bundle, path: Path, model: nn.Module) -> None:
 def same_material(
     family: TaskSpec, config: RunConfig, corpus: Corpus[Any], bundle: Bundle, say: Say
 ) -> TokenDataset:
-    """The training data of the run's beginning; a different store in the cache is built again.
+    """Return the training data of the run's beginning; a different store in the cache is rebuilt.
 
-    Raises AttendoError with both hashes where the data have changed, or are no longer cut into the same tokens.
+    Raises AttendoError with both hashes if the data or their tokens have changed.
     """
     before = bundle.card["data"]
     files = ", ".join(config.data.train)
@@ -231,10 +231,10 @@ NEVER = 10**9
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a replay of steps `start` to `end`. differing: what was not equal, in words, or "".
+    """The result of a replay of steps `start` to `end`; `differing` describes the first difference, or is "".
 
-    chains: how often the hash over steps, losses, gradient norms and rows was compared. whole: whether the replay
-    reached a checkpoint, so that weights, optimizer and random states were compared.
+    chains: the number of compared hashes over steps, losses, gradient norms and rows. whole: a checkpoint was reached,
+    so weights, optimizer and random states were compared.
     """
 
     start: int

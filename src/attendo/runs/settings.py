@@ -168,9 +168,7 @@ def _presets() -> Path:
 
 
 def joined(*layers: Tables) -> dict[str, dict[str, Any]]:
-    """Tables merged key by key; the later value wins.
-
-    The four budgets of [training] are one setting: a later budget replaces any earlier one.
+    """Merge tables key by key; later values win, and a later budget of [training] replaces every earlier one.
 
     >>> joined({"model": {"d_model": 64, "n_heads": 2}}, {"model": {"d_model": 128}})
     {'model': {'d_model': 128, 'n_heads': 2}}
@@ -207,10 +205,10 @@ UPDATING_SHARE = 0.9
 def choose_tokenizer(
     tables: Tables, family: TaskSpec, corpus: Corpus[Any], say: Say
 ) -> tuple[dict[str, dict[str, Any]], Tokenizer]:
-    """Learns the tokenizer; returns the completed tables.
+    """Train the tokenizer and return the completed tables.
 
-    The default kind is words without case for models that only read texts with spaces between words, otherwise BPE.
-    The default size of BPE and Unigram follows the size of the corpus.
+    The default is lower-case words for models that only read texts with spaces, otherwise BPE with a size that follows
+    the corpus.
     """
     chosen = {name: dict(table) for name, table in tables.items()}
     table = chosen.setdefault("tokenizer", {})
@@ -253,10 +251,10 @@ def choose_training(
     say: Say,
     init_from: Path | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Completes [model] and [training]; prints the choice.
+    """Complete [model] and [training], and print the choice.
 
-    The size is the largest whose least_rows the corpus has and which, at its measured pace, makes FEWEST_EPOCHS
-    epochs or FEWEST_STEPS steps within the budget, otherwise the smallest. init_from: a run that it starts from.
+    The size is the largest that the corpus has least_rows for and that completes FEWEST_EPOCHS epochs or FEWEST_STEPS
+    steps within the budget, otherwise the smallest.
     """
 
     chosen = {name: dict(table) for name, table in tables.items()}
@@ -340,9 +338,7 @@ def sizes_for(sizes: Sequence[Size], model: Mapping[str, Any], n_rows: int) -> l
 
 
 def learning_rate_for(d_model: int, *, tuned: bool = False) -> float:
-    """The peak rate for a width: falling with its square root, 2e-3 at 256.
-
-    tuned: for weights that were trained before, a tenth. Adapters take the full rate.
+    """The peak learning rate, 2e-3 at width 256 and falling with its square root; a tenth if `tuned`.
 
     >>> learning_rate_for(256), round(learning_rate_for(512), 5), learning_rate_for(256, tuned=True)
     (0.002, 0.00141, 0.0002)
@@ -378,9 +374,9 @@ def measured_pace(
     fewest: int = FEWEST_UPDATES,
     lora: Mapping[str, Any] | None = None,
 ) -> float:
-    """Seconds of an update at this size, on the clock of the budget: the median over batches spread evenly.
+    """Seconds per update at this size, the median over spread batches, on the budget's clock (wall time on a GPU).
 
-    Wall time on a GPU. Ends after `seconds`, but not before `fewest` updates; the first update is left out.
+    It runs for `seconds` and at least `fewest` updates; the first update is not counted.
     """
     run = probe_run(model, training, device, lora)
     clock = time.monotonic if "minutes" in training or device.type == "cuda" else time.process_time

@@ -56,10 +56,7 @@ DatasetT = TypeVar("DatasetT", bound=TokenDataset)
 
 
 class TokenTask(Generic[DatasetT]):
-    """The parts that all kinds of tasks share: batches of token ids, and which of two values is better.
-
-    validation: rows of each evaluation; all_validation: rows that decide at the end, where they are more.
-    """
+    """The common parts of all tasks: batches, validation rows, and the comparison of values."""
 
     material: DatasetT
     batch_tokens: int
@@ -92,9 +89,9 @@ TRANSLATION_SAMPLES = 32
 
 @dataclass(frozen=True, eq=False)
 class TranslationTask(TokenTask[PairDataset]):
-    """Batches from a token store; evaluation by translating validation pairs greedily.
+    """Batches from a token store, and evaluation by greedy translation.
 
-    The deciding measure is chrF, which needs no tokenizer and suits languages without spaces as well.
+    The deciding measure is chrF, which needs no tokenizer and also suits languages without spaces.
     """
 
     material: PairDataset
@@ -181,10 +178,10 @@ def baselines(
 def naive_bayes(
     sizes: Integer[ndarray, " classes"], counts: Integer[ndarray, "classes words"]
 ) -> tuple[Float[ndarray, " classes"], Float[ndarray, "classes words"]]:
-    """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V); a text has the class of the largest sum.
+    """log P(c), and log P(w | c) = log (n_cw + 1) / (Σ_w n_cw + V) (Manning et al. 2008, section 13.2).
 
-    Multinomial naive Bayes with add-one smoothing (Manning et al. 2008, section 13.2). sizes: rows of each class;
-    counts: occurrences of each word in them. V words occur at all; the others have 0.
+    Multinomial naive Bayes with add-one smoothing over the V words that occur; `sizes` counts rows, `counts` words by
+    class.
 
     >>> prior, words = naive_bayes(np.array([3, 1]), np.array([[5, 1, 1, 1, 0, 0, 0], [1, 0, 0, 0, 1, 1, 0]]))
     >>> [round(float(p), 4) for p in np.exp(prior + words[:, [0, 0, 0, 4, 5]].sum(1))]  # as in their example 13.1
@@ -302,11 +299,10 @@ SHOWN_TOKENS = 32
 
 @dataclass(frozen=True, eq=False)
 class LanguageModelTask(TokenTask[WindowDataset]):
-    """Windows of tokens from a stream of documents; evaluation on whole validation documents.
+    """Windows of a token stream, and evaluation on validation documents of at most `evaluate_tokens` targets.
 
-    evaluate_tokens: the most targets of the validation documents that are scored, in windows side by side. go_on:
-    continues a text for the samples; None: no samples. name: of the training text, for messages. Raises AttendoError
-    if the stream doesn't fill one window, or there is no validation document.
+    `go_on` continues a text for the samples. Raises AttendoError if the stream is shorter than a window, or without
+    validation documents.
     """
 
     material: WindowDataset
@@ -399,10 +395,9 @@ class MaskingConfig:
 
 @dataclass(frozen=True, eq=False)
 class MaskedDataset(TokenDataset):
-    """A stream of documents cut into stretches of nearly equal length, at most `context` tokens, bos first.
+    """Documents cut into pieces of nearly equal length, at most `context` tokens, with bos first.
 
-    vocab_size: of the tokenizer; specials, text_ids: of an imported tokenizer. The hidden tokens are drawn from (seed,
-    epoch, stretch).
+    The hidden tokens are drawn from (seed, epoch, piece).
     """
 
     stream: TokenStream

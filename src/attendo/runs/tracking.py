@@ -271,9 +271,9 @@ def _summary_writer() -> Any:
 
 
 def describe_run(folder: Path) -> dict[str, Any]:
-    """The card's facts with `config`, `progress` (the last line of the log, empty before one) and `files`.
+    """Return the card's facts with `config`, `progress` (the last log line) and `files` (bytes by name).
 
-    files: name and bytes of each file, and of each checkpoint as a whole. Raises AttendoError as `load` does.
+    Raises AttendoError as `load` does.
     """
     bundle = load_bundle(folder)
     for name, kind in {"training": TrainingConfig, "lora": LoraConfig}.items():

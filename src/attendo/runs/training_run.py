@@ -302,9 +302,9 @@ def chosen(
     init_from: Path | None = None,
     ranks: Ranks = ALONE,
 ) -> Chosen:
-    """Reads the data, learns the tokenizer or takes that of `init_from`, and chooses the open settings.
+    """Read the data, train or reuse the tokenizer, and choose the unset settings, printing them to `say_choice`.
 
-    say_choice: takes the lines about the choice. Raises AttendoError for wrong settings and for unusable data.
+    Raises AttendoError for invalid settings and unusable data.
     """
     check_tables(family, tables, "the settings")
     given = tables
@@ -337,9 +337,9 @@ def chosen(
 
 
 def count_trained(config: RunConfig) -> int | None:
-    """The number of trained parameters, adapters included; None where all of the model is trained.
+    """The number of trained parameters including adapters; None if all are trained.
 
-    Raises AttendoError for a part or a layer that the model has not.
+    Raises AttendoError for an unknown part.
     """
     if not config.lora.rank and not config.training.frozen:
         return None
@@ -443,9 +443,7 @@ class RunCoach:
 
 
 def measured_heads(model: Model, inputs: dict[str, Tensor]) -> list[HeadMeasure]:
-    """Each head on rows of equal length without padding (`even_inputs`), in the order of the model.
-
-    The model runs once on a view, without dropout. With fewer rows than LEAST_ROWS the list is empty.
+    """The measures of each head on rows of equal length (`even_inputs`); empty for fewer than LEAST_ROWS rows.
 
     >>> from attendo.models import DecoderLM, ModelConfig
     >>> sizes = dict(vocab_size=9, d_model=8, d_ff=16, n_heads=2, n_encoder_layers=0, n_decoder_layers=1)

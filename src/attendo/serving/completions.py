@@ -49,10 +49,10 @@ class StreamOptions(Body):
 
 
 class CompletionBody(Body):
-    """What is to be completed. What is left out is the run's own, max_tokens too; n texts have seed, seed + 1, …
+    """A completion request; missing fields use the run's defaults, and n texts have seed, seed + 1, …
 
-    top_k, min_p and repetition_penalty are ours. A penalty on presence or frequency, logit_bias, suffix and a best_of
-    that is not n are refused; user is ignored.
+    top_k, min_p and repetition_penalty are extensions. Presence and frequency penalties, logit_bias, suffix, and a
+    best_of other than n are rejected; user is ignored.
     """
 
     model: Name | None = None
@@ -79,9 +79,9 @@ class CompletionBody(Body):
 
 
 class LogProbs(BaseModel):
-    """Of each token, in nats; null for the first that the model reads. top_logprobs: the likeliest of its place.
+    """Log-probabilities in nats; null for the first token that the model reads.
 
-    top_logprobs as a whole is null in a stream, or where 0 are asked for.
+    top_logprobs has the most probable tokens of each position; it is null in a stream, or if 0 are requested.
     """
 
     tokens: list[str]
@@ -159,9 +159,9 @@ def choice(
 
 @dataclass(frozen=True)
 class GenerationRequest:
-    """The texts that are to be written, n of each prompt.
+    """The texts to generate, n of each prompt.
 
-    ids: of each prompt, without what the tokenizer puts before a text. read: as the model reads them.
+    ids: those of the text alone; read: those that the model reads.
     """
 
     generator: Generator
@@ -401,9 +401,10 @@ def _facts(served: ServedModel) -> dict[str, Any]:
 
 @router.post("/v1/completions", **reads(CompletionBody, CompletionAnswer, shape=OpenAIFault, content=EVENTS))
 async def completions(request: ApiRequest) -> Response:
-    """Go on with a prompt, by a language model; or translate it, by a translator, with the run's own search.
+    """Continue a prompt with a language model, or translate it with a translator and the run's own search.
 
-    With stream the text comes as it is found, in server-sent events; of a translator it is the greedy one of one text.
+    With stream, the text is sent as server-sent events while it is generated; for a translator this is a greedy
+    translation of one text.
     """
     body = await request.read_json(CompletionBody)
     _check(body)

@@ -208,10 +208,10 @@ class ApiRoute(APIRoute):
 
 
 def choose_model(state: State, name: str | None, families: Sequence[TaskName] = ()) -> ServedModel:
-    """Return the model of this name, or the only model of these families; no families: of any.
+    """Return the model of this name, or the only model of these families (none: any).
 
     Raises:
-        ApiError: 404 where there is none; 400 where it is for another task, or where a name must say which of several.
+        ApiError: 404 if there is none; 400 if it has another task, or if several models require a name.
     """
     fit = [served for served in state.models if not families or served.family in families]
     if name is None:

@@ -56,10 +56,7 @@ class GenerationJob:
 
 @dataclass(frozen=True)
 class ForwardJob:
-    """Items that go through a function once, from items to one result each; those of the same `kind` go together.
-
-    size: the size of an item in characters, which bounds what goes together.
-    """
+    """Items for one call of a function each; items of the same `kind` share batches bounded by `size` (characters)."""
 
     kind: Hashable
     texts: Sequence[Any]
@@ -86,8 +83,8 @@ class EngineStopped(Exception):
 class Job:
     """Work for an engine.
 
-    tell: takes the events, in the engine's thread. deadline: a time of `time.monotonic`. stream: whether pieces are
-    events, too. came, began: when the job was made, and when the first of its texts was taken up, by the same clock.
+    tell: receives the events in the engine's thread. deadline, came, began: times of `time.monotonic`. stream: whether
+    pieces are events.
     """
 
     work: Work
@@ -249,11 +246,10 @@ _Worker = _Translations | _Generations | _Forwards
 
 
 class Engine:
-    """The only thread that computes with a model. `submit` and `cancel` are for any thread.
+    """The only thread that computes with a model; any thread may call `submit` and `cancel`.
 
-    rows: so many texts, or rows of beams, take part in a step at most; others wait in the order they came. What is
-    found of a text does not depend on what else is worked on. An error ends the jobs that it struck, and no other
-    engine; the thread goes on.
+    At most `rows` texts or beam rows take part in a step; others wait in order. Results do not depend on other jobs. An
+    error ends only the affected jobs.
     """
 
     def __init__(self, user: Any, rows: int = 128, name: str = "") -> None:
@@ -373,18 +369,18 @@ async def call(
     *,
     stream: bool = True,
 ) -> AsyncIterator[AsyncIterator[JobEvent]]:
-    """Submit a job and yield its events while it is worked on; on leaving, a job that is not done is cancelled.
+    """Submit a job and yield its events; leaving the context cancels an unfinished job.
 
     Args:
         engine: The engine.
-        entered: The place that the admission gives.
-        work: What the job computes.
-        seconds: The time that the job has.
-        stream: Whether pieces are events, too.
+        entered: The place from the admission.
+        work: The computation.
+        seconds: The time limit.
+        stream: Whether pieces are events.
 
     Raises:
-        ApiError: The admission has no place now (429), or never has (413).
-        DeadlineExceeded: Within the context, the time is up; or the error that the job failed with.
+        ApiError: There is no room now (429), or never (413).
+        DeadlineExceeded: The time limit is over; or the error of the job.
     """
     loop = asyncio.get_running_loop()
     events = asyncio.Queue[JobEvent]()

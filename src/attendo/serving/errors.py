@@ -70,10 +70,9 @@ class OpenAIFault(BaseModel):
 
 
 class ApiError(Exception):
-    """A request is rejected.
+    """A rejected request, with one line that includes the remedy.
 
-    message: one line with the remedy. param, code: OpenAI's fields, used under /v1. retry_after: whole seconds after
-    which the request may be admitted.
+    param, code: OpenAI's fields, used under /v1. retry_after: whole seconds after which the request may be admitted.
     """
 
     def __init__(

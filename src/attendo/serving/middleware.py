@@ -83,7 +83,7 @@ class ResponseLog:
 class ResponseRecord:
     """A response from the head of its request to its end.
 
-    status: 0 until the response starts. unread: whether some of the request's body has not been read.
+    status: 0 until the response starts. unread: a part of the request's body has not been read.
     """
 
     def __init__(self, state: State, scope: Scope, send: Send) -> None:
@@ -158,10 +158,10 @@ class CrossOrigin(CORSMiddleware):
 
 
 class Guard:
-    """Admits requests with a key, and no more than fit; answers every error.
+    """Admits requests with a key up to the limits, and converts every error to a response.
 
-    is_public: whether a path is answered without a key. early: the paths that are answered while models load and while
-    the server drains. Both are asked by `scope["path"]`, so that a path without a route is refused, too.
+    is_public: paths without a key. early: paths that are served while models load or the server drains. Both use
+    `scope["path"]`, so unknown paths are also rejected.
     """
 
     def __init__(
@@ -351,10 +351,10 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 async def _refuse(
     record: ResponseRecord, scope: Scope, receive: Receive, send: Send, error: ApiError
 ) -> None:
-    """Answer a request that is let no further.
+    """Respond to a rejected request.
 
-    A body that has not been read is thrown away for a while after the answer is out, and before the connection is
-    closed: many clients send to the end before they look, and would find a broken pipe in place of the answer.
+    An unread body is discarded for a while before the connection is closed, because many clients send everything before
+    they read, and would see a broken pipe instead of the response.
     """
     response = errors.response_to(scope, error)
     if not record.unread:

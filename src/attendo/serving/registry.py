@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model that is served: what its task can do with it, and the engine that owns it.
-
-    source, target: the languages of a translator, as its card or the command line has them; None where neither does.
-    """
+    """A served model, its engine, and the languages of a translator (None if unknown)."""
 
     name: str
     folder: Path
@@ -190,9 +187,9 @@ def stamp_of(folder: Path) -> Stamp:
 
 
 class Reloading:
-    """Loads models, and loads changed ones again. This takes long: call it outside the event loop.
+    """Loads models, and reloads changed ones; slow, so call it outside the event loop.
 
-    A folder that is damaged keeps the model that is served, and the log says why.
+    If a folder is damaged, the served model stays, and the log has the reason.
     """
 
     def __init__(self, state: State) -> None:
@@ -213,9 +210,9 @@ class Reloading:
         self._log.event("ready", {"models": names, "seconds": round(time.perf_counter() - began, 2)})
 
     def look_again(self, *, watching: bool = False) -> list[str]:
-        """Swap the models whose files changed since they were loaded, and return their names.
+        """Replace the models whose files have changed, and return their names.
 
-        watching: a damaged folder is tried again only when it has changed again.
+        With `watching`, a damaged folder is tried again only after another change.
         """
         swapped: list[str] = []
         for name, folder in self._models.folders.items():

@@ -35,10 +35,8 @@ LARGE = 1 << 20
 def steady() -> None:
     """Let free memory return to the system, and exclude imported objects from garbage collections.
 
-    glibc raises its threshold for large blocks with each one that is freed, up to 32 MB: tensors would come to lie
-    between small objects, and the gaps that they leave be kept; each thread would get an arena with gaps of its own.
-    Python counts what was imported as what may become garbage: collections would take longer, and come only once a
-    quarter as much has gathered.
+    glibc raises its threshold for large blocks with each freed block up to 32 MB, which fragments memory, and gives
+    each thread an arena of its own. Python would scan imported objects in every collection.
     """
     if (library := _glibc()) is not None:
         library.mallopt(MMAP_THRESHOLD, LARGE)

@@ -144,10 +144,7 @@ def media_type(content_type: str) -> str:
 
 
 async def form_fields(content_type: str, data: bytes) -> dict[str, str]:
-    """Return the fields of a form, the last of each name. Raises ValueError.
-
-    A long form is decoded in another thread.
-    """
+    """Return the last value of each form field; long forms are decoded in another thread. Raises ValueError."""
     if media_type(content_type) == PARTS:
         parse = partial(_parts, content_type, data)
     else:

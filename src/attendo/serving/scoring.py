@@ -84,10 +84,9 @@ def _logits(model: DecoderLM, token_ids: np.ndarray) -> Float[Tensor, "len vocab
 
 
 def pair_scores(translator: Translator, pairs: Sequence[ScoringChunk], n: int) -> list[list[TokenScore]]:
-    """Return the scores of each pair's target and its end, with the n likeliest of each place.
+    """Return the scores of each pair's target and end, with the n most probable tokens at each position.
 
-    source: as the model reads it, its end the last. By the model as it was trained: but for rounding the numbers of
-    the search.
+    The original model computes them; they equal those of the search up to rounding.
     """
     tokenizer = translator.tokenizer
     first = len(tokenizer.specials.begin) - 1

@@ -40,11 +40,10 @@ LENGTHS = (b"content-length", b"transfer-encoding")
 
 
 class Connections:
-    """Makes the protocol of each connection, for `uvicorn.Config(http=...)`, and keeps an eye on all of them.
+    """Creates the protocol of each connection for `uvicorn.Config(http=...)`, and limits their number.
 
-    Those whose request is not whole, or that are silent between two requests, are waiting. Where there are `most`
-    connections and one more comes, the one that has waited longest is closed for it: thousands of slow ones keep
-    nobody out.
+    Above `most` connections, the one that has waited longest for (the rest of) a request is closed, so slow clients
+    cannot block others.
     """
 
     def __init__(self, most: int = MOST, head_seconds: float = HEAD_SECONDS) -> None:

@@ -50,7 +50,7 @@ class Admission:
     def entered(self, cost: int, *, again: bool = False) -> Iterator[None]:
         """Admit this cost within the context. Raises ApiError: 429 without room now, 413 if there never is any.
 
-        again: the request was admitted before, and finds room: what it has had computed is not thrown away.
+        `again`: the request was admitted before and always finds room, to keep its results.
         """
         if cost > self.max_cost:
             raise ApiError(
@@ -135,8 +135,7 @@ class Keys:
 def read_keys(file: Path) -> Keys:
     """Return the keys in a file, one per line; empty lines and lines that begin with # are skipped.
 
-    Raises AttendoError, which never shows a key, for a file that can't be read, holds none, or holds one that no header
-    can carry.
+    Raises AttendoError, which never shows a key, for a file that is unreadable, has no key, or has an invalid one.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()

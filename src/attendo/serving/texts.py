@@ -61,9 +61,9 @@ class ClassifyBody(Body):
 
 
 class Label(BaseModel):
-    """A label and all probabilities, the most probable first. cut: the model read only a part of its n_tokens.
+    """A label and all probabilities, most probable first; a text without content has null and no probabilities.
 
-    A text without content has no label: null, and no probabilities.
+    cut: the model read only a part of the n_tokens.
     """
 
     label: str | None
@@ -88,9 +88,9 @@ class TokenizeBody(Body):
 
 
 class TokenizeAnswer(BaseModel):
-    """Token ids without begin and end; pieces: as they read; spans: where each stands, in characters (start, end).
+    """Token ids without begin and end, with their pieces, and their spans (start, end) in characters.
 
-    spans is null where the tokenizer does not keep the text (uncased).
+    spans is null if the tokenizer does not preserve the text (uncased).
     """
 
     model: str
@@ -125,9 +125,9 @@ class Pair(Body):
 
 
 class ScoreBody(Body):
-    """For a translator source and target, or pairs of them; for a language model text, or texts.
+    """source and target, or pairs, for a translator; text or texts for a language model.
 
-    length_penalty: of a translator's score; else the run's own. top: so many of the likeliest tokens of each place.
+    length_penalty: of a translator's score. top: the number of most probable tokens at each position.
     """
 
     model_config = ConfigDict(
@@ -165,9 +165,10 @@ class ScoredToken(BaseModel):
 
 
 class Scored(BaseModel):
-    """Log-probabilities in nats, the end included. score: a translator's, normalized by length.
+    """Log-probabilities in nats, including the end.
 
-    perplexity: a language model's, exp(-log_prob / n_tokens); null where it is too large for a number.
+    score: a translator's, normalized by length. perplexity: a language model's, exp(-log_prob / n_tokens); null on
+    overflow.
     """
 
     log_prob: float

@@ -36,9 +36,10 @@ ALTERNATIVES = 5
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions:
-    """How texts are to be translated; what is left out is the run's own. n: candidates of each.
+    """The options of a translation; missing ones use the run's defaults.
 
-    prefixes: what each translation begins with. max_tokens: of each part of a translation. segment: what is one part.
+    n: candidates of each text. prefixes: the start of each translation. max_tokens: per part. segment: the unit of a
+    part.
     """
 
     beam: int | None = None
@@ -138,11 +139,10 @@ async def _by_itself(
 async def details(
     request: ApiRequest, served: ServedModel, ready: TranslationRequest, found: Sequence[Translation]
 ) -> list[dict[str, Any]]:
-    """Return the details of each translation: candidates, tokens, log-probabilities in nats, and alignment.
+    """Return candidates, tokens, log-probabilities in nats, and alignment of each translation, with character spans.
 
-    Spans are of characters, (start, end). Of the best candidate each token has the likeliest other tokens of its place;
-    `prefix` is what the translation begins with if that one is taken, as /translate takes it. It is null in all but the
-    first part of a text that was translated in parts, and so is a log_prob that can't be told from another part's.
+    Each token of the best candidate has alternatives; `prefix` is the start of the translation if one is chosen, for
+    /translate. It is null after the first part of a text, as is a log_prob that several parts share.
     """
     left = iter(ready.sources.rows)
     rows = [[next(left) for _ in segments.pieces] for segments in ready.sources.texts]
@@ -233,11 +233,10 @@ Code = Annotated[str, Field(max_length=50)]
 
 
 class TranslateBody(Body):
-    """What to translate. q: a text or a list of them; "" gives "". source: a code, or "auto" where there is one only.
+    """A translation request: q is a text or a list; source is a code, or "auto" if there is only one.
 
-    Ours: model, instead of source and target; beam; segment, what is translated as one piece; prefix, what the
-    translation begins with, one for all texts or one for each; details. Other fields are ignored, as LibreTranslate
-    does.
+    Extensions: model (instead of source and target), beam, segment, prefix (one, or one per text), details. Other
+    fields are ignored, as in LibreTranslate.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -369,9 +368,9 @@ def _target(served: ServedModel) -> str:
 
 
 def translator_for(state: State, asked: TranslateBody) -> ServedModel:
-    """Return the translator of this name, or the first for this pair of languages. Raises ApiError naming the pairs.
+    """Return the translator of this name or language pair. Raises ApiError naming the pairs.
 
-    A model of unknown languages translates from "und" to "und" (undetermined).
+    A model without languages translates from "und" to "und" (undetermined).
     """
     source, target = asked.source, asked.target
     if asked.model is not None:

@@ -54,9 +54,9 @@ def build_scaler(precision: Precision, device: torch.device) -> torch.amp.GradSc
 
 
 def fastest_precision(device: torch.device) -> Precision:
-    """bfloat16 where a product takes at most 2/3 of the time of float32 on this device, otherwise float32.
+    """bfloat16 if its products take at most 2/3 of the time of float32 on this device, otherwise float32.
 
-    It is measured in some 50 milliseconds: processors without its instructions emulate it slowly.
+    The measurement takes about 50 ms; CPUs without its instructions emulate it slowly.
     """
     if device.type == "cpu":
         a = torch.ones(TIMED_SIZE, TIMED_SIZE)
@@ -68,9 +68,9 @@ def fastest_precision(device: torch.device) -> Precision:
 
 
 def fastest_products(device: torch.device) -> Products:
-    """oneDNN where typical products take at most 9/10 of the time of torch's own library, otherwise that.
+    """oneDNN if typical products take at most 9/10 of the time of torch's own library, otherwise that library.
 
-    oneDNN keeps memory for each shape, so a smaller gain does not pay. Takes some 100 milliseconds.
+    oneDNN uses memory for each shape, so a smaller gain does not pay. Takes about 100 ms.
     """
     if device.type != "cpu" or not has_onednn():
         return "torch"
@@ -100,10 +100,7 @@ TIMED_STEPS = 5
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """Compiles each block at its first call; names and parameters stay.
-
-    All blocks of a stack share their code, which is compiled once, and once more for changing lengths.
-    """
+    """Compile each block at its first call; the blocks of a stack share their compiled code."""
     for module in model.modules():
         if isinstance(module, EncoderBlock | DecoderBlock):
             module.compile()
@@ -112,8 +109,7 @@ def compile_blocks(model: nn.Module) -> None:
 def compiling_pays(model: nn.Module, step: Step) -> bool:
     """Whether a step takes at most 19/20 of its time with compiled blocks; the model is restored.
 
-    step: forward and backward pass of the model on a batch. Always False on a CPU, where compiling takes most of a
-    minute and the step is slower.
+    Always False on a CPU, where compiling takes most of a minute and steps are slower.
     """
     if not _on_gpu(model):
         return False

@@ -262,9 +262,9 @@ class Snapshot:
 
 
 def snapshot(run: Run) -> Snapshot:
-    """Copies weights, optimizer, random states and progress to main memory; of shards, this rank's.
+    """Copy weights (of shards, this rank's), optimizer, random states and progress to main memory.
 
-    Raises AttendoError if a weight is not finite.
+    Raises AttendoError for a non-finite weight.
     """
     model = run.executor.trained_model
     ranks = run.ranks
@@ -286,10 +286,7 @@ def _copy(tensor: Tensor) -> Rows:
 
 
 def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Path:
-    """Writes `folder/step-N/` whole or not at all: weights, optimizer, random states and progress, with a manifest.
-
-    ranks: those of the snapshot, with their own channel where training continues meanwhile.
-    """
+    """Write `folder/step-N/` atomically: weights, optimizer, random states and progress, with a manifest."""
     path = folder / f"step-{taken.step}"
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -311,9 +308,9 @@ def write_checkpoint(folder: Path, taken: Snapshot, ranks: Ranks = ALONE) -> Pat
 
 
 def load_checkpoint(path: Path, run: Run) -> str:
-    """Restores model, optimizer, random states and progress; returns a note where that is not exact, otherwise "".
+    """Restore model, optimizer, random states and progress; return a note if this is not exact, otherwise "".
 
-    Any number of ranks reads the files of any number; only for the same number the random states are restored.
+    The number of ranks may change; random states are restored only for the same number.
     """
     model = run.executor.trained_model
     load_state(path, run)
@@ -389,10 +386,7 @@ def prune_checkpoints(folder: Path, keep: int, best_step: int = 0, every: int = 
 
 
 def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints (Vaswani et al. 2017, section 6.1), summed in float64.
-
-    like: the weights of a model; of sharded ones the mean has this rank's rows.
-    """
+    """The mean of several checkpoints' weights (Vaswani et al. 2017, section 6.1), in float64, sharded as `like`."""
     total: dict[str, Tensor] = {}
     for folder in folders:
         for name, tensor in Stored(folder, WEIGHTS, like).items():
@@ -401,10 +395,9 @@ def average_weights(folders: list[Path], like: Mapping[str, Tensor] | None = Non
 
 
 class Saver:
-    """Writes a run's checkpoints into its folder and removes old ones, in a thread or before training continues.
+    """Writes checkpoints and removes old ones, in a thread or synchronously; without a folder nothing is written.
 
-    An error in the thread is raised by the next call, so no run continues without being saved. A run without a folder
-    keeps no checkpoints: nothing is written.
+    The next call raises an error of the thread, so no run continues without being saved.
     """
 
     def __init__(self, run: Run):

@@ -30,10 +30,10 @@ DEAD = 0.005
 
 @dataclass(frozen=True)
 class Outputs:
-    """How alike the outputs for some validation rows, and the wanted texts, are: counts out of `n`.
+    """Counts, of `n` validation rows, for outputs or targets.
 
-    empty: without text. alike: with the most frequent text. kinds: different texts. repeating: mostly one word (or
-    sign) over and over. copied: equal to their input.
+    empty: without text. alike: the most frequent text. kinds: different texts. repeating: mostly one word or character.
+    copied: equal to the input.
     """
 
     n: int
@@ -81,9 +81,9 @@ def is_repeating(text: str) -> bool:
 
 
 def output_collapse(history: Sequence[Outputs], learning_rate: float) -> Advice | None:
-    """Outputs that are equal, of few kinds, one word over and over, or copies, where the wanted texts are not.
+    """Outputs that are equal, of few kinds, repetitive, or copies, although the targets are not.
 
-    history: of the evaluations after the warm-up, oldest first; the last EVALUATIONS must agree.
+    The last EVALUATIONS after the warm-up must agree.
 
     >>> stuck = outputs([(f"source {i}", f"target {i}", "the the") for i in range(20)])
     >>> output_collapse([stuck] * 3, 0.002).seen
@@ -135,10 +135,10 @@ class HeadMeasure:
 
 
 def names_of_dead(heads: Sequence[HeadMeasure]) -> list[str]:
-    """The heads that do nothing: alone, or all heads of a layer together.
+    """The heads that do nothing, alone or as a whole layer.
 
-    A head alone must have equal weights for all inputs and add next to nothing: either can be sound, since heads may
-    look at fixed positions (Voita et al. 2019) or at a delimiter (Clark et al. 2019).
+    A single head must have equal weights for all inputs and add almost nothing: either alone is common, because heads
+    attend to fixed positions (Voita et al. 2019) or to a delimiter (Clark et al. 2019).
 
     >>> names_of_dead([HeadMeasure("a", 0, 0.0, 0.0), HeadMeasure("a", 1, 0.0, 0.5), HeadMeasure("b", 0, 0.5, 0.001)])
     ['a[0]', 'b[0]']
@@ -223,11 +223,10 @@ def much_lower(learning_rate: float) -> str:
 def loss_jump(
     blocks: Sequence[float], untrained: float | None, step: int, learning_rate: float
 ) -> Advice | None:
-    """A loss that leaps up, or is above that of the untrained model.
+    """A loss that jumps, or exceeds that of the untrained model.
 
-    blocks: mean losses (nats) of BLOCK steps each, oldest first. untrained: the first of the run, if its weights were
-    drawn. A leap is to JUMP times the median, and by JUMP_SPREADS robust standard deviations (1.4826 times the median
-    distance from the median), after Marian's --throw-on-divergence.
+    blocks: mean losses (nats) of BLOCK steps each. A jump reaches JUMP times the median and JUMP_SPREADS robust
+    standard deviations (1.4826 times the median absolute deviation), after Marian's --throw-on-divergence.
 
     >>> loss_jump([2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 2.1, 1.9, 2.0, 6.0], 8.0, 500, 0.002).seen
     'the loss leapt from 2.00 to 6.00 before step 500'
@@ -258,8 +257,8 @@ def no_fall(
 ) -> Advice | None:
     """A loss that is no lower than at the start, long after the warm-up.
 
-    blocks, untrained: as in `loss_jump`. early: mean loss of steps 51 to 100. peak: the highest rate so far. Below the
-    untrained model's loss only a rise counts: masked models stand still for long before they attend to anything.
+    early: the mean loss of steps 51 to 100. peak: the highest learning rate so far. Below the untrained loss only a
+    rise counts: masked models stagnate for long at first.
 
     >>> no_fall([6.9] * 20, 6.95, 7.0, 800, 400, 0.002).seen
     'after 800 steps the loss is 6.90, and was 6.95 by step 100'
@@ -300,10 +299,10 @@ def long_warmup(warmup: int, end: int | None, learning_rate: float) -> Advice | 
 def small_batch(
     blocks: Sequence[float], early: float, tokens: float, batch_tokens: int, accumulation: int
 ) -> Advice | None:
-    """A loss that stays high at an unchanged rate, where an update sees very few tokens.
+    """A loss that stays high at a constant learning rate, with very few tokens per update.
 
-    blocks, early: as in `no_fall`, all at the peak of the rate. tokens: read in one update. A trained model's gradient
-    has as much noise as signal at some 10,000 tokens (docs/log.md; McCandlish et al. 2018, eq. 2.9).
+    A trained model's gradient has as much noise as signal at about 10,000 tokens (docs/log.md; McCandlish et al. 2018,
+    eq. 2.9).
 
     >>> small_batch([4.1] * 60, 5.4, 58.2, 64, 1).seen
     'the loss has been about 4.10 for 600 steps, and an update sees 58 tokens'
@@ -338,10 +337,10 @@ class Evaluated:
 
 
 def overfitting(evaluations: Sequence[Evaluated], dropout: float) -> Advice | None:
-    """A validation loss that has been rising while the training loss fell.
+    """A validation loss that rises while the training loss falls.
 
-    evaluations: from the one of the lowest validation loss on. The last two are OVER_BEST times it, and the deciding
-    measure has not been best for EVALUATIONS of them; or all those are FAR_OVER_BEST times it.
+    The last two evaluations are OVER_BEST times the minimum and the deciding measure has not improved for EVALUATIONS;
+    or all those are FAR_OVER_BEST times it.
 
     >>> rows = [(716, 0.445, 0.481), (895, 0.403, 0.51), (1074, 0.359, 0.51), (1253, 0.318, 0.52)]
     >>> overfitting([Evaluated(*row, is_best=row[0] == 716) for row in rows], 0.1).seen

@@ -245,10 +245,10 @@ def times(cells: Cells, factor: float) -> Cells:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that training holds at once. weights: with the copies of autocast. states: of the optimizer.
+    """Bytes that training holds at once, by purpose.
 
-    activations: kept for the backward pass. loss: of the output layer and its gradients. spare: of the largest
-    matrix, whose gradient may arrive in parts.
+    weights: with autocast's copies. states: of the optimizer. activations: for the backward pass. loss: output layer
+    and gradients. spare: the largest matrix, whose gradient may arrive in parts.
     """
 
     weights: float

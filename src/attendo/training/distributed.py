@@ -93,9 +93,9 @@ class Ranks:
 
     @contextmanager
     def in_turn(self, name: str, everywhere: bool = False) -> Iterator[None]:
-        """Around work whose result is on a machine's disk: its local rank 0 does it first, then the others.
+        """Order work whose result is on a machine's disk: its local rank 0 first, then the others.
 
-        name: unique for the work. everywhere: rank 0 of all machines does it first, for a shared disk.
+        name: unique for the work. everywhere: rank 0 of all machines goes first, for a shared disk.
         """
         key = f"done/{name}/{'all' if everywhere else self.machine}"
         number = self.rank if everywhere else self.local
@@ -115,10 +115,9 @@ ALONE = Ranks()
 
 @contextmanager
 def joined(device: str, timeout_seconds: float) -> Iterator[Ranks]:
-    """Within it, this process is one of those that torchrun has started; without torchrun it is ALONE.
+    """Join the processes that torchrun has started within the `with` block; without torchrun, yield ALONE.
 
-    device: "cpu" or "cuda", with NCCL's collectives. timeout_seconds: the longest wait for a rank. Raises AttendoError
-    where a rank is lost or hangs; torchrun then ends the others, or restarts all.
+    Raises AttendoError if a rank is lost or silent for `timeout_seconds`; torchrun then ends or restarts the others.
     """
     rank, world = _from_environment("RANK"), _from_environment("WORLD_SIZE", 1)
     if world == 1:
@@ -369,10 +368,9 @@ def shard_files(folder: Path, stem: str) -> list[Path]:
 def write_together(
     path: Path, write: Callable[[Path], None], finish: Callable[[Path], None], ranks: Ranks
 ) -> None:
-    """Writes a folder with files of all ranks, whole or not at all; it replaces a folder of this name.
+    """Write a folder with files of all ranks atomically, replacing a folder of this name.
 
-    Each rank calls `write` with the hidden folder; then the first calls `finish`. Raises OSError on all ranks where one
-    failed.
+    Each rank calls `write`, then the first calls `finish`. Raises OSError on all ranks if one failed.
     """
     if ranks.is_first:
         failed: list[tuple[int, str]] = []

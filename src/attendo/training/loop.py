@@ -36,9 +36,7 @@ T = TypeVar("T")
 
 
 def prefetched(items: Iterable[T], ahead: int) -> Generator[T]:
-    """The items in their order; a thread makes up to `ahead` of them in advance (0 = no thread).
-
-    An error in making an item is raised in its place. Closing the iterator ends the thread.
+    """Yield the items in order; a thread prepares up to `ahead` of them (0 = no thread), and errors appear in place.
 
     >>> list(prefetched(range(5), 2))
     [0, 1, 2, 3, 4]
@@ -156,9 +154,9 @@ def evaluate(run: Run) -> Report:
 
 
 def measure(run: Run, task: Task, *, to_the_end: bool = False) -> Evaluation:
-    """A task's evaluation of the model without dropout; random states are restored.
+    """Evaluate the model on a task without dropout, and restore random states.
 
-    It can be interrupted, unless `to_the_end`. Raises AttendoError where a weight is not finite.
+    It can be interrupted, unless `to_the_end`. Raises AttendoError for a non-finite weight.
     """
     checkpoints.require_finite(run.executor.trained_model, run.progress.step)
     before = checkpoints.random_states()
@@ -187,7 +185,7 @@ def save(run: Run, saver: Saver) -> Iterator[Report]:
 
 
 def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
-    """Evaluates the mean of the last checkpoints; the model keeps these weights only if they are the best so far.
+    """Evaluate the mean of the last checkpoints; the model keeps it only if it is the best so far.
 
     An interruption restores the run's own weights, and the evaluation stays due.
     """
@@ -211,9 +209,9 @@ def evaluate_average(run: Run, saver: Saver, folder: Path) -> Iterator[Report]:
 
 
 def choose_best(run: Run, saver: Saver, task: Task, folder: Path) -> Iterator[Report]:
-    """Measures the last state, and the best so far, on all validation rows of a task; reports the better one.
+    """Measure the last and the best state on all validation rows; report the better one.
 
-    The model keeps its weights, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.
+    The model is unchanged, and the last checkpoint has the choice. It cannot be interrupted: the run has ended.
     """
     saver.wait()
     progress = run.progress
@@ -392,10 +390,9 @@ def parts_that_fit(batch: Batch, too_large: int) -> Iterator[Batch]:
 
 
 def try_largest_batches(run: Run) -> None:
-    """Tries the gradients of the batches that take the most memory, before training.
+    """Try the gradients of the batches that take the most memory (most rows; longest rows) before training.
 
-    They are the batches of the epoch with the most rows, and with the fewest, which are the longest. The run's state
-    stays, except `progress.too_large`. All ranks do it at every start: see `TrainStepExecutor.warm_up`.
+    All ranks do this at every start (`TrainStepExecutor.warm_up`); only `progress.too_large` changes.
     """
     batches = run.task.batches(run.training.seed, run.progress.epoch, 0)
     before = torch_states()
@@ -422,10 +419,9 @@ MOST_SKIPPED_IN_A_ROW = 3
 
 
 def skipped_report(run: Run, source: str, loss: float, norm: float) -> Report:
-    """Counts an update that was skipped because of `source`; its batches count as seen.
+    """Count an update that was skipped because of `source`; its batches count as seen.
 
-    Raises AttendoError after MOST_SKIPPED_IN_A_ROW of them. A gradient that overflows in float16 does not count, as
-    long as the loss can be scaled down.
+    Raises AttendoError after MOST_SKIPPED_IN_A_ROW, except for float16 overflows that loss scaling can prevent.
     """
     progress = run.progress
     progress.skipped += 1
@@ -471,9 +467,9 @@ def find_nonfinite_source(run: Run, micro_batches: Sequence[Batch], before: dict
 
 
 def first_nonfinite_module(model: nn.Module, forward: Callable[[], Tensor]) -> str | None:
-    """The path of the first module with a non-finite output while `forward` runs; None if all outputs are finite.
+    """The path of the first module with a non-finite output while `forward` runs; None if there is none.
 
-    Inner modules end first, so this is the smallest such part; "the loss" if only the result is not finite.
+    Inner modules end first, so this is the smallest such part; "the loss" if only the result is non-finite.
     """
     found: list[str] = []
     names = {module: path for path, module in model.named_modules()}

@@ -19,10 +19,9 @@ from attendo.training.optimizer import LoraConfig
 
 
 def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[nn.Parameter]:
-    """The parameters of the parts, each the path of a module or a parameter; a shared matrix belongs to both parts.
+    """The parameters of the parts, given by paths; a shared matrix belongs to both parts.
 
-    setting: the setting that names the parts, for the message. Raises AttendoError for an unknown part, with the
-    nearest known one.
+    Raises AttendoError for an unknown part, with the nearest known one.
 
     >>> model = nn.ModuleDict({"encoder": nn.Linear(2, 3), "output": nn.Linear(3, 2)})
     >>> [tuple(p.shape) for p in parameters_of(model, ["encoder", "output.bias"], "training.frozen")]
@@ -42,10 +41,7 @@ def parameters_of(model: nn.Module, parts: Sequence[str], setting: str) -> list[
 
 
 def freeze(model: nn.Module, parts: Sequence[str]) -> None:
-    """Freezes the parts of a model: they get no gradient and no state of the optimizer.
-
-    Raises AttendoError for an unknown part, and where nothing is left to train.
-    """
+    """Freeze the parts of a model. Raises AttendoError for an unknown part, and if nothing is left to train."""
     for parameter in parameters_of(model, parts, "training.frozen"):
         parameter.requires_grad_(False)
     if parts and not any(parameter.requires_grad for parameter in model.parameters()):
@@ -165,10 +161,7 @@ def with_adapters(model: ModelT, config: LoraConfig) -> ModelT:
 
 
 def target_paths(model: nn.Module, config: LoraConfig, whole: set[int]) -> list[str]:
-    """The paths of the layers that get an adapter; whole: ids of parameters that are trained themselves, and get none.
-
-    Raises AttendoError for an unknown or impossible target, and where none is left.
-    """
+    """The paths of the layers that get an adapter. Raises AttendoError for an unknown one, or if there are none."""
     layers = {path: module for path, module in model.named_modules() if isinstance(module, nn.Linear)}
     layers.pop(OUTPUT, None)
     if config.targets == "all":

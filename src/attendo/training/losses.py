@@ -148,9 +148,9 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     factor: float = 1.0,
 ) -> Float[Tensor, ""]:
-    """factor · Σ token_losses(output(hidden), targets): the same number and gradients in far less memory and time.
+    """factor · Σ token_losses(output(hidden)), with the same gradients in far less memory and time.
 
-    factor: usually 1 / (all targets of the step). Gradients of second order do not exist.
+    `factor` is usually 1 / (all targets of the step). Second-order gradients are not supported.
     """
     weight = output.weight
     if output.bias is not None:  # W h + b = [W, b] [h; 1]

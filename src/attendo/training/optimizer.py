@@ -251,10 +251,7 @@ OFF = LoraConfig()
 
 
 def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices` and AdamW for the rest.
-
-    Biases and norms do not decay.
-    """
+    """AdamW (Loshchilov & Hutter 2019), or Muon for `hidden_matrices`; biases and norms do not decay."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     hidden = hidden_matrices(model) if config.optimizer == "muon" else set[Tensor]()
     decaying = [p for p in parameters if p.ndim >= 2 and p not in hidden]

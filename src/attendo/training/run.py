@@ -342,10 +342,7 @@ def due(step: int, every: int) -> bool:
 
 
 class Stopped:
-    """Notes SIGINT and SIGTERM, so that a run can save first; `code` is then the exit code.
-
-    before: the handlers of a second signal; without one it ends the process at once.
-    """
+    """Records SIGINT and SIGTERM so that a run can save first; `code` is then the exit code."""
 
     def __init__(self, stop: Callable[[], None]):
         self.stop = stop
@@ -371,10 +368,7 @@ class Stopped:
 
 @contextmanager
 def stopping(stop: Callable[[], None], ends_process: bool = True) -> Iterator[Stopped]:
-    """Within it, the two signals call `stop` instead of ending the process.
-
-    ends_process: whether a second signal ends the process; otherwise the handlers from before get it.
-    """
+    """Let the two signals call `stop` in the `with` block; a second one ends the process or calls the old handlers."""
     stopped = Stopped(stop)
     if threading.current_thread() is not threading.main_thread():  # only the main one may handle signals
         yield stopped
@@ -441,10 +435,7 @@ def advice_lines(note: str) -> list[str]:
 
 
 def evaluation_lines(report: Report) -> list[str]:
-    """An evaluation's measures, and a sample: input, output and wanted text.
-
-    The sample of translations is always the first, which becomes better; that of labels changes.
-    """
+    """An evaluation's measures, and a sample: input, output and target."""
     assert report.evaluation is not None
     first, *parts = measured(report.evaluation.measures)
     deciding = report.evaluation.deciding

@@ -23,11 +23,10 @@ MFU = 0.40
 
 @dataclass(frozen=True)
 class Accelerator:
-    """What a data sheet says of one.
+    """The data sheet of an accelerator.
 
-    flops: dense FLOP/s in bfloat16. memory: bytes. bandwidth: bytes/s that each sends over the network, each way.
-    per_node: how many stand in one machine, and inner: bytes/s that each sends to the others there. latency: seconds
-    before a message comes; of all these figures the one that no data sheet has.
+    flops: dense FLOP/s in bfloat16. memory: bytes. bandwidth: network bytes/s of each, each way. per_node: the number
+    in a machine, and inner: bytes/s between them. latency: seconds of a message, which is on no data sheet.
     """
 
     name: str
@@ -39,10 +38,10 @@ class Accelerator:
     latency: float = 10e-6
 
     def link(self, world: int) -> float:
-        """Bytes/s that each of `world` sends to its neighbor in a ring, or in as many rings as a machine has adapters.
+        """Bytes/s that each of `world` sends to its neighbor in a ring.
 
-        Of the neighbors in a ring one in `per_node` stands in another machine; with a ring over each adapter all of
-        them work at once, so between machines each accelerator gets on as if it had all adapters for itself.
+        With a ring over each network adapter all of them work at once, so between machines each accelerator performs as
+        if it had all adapters.
 
         >>> Accelerator("", 1e12, 1e9, bandwidth=50.0, inner=450.0, per_node=8).link(16)
         400.0
@@ -80,9 +79,9 @@ def named_accelerator(name: str, given: Mapping[str, float | None] = MappingProx
 
 
 def ring_bytes(n_bytes: float, world: int) -> float:
-    """Bytes that each process sends in a ring all-reduce of a buffer: 2 (W-1)/W of it.
+    """Bytes that each process sends in a ring all-reduce: 2 (W-1)/W of the buffer, the minimum (Patarasuk & Yuan 2009).
 
-    Patarasuk & Yuan 2009: no all-reduce can send less. One way of it (all-gather, or reduce-scatter) sends half.
+    An all-gather or reduce-scatter sends half.
 
     >>> ring_bytes(100.0, 2), ring_bytes(100.0, 4)
     (100.0, 150.0)
@@ -91,10 +90,10 @@ def ring_bytes(n_bytes: float, world: int) -> float:
 
 
 def all_reduce_seconds(n_bytes: float, world: int, link: Accelerator, messages: int = 1) -> float:
-    """Seconds of an all-reduce in so many messages: the better of ring and tree.
+    """Seconds of an all-reduce in this number of messages: the better of ring and tree.
 
-    A ring takes 2 (W-1) latencies a message and 2 (W-1)/W of the bytes, two trees 2 ⌈log₂ W⌉ latencies and
-    twice the bytes (Thakur et al. 2005; Sanders et al. 2009).
+    A ring takes 2 (W-1) latencies per message and 2 (W-1)/W of the bytes, two trees 2 ⌈log₂ W⌉ latencies and twice the
+    bytes (Thakur et al. 2005; Sanders et al. 2009).
 
     >>> slow = Accelerator("", 1e12, 1e9, 1e9, latency=0.0)
     >>> all_reduce_seconds(1e9, 4, slow), all_reduce_seconds(1e9, 1, slow)
@@ -108,9 +107,9 @@ def all_reduce_seconds(n_bytes: float, world: int, link: Accelerator, messages: 
 
 
 def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int = 1) -> float:
-    """Seconds of an all-gather, or a reduce-scatter, of a buffer whose whole is `n_bytes`: (W-1)/W of it is sent.
+    """Seconds of an all-gather or reduce-scatter of `n_bytes` in total: (W-1)/W of it is sent.
 
-    Latency: the ring's W-1 a message, or log₂ W by recursive doubling where that is less (Thakur et al. 2005).
+    Latencies per message: W-1 for a ring, or log₂ W by recursive doubling if that is less (Thakur et al. 2005).
     """
     if world == 1:
         return 0.0
@@ -123,9 +122,10 @@ def gather_seconds(n_bytes: float, world: int, link: Accelerator, messages: int 
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained. parameters: all; units: what FSDP2 gathers one by one, each block and the rest; largest_unit:
-    parameters of the largest. flops: of an update over all processes. gathered, reduced: bytes of a parameter on its
-    way as a weight and as a gradient, both in float32 as attendo sends them.
+    """A training job.
+
+    parameters: all. units: the parts that FSDP2 gathers one by one; largest_unit: parameters of the largest. flops: per
+    update over all processes. gathered, reduced: bytes per parameter sent as weight and as gradient (float32).
     """
 
     parameters: float
@@ -138,9 +138,7 @@ class Job:
 
 @dataclass(frozen=True)
 class UpdateTime:
-    """Seconds of an update. compute: of the products at the assumed utilization. traffic: on the links.
-    total: with what of the traffic runs beside the products.
-    """
+    """Seconds of an update: compute at the assumed utilization, traffic on the links, and total with their overlap."""
 
     compute: float
     traffic: float
@@ -155,11 +153,11 @@ class UpdateTime:
 def update_time(
     job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
 ) -> UpdateTime:
-    """An update of `world` accelerators that share its rows.
+    """The time of an update whose rows `world` accelerators share.
 
-    Products take C = flops / (world · peak · mfu), a third of it forward. DDP reduces the gradients bucket by bucket
-    while the backward pass goes on: C/3 + max(2C/3, T). FSDP2 gathers each block's weights before both passes and
-    scatters its gradients (Zhao et al. 2023; Rajbhandari et al. 2020, stage 3): max(C/3, G) + max(2C/3, G + S).
+    Products take C = flops / (world · peak · mfu), a third of it forward. DDP reduces gradients during the backward
+    pass: C/3 + max(2C/3, T). FSDP2 gathers each block's weights before both passes and scatters its gradients (Zhao et
+    al. 2023; Rajbhandari et al. 2020, stage 3): max(C/3, G) + max(2C/3, G + S).
     """
     compute = job.flops / (world * accelerator.flops * mfu)
     forward, backward = compute / 3, 2 * compute / 3
@@ -176,10 +174,7 @@ def update_time(
 def hidden_from(
     job: Job, world: int, accelerator: Accelerator, sharding: Sharding = "ddp", mfu: float = MFU
 ) -> float:
-    """How many times as many rows an update must have, for the traffic to be hidden behind the products.
-
-    Above 1 traffic binds. The traffic is the same however many rows there are; that is why larger updates help.
-    """
+    """The factor on an update's rows from which the products hide the traffic; above 1, traffic is the bottleneck."""
     time = update_time(job, world, accelerator, sharding, mfu)
     if sharding == "ddp":
         return time.traffic / (2 / 3 * time.compute)
@@ -190,10 +185,9 @@ def hidden_from(
 def sharded_bytes(
     job: Job, world: int, states: float, activations: float, sharding: Sharding = "ddp"
 ) -> float:
-    """Bytes on each accelerator. states: weights, gradients and the optimizer's, of one process alone.
+    """Bytes on each accelerator, from the states and activations of a single process.
 
-    DDP holds all of them; FSDP2 a share, and two units' weights and one's gradient whole: the one at work, and the next
-    one on its way.
+    DDP holds everything; FSDP2 a share, plus two units' weights and one's gradient (the present and the next unit).
     """
     if sharding == "ddp":
         return states + activations
